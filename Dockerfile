@@ -1,0 +1,54 @@
+# syntax=docker/dockerfile:1
+# The server's image. Arguments:
+#   PYTHON_IMAGE  a slim Python 3.11 to 3.13
+#   VARIANT       cpu or gpu
+#   TORCH_INDEX   package index with torch's wheels without CUDA, for a small CPU image (about 1.4 GB
+#                 instead of 6 GB). Without it the wheels with CUDA are taken, which also run on CPUs.
+ARG PYTHON_IMAGE=python:3.12-slim
+
+# --- the package's wheel, and what it depends on as a list ---
+FROM ${PYTHON_IMAGE} AS wheel
+WORKDIR /source
+COPY constraints.txt pyproject.toml README.md ./
+RUN pip install --no-cache-dir --constraint constraints.txt hatchling
+RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > requirements.txt
+COPY kserve_torch kserve_torch
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
+
+# --- the server: one layer for torch, one for the other libraries, one for the package ---
+FROM ${PYTHON_IMAGE} AS server
+ARG VARIANT=cpu
+ARG TORCH_INDEX=
+COPY constraints.txt /tmp/constraints.txt
+RUN pip install --no-cache-dir --constraint /tmp/constraints.txt \
+        ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} torch torchvision \
+    && if [ "$VARIANT" = gpu ]; then \
+        pip install --no-cache-dir --constraint /tmp/constraints.txt nvidia-ml-py; fi
+COPY --from=wheel /source/requirements.txt /tmp/requirements.txt
+RUN pip install --no-cache-dir --constraint /tmp/constraints.txt --requirement /tmp/requirements.txt
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
+    pip install --no-cache-dir --no-deps /wheels/*.whl
+COPY --chmod=0755 deploy/image/entrypoint.sh /usr/local/bin/entrypoint
+RUN useradd --uid 1000 --create-home --home-dir /home/model-server model-server
+
+# Nothing is written but under /tmp: the root file system may be read-only.
+ENV HOME=/tmp \
+    MPLCONFIGDIR=/tmp/matplotlib \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+USER 1000:1000
+WORKDIR /home/model-server
+# KServe REST, KServe gRPC, metrics, TorchServe REST, TorchServe gRPC for inference and management
+EXPOSE 8080 8081 8082 8085 7070 7071
+ENTRYPOINT ["/usr/local/bin/entrypoint"]
+CMD ["--model_dir=/mnt/models"]
+
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="kserve-torch" \
+      org.opencontainers.image.description="Serves TorchServe archives on KServe, in one Python process" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      io.kserve.torch.variant="${VARIANT}"

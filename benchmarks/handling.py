@@ -1,0 +1,68 @@
+"""An archive's handler as a plain callable: what every peer but TorchServe runs."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kserve_torch.archive import find_archives, open_archive
+from kserve_torch.context import Context
+from kserve_torch.entry import load_entry
+from kserve_torch.events import Measured
+from kserve_torch.loader import Namespace
+from kserve_torch.messages import Request, Verb
+from kserve_torch.ts import __version__ as TORCHSERVE_VERSION
+from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
+
+
+class Handler:
+    """The handler of one archive: rows in, one result per row out.
+
+    Args:
+        archive: the ``.mar`` file.
+
+    Attributes:
+        name: the model's name.
+    """
+
+    def __init__(self, archive: Path) -> None:
+        # Removed with the process: it is small, and the weights may be mapped from it.
+        self._workdir = tempfile.TemporaryDirectory(prefix="benchmark-")
+        opened = open_archive(archive, Path(self._workdir.name))
+        self.name = opened.name
+        self._context = Context(
+            opened.name,
+            str(opened.root),
+            copy.deepcopy(dict(opened.manifest.raw)),
+            1,
+            None,
+            TORCHSERVE_VERSION,
+            metrics=MetricsCacheYamlImpl(model_name=opened.name, measure=_forget),
+        )
+        self._namespace = Namespace(opened.root)
+        self._context.import_module = self._namespace.import_module
+        self._context.unpickler = self._namespace.pickle_module
+        with self._namespace.loading():
+            entry = load_entry(self._namespace, opened.manifest.handler)
+            entry.initialize(self._context)
+        self._handle = entry.handle
+
+    def __call__(self, rows: Sequence[Any], verb: Verb = Verb.PREDICT) -> list[Any]:
+        """Answer a batch with one call of ``handle``."""
+        request = Request(id="benchmark", model=self.name, rows=rows, verb=verb)
+        self._context.begin([request] * len(rows))
+        results: list[Any] = self._handle(list(rows), self._context)
+        return results
+
+
+def _forget(measured: Measured) -> None:
+    """The handler's own metrics are nobody's business here."""
+
+
+def only_handler(store: Path) -> Handler:
+    """The handler of the one archive in a store."""
+    (archive,) = find_archives(store)
+    return Handler(archive)

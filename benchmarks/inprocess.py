@@ -1,0 +1,89 @@
+"""The handler without a server: the right answers, and the limit that no server can pass.
+
+It runs in a process of its own, so that the load generator's process holds no torch.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: Seconds of calls that are not counted.
+WARM_UP = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Answer each row by itself; the result is the list of answers."""
+
+    rows: Sequence[Any]
+    explain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Call the handler with batches of the rows for some seconds; the result is seconds per call.
+
+    Attributes:
+        threads: what torch's operators may use.
+    """
+
+    rows: Sequence[Any]
+    batch: int
+    seconds: float
+    threads: int
+
+
+def ask(store: Path, jobs: Sequence[Answers | Loop]) -> list[list[Any]]:
+    """Have jobs done in a process of their own."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from benchmarks import inprocess; inprocess.main()"],
+        input=pickle.dumps((store, jobs)),
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    results: list[list[Any]] = pickle.loads(done.stdout)
+    return results
+
+
+def main() -> None:
+    """Do the pickled (store, jobs) of standard input; write their pickled results."""
+    import torch
+
+    from benchmarks.handling import only_handler
+    from kserve_torch.messages import Verb
+
+    store, jobs = pickle.load(sys.stdin.buffer)
+    handler = only_handler(store)
+    results: list[list[Any]] = []
+    for job in jobs:
+        if isinstance(job, Answers):
+            verb = Verb.EXPLAIN if job.explain else Verb.PREDICT
+            results.append([handler([row], verb)[0] for row in job.rows])
+        else:
+            torch.set_num_threads(job.threads)
+            _loop(handler, job, WARM_UP)
+            results.append(_loop(handler, job, job.seconds))
+    pickle.dump(results, sys.stdout.buffer)
+
+
+def _loop(handler: Any, job: Loop, seconds: float) -> list[float]:
+    batches = [
+        [job.rows[(start + offset) % len(job.rows)] for offset in range(job.batch)]
+        for start in range(len(job.rows))
+    ]
+    durations: list[float] = []
+    ends = time.perf_counter() + seconds
+    before = time.perf_counter()
+    while before < ends:
+        handler(batches[len(durations) % len(batches)])
+        after = time.perf_counter()
+        durations.append(after - before)
+        before = after
+    return durations

@@ -1,0 +1,43 @@
+"""Work that goes on when the client that waits for it has left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+#: What has begun and not ended; the event loop itself would not hold on to it.
+_UNFINISHED: set[asyncio.Task[Any]] = set()
+
+
+def keep(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Start ``work`` as a task that is not lost when nobody holds it."""
+    task = asyncio.create_task(work)
+    _UNFINISHED.add(task)
+    task.add_done_callback(_UNFINISHED.discard)
+    return task
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """The result of ``work``, which goes on if the caller is cancelled before its end.
+
+    For changes of models: half of one would be worse than one that nobody waits for. Its failure
+    is logged then.
+    """
+    task = keep(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(log_failure)
+        raise
+
+
+def log_failure(task: asyncio.Task[Any]) -> None:
+    """Log why a task that nobody waits for has failed."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a change of models failed: %s", error, exc_info=error.__cause__)

@@ -1,0 +1,67 @@
+"""The command line: decides what to do, and imports the server only to serve.
+
+``--help``, ``--version``, ``--print-settings`` and ``--stop`` import neither torch nor kserve.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from kserve_torch import __version__, pidfile
+from kserve_torch.errors import SettingError
+from kserve_torch.settings import Settings, load_settings
+from kserve_torch.settings.options import help_text, read_command_line
+from kserve_torch.settings.report import settings_report
+
+
+def main(argv: Sequence[str] | None = None, program: str | None = None) -> int:
+    """Runs the program and returns its exit code.
+
+    Args:
+        argv: the arguments, by default those of the process.
+        program: ``torchserve`` or ``kserve_torch``, by default as the process was called.
+    """
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    called = Path(sys.argv[0]).stem
+    program = program or ("torchserve" if called == "torchserve" else "kserve_torch")
+    try:
+        return _act(arguments, program)
+    except SettingError as error:
+        print(f"{program}: error: {error}", file=sys.stderr)
+        return 1
+
+
+def _act(arguments: Sequence[str], program: str) -> int:
+    line = read_command_line(arguments, program)
+    if line.action == "stop":
+        return _stop()
+    if line.action == "help":
+        print(help_text(line.program), end="")
+    elif line.action == "version":
+        print(f"{line.program} {__version__}")
+    else:
+        settings = load_settings(arguments, os.environ, program)
+        if line.action == "start":
+            return _serve(settings)
+        print(settings_report(settings))
+    return 0
+
+
+def _stop() -> int:
+    pid = pidfile.stop()
+    print("No server is running." if pid is None else f"The server (process {pid}) has stopped.")
+    return 0
+
+
+def _serve(settings: Settings) -> int:
+    # Importing kserve parses sys.argv with kserve's own parser (CONTRACT K25).
+    sys.argv = sys.argv[:1]
+    from kserve_torch import server
+
+    if settings.program != "torchserve":
+        return server.run(settings)
+    with pidfile.recorded():
+        return server.run(settings)

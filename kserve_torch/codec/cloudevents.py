@@ -1,0 +1,109 @@
+"""CloudEvents around a v1 body: binary, in headers, or structured, in the JSON (CONTRACT K16)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from kserve_torch.codec import document
+from kserve_torch.errors import InvalidInput
+
+MEDIA_TYPE = "application/cloudevents+json"
+DEFAULT_TYPE = "io.kserve.inference.response"
+DEFAULT_SOURCE = "io.kserve.inference."
+
+_REQUIRED = ("specversion", "source", "type", "id")
+_STRUCTURED = frozenset(("time", "type", "source", "id", "specversion", "data"))
+_VERSIONS = ("1.0", "0.3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A CloudEvent.
+
+    Attributes:
+        attributes: ``id``, ``source``, ``type``, ``specversion`` and whatever else it carries.
+        data: the request inside a structured event; empty for a binary one, whose data is the body.
+        structured: whether the answer is to be a structured event, too (CONTRACT K17).
+    """
+
+    attributes: Mapping[str, str]
+    data: Mapping[str, Any]
+    structured: bool = False
+
+
+def from_headers(headers: Mapping[str, str]) -> Event | None:
+    """The binary event that request headers announce, or None unless all four required are there.
+
+    Args:
+        headers: request headers with lower-case names.
+    """
+    if "ce-specversion" not in headers or any(f"ce-{name}" not in headers for name in _REQUIRED):
+        return None
+    attributes = {name[3:]: value for name, value in headers.items() if name.startswith("ce-")}
+    return Event(attributes=attributes, data={})
+
+
+def unwrap(request: Mapping[str, Any], media_type: str) -> Event | None:
+    """The structured event that a JSON body is, or None if it is a plain request (CONTRACT T-49).
+
+    A body without the event content type counts as an event only if it has all six members and
+    names a version of the specification.
+
+    Raises:
+        InvalidInput: the event's ``data`` is not a JSON object.
+    """
+    declared = media_type == MEDIA_TYPE
+    complete = request.keys() >= _STRUCTURED and request["specversion"] in _VERSIONS
+    if "instances" in request or not (complete or (declared and "data" in request)):
+        return None
+    data = request["data"]
+    if not isinstance(data, dict):
+        raise InvalidInput(f"data: expected an object, got {document.kind_of(data)}")
+    attributes = {
+        name: str(value)
+        for name, value in request.items()
+        if name != "data" and value is not None and not isinstance(value, dict | list)
+    }
+    return Event(attributes=attributes, data=data, structured=declared)
+
+
+def response_attributes(
+    request: Event,
+    model: str,
+    *,
+    id: str,
+    time: str,
+    type: str | None = None,
+    source: str | None = None,
+    merge: bool = False,
+) -> dict[str, str]:
+    """Attributes of the event that answers ``request``.
+
+    Args:
+        request: the event that came in.
+        model: the model's name, part of the default source.
+        id: a fresh id.
+        time: now, in RFC 3339.
+        type: ``CE_TYPE``; default ``io.kserve.inference.response``.
+        source: ``CE_SOURCE``; default ``io.kserve.inference.{model}``.
+        merge: ``CE_MERGE``: keep the request's attributes except its id and time.
+    """
+    kept = dict(request.attributes) if merge else {"specversion": "1.0"}
+    kept.pop("datacontenttype", None)
+    own = {"type": type or DEFAULT_TYPE, "source": source or f"{DEFAULT_SOURCE}{model}"}
+    return {**kept, **own, "id": id, "time": time}
+
+
+def to_headers(attributes: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Response headers of a binary event."""
+    return [(f"ce-{name}", value) for name, value in attributes.items()]
+
+
+def to_structured(attributes: Mapping[str, str], body: bytes) -> bytes:
+    """A structured event around a JSON body."""
+    head = orjson.dumps({**attributes, "datacontenttype": "application/json"})
+    return b'%s,"data":%s}' % (head[:-1], body)

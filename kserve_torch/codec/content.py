@@ -1,0 +1,122 @@
+"""Media types, charsets and content codings of a body."""
+
+from __future__ import annotations
+
+import codecs
+import zlib
+
+from kserve_torch.errors import InvalidInput, PayloadTooLarge, UnsupportedContent
+
+#: Python codecs that a ``charset`` may name; Python knows others that are no charsets.
+_CHARSETS = frozenset(
+    (
+        *("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"),
+        *("utf-32", "utf-32-le", "utf-32-be", "ascii", "iso8859-1", "iso8859-2", "iso8859-15"),
+        *("cp1250", "cp1251", "cp1252", "koi8-r"),
+        *("gb18030", "gbk", "big5", "shift_jis", "euc_jp", "euc_kr"),
+    )
+)
+_WBITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+
+
+def parse_media_type(content_type: str) -> tuple[str, dict[str, str]]:
+    """``type/subtype`` in lower case and the parameters by lower-case name (RFC 9110 8.3.1)."""
+    media_type, *rest = _split(content_type)
+    parameters: dict[str, str] = {}
+    for part in rest:
+        name, separator, value = part.partition("=")
+        if separator:
+            parameters[name.strip().lower()] = _unquoted(value.strip())
+    return media_type.strip().lower(), parameters
+
+
+def _split(content_type: str) -> list[str]:
+    """The parts between semicolons; a semicolon within quotes does not count."""
+    if '"' not in content_type:
+        return content_type.split(";")
+    parts, quoted, escaped = [""], False, False
+    for char in content_type:
+        if char == ";" and not quoted:
+            parts.append("")
+            continue
+        parts[-1] += char
+        quoted ^= char == '"' and not escaped
+        escaped = char == "\\" and quoted and not escaped
+    return parts
+
+
+def _unquoted(value: str) -> str:
+    """The value of a quoted string, or a token as it is."""
+    if len(value) < 2 or not value.startswith('"') or not value.endswith('"'):
+        return value
+    return value[1:-1].replace('\\"', '"').replace("\\\\", "\\")
+
+
+def is_json(media_type: str) -> bool:
+    """Whether a media type, without its parameters, says JSON."""
+    return media_type == "application/json" or media_type.endswith("+json")
+
+
+def text(body: bytes, charset: str = "utf-8") -> str:
+    """``body`` as text.
+
+    Raises:
+        UnsupportedContent: the charset is unknown.
+        InvalidInput: the bytes are not in that charset.
+    """
+    try:
+        codec = codecs.lookup(charset).name
+    except (LookupError, ValueError):
+        codec = ""
+    if codec not in _CHARSETS:
+        raise UnsupportedContent(f"Content-Type: charset {charset[:40]!r} is not supported")
+    try:
+        return body.decode(codec)
+    except UnicodeDecodeError as error:
+        fault = f"not {codec} at byte {error.start}"
+        raise InvalidInput(f"Unrecognized request format: {fault}") from None
+
+
+def decode_body(body: bytes, content_encoding: str, limit: int) -> bytes:
+    """``body`` with its content codings undone: gzip, deflate, identity (CONTRACT O45).
+
+    Args:
+        body: the bytes of the message.
+        content_encoding: the header's value; codings are listed in the order they were applied.
+        limit: bytes that the result, and every step on the way, may have.
+
+    Raises:
+        UnsupportedContent: an unknown coding, or more than four of them.
+        PayloadTooLarge: the result is over ``limit``.
+        InvalidInput: the data is damaged or cut short.
+    """
+    codings = [coding.strip().lower() for coding in content_encoding.split(",")]
+    applied = [coding for coding in codings if coding not in ("", "identity")]
+    if unknown := [coding for coding in applied if coding not in _WBITS]:
+        raise UnsupportedContent(f"Content-Encoding: {unknown[0][:40]!r} is not gzip or deflate")
+    if len(applied) > 4:
+        raise UnsupportedContent(f"Content-Encoding: {len(applied)} codings, at most 4 are read")
+    for coding in reversed(applied):
+        body = _inflate(body, coding, limit)
+    return body
+
+
+def _inflate(body: bytes, coding: str, limit: int) -> bytes:
+    """Undo one coding; ``deflate`` may lack its zlib wrapper, as some clients leave it out."""
+    raw = coding == "deflate" and not _has_zlib_header(body)
+    stream = zlib.decompressobj(-zlib.MAX_WBITS if raw else _WBITS[coding])
+    try:
+        decoded = stream.decompress(body, limit + 1)
+    except zlib.error:
+        raise InvalidInput(f"Content-Encoding: the body is not {coding} data") from None
+    if len(decoded) > limit:
+        raise PayloadTooLarge(f"the body is over {limit} bytes when decoded from {coding}")
+    if not stream.eof or stream.unused_data:
+        fault = "goes on after its end" if stream.eof else "is cut short"
+        raise InvalidInput(f"Content-Encoding: the {coding} data {fault}")
+    return decoded
+
+
+def _has_zlib_header(body: bytes) -> bool:
+    """RFC 1950 2.2: method 8, and a check value that makes the two bytes a multiple of 31."""
+    return len(body) >= 2 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0

@@ -1,0 +1,65 @@
+"""JSON texts to Python values and the checks that every JSON body shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from kserve_torch.errors import InvalidInput
+from kserve_torch.messages import NOTHING
+
+JSON = "application/json"
+
+
+def parse(body: bytes | bytearray | memoryview | str) -> Any:
+    """The value that a JSON text stands for; of duplicate keys the last one counts.
+
+    Raises:
+        InvalidInput: the text is not JSON, is not UTF-8 or nests too deeply (CONTRACT K10).
+    """
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"Unrecognized request format: {error}") from None
+
+
+def parse_object(body: bytes | bytearray | memoryview | str) -> dict[str, Any]:
+    """Like `parse`, for a text that must be a JSON object (CONTRACT K12)."""
+    value = parse(body)
+    if not isinstance(value, dict):
+        raise InvalidInput(f"Expected a JSON object, got {kind_of(value)}")
+    return value
+
+
+def kind_of(value: object) -> str:
+    """What JSON calls a value like this one, with its article."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
+
+
+def parameters_of(value: Mapping[str, Any], where: str = "") -> Mapping[str, Any]:
+    """The ``parameters`` member; absent and null are empty (CONTRACT T-09).
+
+    Raises:
+        InvalidInput: it is there and no object.
+    """
+    parameters = value.get("parameters")
+    if parameters is None:
+        return NOTHING
+    if not isinstance(parameters, dict):
+        member = f"{where}.parameters" if where else "parameters"
+        raise InvalidInput(f"{member}: expected an object, got {kind_of(parameters)}")
+    return parameters

@@ -1,0 +1,156 @@
+"""Service envelopes: what `service_envelope` makes of bodies on native routes (CONTRACT 3.10).
+
+Every request is opened and sealed on its own, so that batches of any size come out right; two of
+TorchServe's envelopes read only the first request of a batch (CONTRACT T-01).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from kserve_torch.codec import document, v1, v2
+from kserve_torch.codec.document import JSON
+from kserve_torch.codec.results import result_to_tensors
+from kserve_torch.codec.v2 import V2Request
+from kserve_torch.errors import InvalidInput
+from kserve_torch.messages import Reply, Request, Row, RowReply, Verb
+
+Seal = Callable[[Request, Reply], RowReply]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """What was in an envelope.
+
+    Attributes:
+        rows: the handler's rows; none if the request had an empty list, which needs no handler.
+        element: how errors name row ``i``, as a format.
+        seal: puts the rows' replies back into one, as the answer to the whole request.
+    """
+
+    rows: Sequence[Row]
+    element: str
+    seal: Seal
+
+
+def open_envelope(name: str | None, row: dict[str, Any]) -> Opened:
+    """Open the row that a native body was decoded to.
+
+    Args:
+        name: ``service_envelope``. No name, ``<no value>`` (a template's) and unknown ones mean no
+            envelope; ``kfserving`` and ``kfservingv2`` are older names (CONTRACT V4, Q2).
+        row: `NativeRequest.row`.
+
+    Raises:
+        InvalidInput: the content is not what the envelope holds.
+    """
+    return _ENVELOPES.get(name or "", _open_none)(row)
+
+
+def _open_none(row: dict[str, Any]) -> Opened:
+    return Opened(rows=[row], element="row {}", seal=_only)
+
+
+def _open_body(row: dict[str, Any]) -> Opened:
+    return Opened(rows=[_content(row)], element="row {}", seal=_only)
+
+
+def _open_json(row: dict[str, Any]) -> Opened:
+    request = row if "instances" in row else _object(row)
+    instances = v1.instances_of(request)
+    rows = [_from_base64(instance, i) for i, instance in enumerate(instances)]
+    return Opened(rows=rows, element=v1.ELEMENT, seal=partial(_seal_v1, verb=Verb.PREDICT))
+
+
+def _open_kserve(row: dict[str, Any]) -> Opened:
+    return Opened(rows=v1.instances_of(_object(row)), element=v1.ELEMENT, seal=_seal_v1)
+
+
+def _open_kservev2(row: dict[str, Any]) -> Opened:
+    request = v2.from_document(_object(row))
+    return Opened(rows=request.inputs, element="inputs[{}]", seal=partial(_seal_v2, request))
+
+
+_ENVELOPES: Mapping[str, Callable[[dict[str, Any]], Opened]] = {
+    "body": _open_body,
+    "json": _open_json,
+    "kserve": _open_kserve,
+    "kservev2": _open_kservev2,
+    "kfserving": _open_kserve,
+    "kfservingv2": _open_kservev2,
+}
+
+
+# --- opening --------------------------------------------------------------------------------------
+
+
+def _content(row: dict[str, Any]) -> Any:
+    """The row's payload: its ``data``, else its ``body``."""
+    return row.get("data") or row.get("body")
+
+
+def _object(row: dict[str, Any]) -> Mapping[str, Any]:
+    """The payload as a JSON object, parsed if its content type did not say JSON."""
+    payload = _content(row)
+    if isinstance(payload, bytes | bytearray | str):
+        return document.parse_object(payload)
+    if not isinstance(payload, dict):
+        raise InvalidInput(f"Expected a JSON object, got {document.kind_of(payload)}")
+    return payload
+
+
+def _from_base64(instance: Any, i: int) -> Any:
+    """An instance with ``{"b64": text}`` decoded, as a whole or in its columns."""
+    if not isinstance(instance, dict):
+        return instance
+    if instance.keys() == {"b64"}:
+        return _bytes(instance["b64"], f"instances[{i}].b64")
+    return {
+        column: _bytes(value["b64"], f"instances[{i}].{column}.b64")
+        if isinstance(value, dict) and value.keys() == {"b64"}
+        else value
+        for column, value in instance.items()
+    }
+
+
+def _bytes(text: object, where: str) -> bytes:
+    """The bytes that base64 text stands for."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"{where}: expected a string, got {document.kind_of(text)}")
+    try:
+        return base64.b64decode(text)
+    except (binascii.Error, ValueError):
+        raise InvalidInput(f"{where}: not valid base64") from None
+
+
+# --- sealing --------------------------------------------------------------------------------------
+
+
+def _only(request: Request, reply: Reply) -> RowReply:
+    """The reply to a request of one row."""
+    return reply.rows[0]
+
+
+def _seal_v1(request: Request, reply: Reply, verb: Verb | None = None) -> RowReply:
+    return _as_one(reply, v1.encode(reply.results, verb or request.verb))
+
+
+def _seal_v2(decoded: V2Request, request: Request, reply: Reply) -> RowReply:
+    names = [tensor.name for tensor in decoded.inputs]
+    outputs = result_to_tensors(reply.results, names)
+    id_ = decoded.id or request.id
+    wanted = replace(decoded, binary_output=False, outputs=None)
+    body, _ = v2.encode(reply.model, reply.version, id_, outputs, wanted)
+    return _as_one(reply, body)
+
+
+def _as_one(reply: Reply, body: bytes) -> RowReply:
+    """All rows' replies as one: the first error's status and headers, else the first row's."""
+    rows = reply.rows or [RowReply(result=None)]
+    lead = next((row for row in rows if row.status >= 400), rows[0])
+    return replace(lead, result=body, content_type=lead.content_type or JSON)

@@ -1,0 +1,123 @@
+"""Form bodies: multipart/form-data (RFC 7578) and application/x-www-form-urlencoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+from python_multipart import MultipartParser
+from python_multipart.exceptions import FormParserError
+
+from kserve_torch.codec import content
+from kserve_torch.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
+#: More fields than any form has; bounds the work that a small body can cause.
+MAX_FIELDS = 1000
+
+
+@dataclass(slots=True)
+class Part:
+    """One field of a form: its name, bytes and media type, "" if none is given."""
+
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytearray = field(default_factory=bytearray)
+
+    @property
+    def name(self) -> str:
+        """The ``name`` of its Content-Disposition.
+
+        Raises:
+            InvalidInput: it has none.
+        """
+        disposition = self.headers.get("content-disposition", "")
+        name = content.parse_media_type(disposition)[1].get("name")
+        if name is None:
+            raise InvalidInput("multipart: a part has no name in its Content-Disposition")
+        return name
+
+    @property
+    def media_type(self) -> str:
+        """Its Content-Type without parameters."""
+        return content.parse_media_type(self.headers.get("content-type", ""))[0]
+
+
+class _Parts:
+    """Collects what `MultipartParser` reports."""
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.complete = False
+        self._name = self._value = b""
+
+    def callbacks(self) -> MultipartCallbacks:
+        return {
+            "on_part_begin": self._begin,
+            "on_header_field": self._header_field,
+            "on_header_value": self._header_value,
+            "on_header_end": self._header_end,
+            "on_part_data": self._data,
+            "on_end": self._end,
+        }
+
+    def _begin(self) -> None:
+        if len(self.parts) == MAX_FIELDS:
+            raise InvalidInput(f"multipart: more than {MAX_FIELDS} parts")
+        self.parts.append(Part())
+
+    def _header_field(self, data: bytes, start: int, end: int) -> None:
+        self._name += data[start:end]
+
+    def _header_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _header_end(self) -> None:
+        value = self._value.decode("utf-8", "replace")
+        self.parts[-1].headers[self._name.decode("latin-1").lower()] = value
+        self._name = self._value = b""
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        self.parts[-1].body += memoryview(data)[start:end]
+
+    def _end(self) -> None:
+        self.complete = True
+
+
+def parse_multipart(body: bytes, boundary: str) -> list[Part]:
+    """The parts of a multipart body.
+
+    Raises:
+        InvalidInput: there is no boundary, or the body is damaged, cut short or has too many parts.
+    """
+    if not boundary:
+        raise InvalidInput("Content-Type: multipart without a boundary")
+    parts = _Parts()
+    try:
+        MultipartParser(boundary.encode(), parts.callbacks()).write(body)
+    except FormParserError as error:
+        raise InvalidInput(f"multipart: {error}") from None
+    if not parts.complete:
+        raise InvalidInput("multipart: the body ends before its last boundary")
+    return parts.parts
+
+
+def parse_urlencoded(body: bytes) -> list[tuple[str, bytes]]:
+    """Names and values of an urlencoded body.
+
+    Raises:
+        InvalidInput: too many fields.
+    """
+    # Latin-1 carries every byte there and back, whatever the client's charset.
+    try:
+        fields = parse_qsl(
+            body.decode("latin-1"), True, encoding="latin-1", max_num_fields=MAX_FIELDS
+        )
+    except ValueError:
+        raise InvalidInput(f"form: more than {MAX_FIELDS} fields") from None
+    return [
+        (name.encode("latin-1").decode("utf-8", "replace"), value.encode("latin-1"))
+        for name, value in fields
+    ]

@@ -1,0 +1,116 @@
+"""Bodies of TorchServe's own inference routes: one row in, one result out (CONTRACT R1-R9)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from kserve_torch.codec import content, multipart, values
+from kserve_torch.codec.document import JSON
+from kserve_torch.errors import HandlerError
+from kserve_torch.messages import NOTHING, RowReply
+
+_FORM = "application/x-www-form-urlencoded"
+_MULTIPART = "multipart/form-data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeRequest:
+    """A decoded request.
+
+    Attributes:
+        row: what the handler gets: ``{"body": value}``, or a value per field of a form.
+        content_types: per key of ``row`` its media type, "" if it has none (CONTRACT R4).
+    """
+
+    row: dict[str, Any]
+    content_types: Mapping[str, str] = NOTHING
+
+
+def decode(
+    body: bytes,
+    content_type: str,
+    params: Mapping[str, str] = NOTHING,
+    *,
+    decode_input: bool = True,
+) -> NativeRequest:
+    """Read a request body.
+
+    Args:
+        body: the whole body, decoded from its content coding.
+        content_type: the header's value, "" if there is none.
+        params: query parameters, on the routes that pass them on (CONTRACT R1); fields of the
+            body win over them.
+        decode_input: ``decode_input_request``; False leaves every value a ``bytearray``.
+
+    Raises:
+        InvalidInput: a form is damaged or cut short.
+    """
+    row: dict[str, Any] = {name: bytearray(value, "utf-8") for name, value in params.items()}
+    types = dict.fromkeys(row, "")
+    for name, value, media_type in _fields(body, content_type):
+        row[name] = _value(value, media_type) if decode_input else value
+        types[name] = media_type
+    return NativeRequest(row=row, content_types=types)
+
+
+def _fields(body: bytes, content_type: str) -> list[tuple[str, bytearray, str]]:
+    """Name, bytes and media type of every field; a body that is no form is the field ``body``."""
+    media_type, parameters = content.parse_media_type(content_type)
+    if media_type == _MULTIPART:
+        parts = multipart.parse_multipart(body, parameters.get("boundary", ""))
+        return [(part.name, part.body, part.media_type) for part in parts]
+    if media_type == _FORM:
+        return [(name, bytearray(value), "") for name, value in multipart.parse_urlencoded(body)]
+    return [("body", bytearray(body), media_type)]
+
+
+def _value(value: bytearray, media_type: str) -> Any:
+    """JSON parsed, text as ``str``, anything else and what cannot be decoded as it is (R2)."""
+    if media_type == JSON:
+        return _json(value)
+    if media_type.startswith("text"):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value
+    return value
+
+
+def _json(value: bytearray) -> Any:
+    """The JSON value; NaN and the like, which orjson refuses, as TorchServe reads them."""
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError:
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+
+
+def encode(row: RowReply, save_tensor: Callable[[Any], bytes]) -> tuple[bytes, str]:
+    """Body and content type of an answer (CONTRACT R6, R9).
+
+    Bytes go out as they are, ``str`` in UTF-8, a torch tensor as ``save_tensor`` writes it, any
+    other value as JSON with an indent of 2. A content type that the handler set wins.
+
+    Raises:
+        HandlerError: the result has no JSON form.
+    """
+    result = row.result
+    try:
+        if isinstance(result, bytes | bytearray | memoryview):
+            body, content_type = bytes(result), "application/octet-stream"
+        elif isinstance(result, str):
+            body, content_type = result.encode(), "text/plain; charset=utf-8"
+        elif values.is_torch(result):
+            body, content_type = save_tensor(result), "application/octet-stream"
+        else:
+            body, content_type = values.json_text(result, orjson.OPT_INDENT_2), JSON
+    except (TypeError, UnicodeEncodeError) as error:
+        raise HandlerError(f"Unsupported model output data type: {error}") from error
+    return body, row.content_type or content_type

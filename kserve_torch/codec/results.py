@@ -1,0 +1,180 @@
+"""What a handler gives back, as output tensors (CONTRACT T-02, T-24)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from kserve_torch.codec import datatypes
+from kserve_torch.codec.values import as_array, is_array, json_text
+from kserve_torch.errors import HandlerError
+from kserve_torch.messages import Tensor
+
+Array = np.ndarray[Any, Any]
+
+#: What becomes an element of a BYTES tensor as it is.
+_TEXT = (str, bytes, bytearray, memoryview)
+
+
+def result_to_tensors(
+    results: Sequence[Any], input_names: Sequence[str], flatten: bool = False
+) -> list[Tensor]:
+    """The output tensors of one request, in the order of its results.
+
+    ========================================  ==================================================
+    result                                    tensor
+    ========================================  ==================================================
+    array, torch tensor                       its datatype and shape, a scalar as [1]
+    bool, int, float                          BOOL, INT64, FP64 of shape [1]
+    str, bytes                                BYTES of shape [1]
+    list, rectangular and of one kind         BOOL, INT64, FP64 or BYTES in its own shape
+    any other list                            BYTES, per item its text, or its JSON text
+    dict of arrays and torch tensors only     a tensor per key
+    any other JSON value                      BYTES of shape [1], its JSON text
+    ========================================  ==================================================
+
+    Args:
+        results: one per row.
+        input_names: result i is called after input i, one without an input ``output-{i}``. The
+            tensors of a dict are called after its keys, behind ``{name}.`` if there are several
+            results.
+        flatten: send every tensor with shape [n], as TorchServe does.
+
+    Raises:
+        HandlerError: a result is of a kind that no datatype holds.
+    """
+    outputs: list[Tensor] = []
+    for i, result in enumerate(results):
+        name = input_names[i] if i < len(input_names) else f"output-{i}"
+        if not _is_named(result):
+            outputs.append(tensor_from_result(name, result))
+            continue
+        prefix = f"{name}." if len(results) > 1 else ""
+        outputs.extend(tensor_from_result(f"{prefix}{key}", part) for key, part in result.items())
+    return [_flat(tensor) for tensor in outputs] if flatten else outputs
+
+
+def join_batch(
+    results: Sequence[Any], input_names: Sequence[str], flatten: bool = False
+) -> list[Tensor]:
+    """The output tensors of a batch, whose rows came from `rows.split_batch`.
+
+    Dimension 0 is the batch again. Results that are dicts of arrays with the same keys give a
+    tensor per key; others one tensor, called after the input if there was only one.
+
+    Raises:
+        HandlerError: a result is of a kind that no datatype holds.
+    """
+    keys = results[0].keys() if results and all(map(_is_named, results)) else None
+    if keys and all(result.keys() == keys for result in results):
+        columns = {key: [result[key] for result in results] for key in keys}
+    else:
+        name = input_names[0] if len(input_names) == 1 else "output-0"
+        columns = {name: list(results)}
+    outputs = [tensor_from_result(str(name), column) for name, column in columns.items()]
+    return [_flat(tensor) for tensor in outputs] if flatten else outputs
+
+
+def _is_named(result: object) -> bool:
+    """Whether a result is a dict of arrays: several outputs under their own names."""
+    return isinstance(result, Mapping) and bool(result) and all(map(is_array, result.values()))
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    array = tensor.array.reshape(-1)
+    return Tensor(name=tensor.name, datatype=tensor.datatype, array=array)
+
+
+def tensor_from_result(name: str, result: Any) -> Tensor:
+    """The tensor for one result; see `result_to_tensors` for the rules.
+
+    Raises:
+        HandlerError: the result is of a kind that no datatype holds.
+    """
+    if is_array(result):
+        datatype, values = _typed(*as_array(result), name)
+    elif isinstance(result, list | tuple):
+        datatype, values = _from_list(result, name)
+    elif isinstance(result, bool | int | float):
+        datatype, values = _typed("", np.asarray(result), name)
+    else:
+        datatype, values = "BYTES", _bytes_array([_text(result, name)])
+    return Tensor(name=name, datatype=datatype, array=np.atleast_1d(values))
+
+
+def _typed(datatype: str, values: Array, name: str) -> tuple[str, Array]:
+    """Datatype and array in the machine's byte order; strings and objects become BYTES."""
+    if datatype:
+        return datatype, values
+    if values.dtype.kind in "USO":
+        flat = _bytes_array([_text(value, name) for value in values.reshape(-1).tolist()])
+        return "BYTES", flat.reshape(values.shape)
+    found = datatypes.of_dtype(values.dtype)
+    if found is None:
+        raise HandlerError(f'output "{name}": no datatype holds {values.dtype}')
+    return found, np.asarray(values, values.dtype.newbyteorder("="))
+
+
+def _from_list(result: Sequence[Any], name: str) -> tuple[str, Array]:
+    """Datatype and array of a list: as one array if it is one, else an element per item."""
+    if result and all(map(is_array, result)):
+        parts = [_typed(*as_array(part), name) for part in result]
+        if len({(datatype, part.shape) for datatype, part in parts}) == 1:
+            return parts[0][0], np.stack([part for _, part in parts])
+    else:
+        values = _rectangular(result)
+        if values is not None:
+            return _typed("", values, name)
+    return "BYTES", _bytes_array([_text(item, name) for item in result])
+
+
+def _rectangular(result: Sequence[Any]) -> Array | None:
+    """The list as an array of numbers, booleans, text or bytes; None if it is ragged or mixed."""
+    if isinstance(_first_leaf(result), _TEXT):
+        return _texts(result)
+    try:
+        values = np.array(result)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return values if values.dtype.kind in "biuf" else None
+
+
+def _first_leaf(value: Any) -> Any:
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return value
+
+
+def _texts(result: Sequence[Any]) -> Array | None:
+    """Nested lists of text and bytes; numpy itself would take a bytearray for numbers."""
+    shape, items = [len(result)], list(result)
+    while all(isinstance(item, list | tuple) for item in items):
+        width = len(items[0])
+        if any(len(item) != width for item in items):
+            return None
+        shape.append(width)
+        items = list(chain.from_iterable(items))
+    if not all(isinstance(item, _TEXT) for item in items):
+        return None
+    return _bytes_array([item if isinstance(item, str) else bytes(item) for item in items]).reshape(
+        shape
+    )
+
+
+def _text(value: Any, name: str) -> str | bytes:
+    """A BYTES element: text and bytes as they are, anything else as JSON text (CONTRACT T-24)."""
+    if isinstance(value, _TEXT):
+        return value if isinstance(value, str) else bytes(value)
+    try:
+        return json_text(value).decode()
+    except (TypeError, ValueError) as error:
+        raise HandlerError(f'output "{name}": {error}') from error
+
+
+def _bytes_array(elements: list[str | bytes]) -> Array:
+    values = np.empty(len(elements), object)
+    values[:] = elements
+    return values

@@ -1,0 +1,108 @@
+"""What a handler sees of tensors: one row per tensor, or one per element of dimension 0."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kserve_torch.codec import datatypes
+from kserve_torch.errors import InvalidInput
+from kserve_torch.messages import MAX_ROWS, Row, Tensor
+
+
+def to_row(row: Row, arrays: bool = False) -> Row:
+    """What the handler gets for a row of a `Request`.
+
+    A `Tensor` becomes ``{"name", "shape", "datatype", "data"}`` and ``"parameters"`` if it has any
+    (CONTRACT V3); a dict that holds tensors becomes the same dict of their data; anything else is
+    passed on as it is.
+
+    Args:
+        row: an element of `Request.rows`.
+        arrays: give numeric data as numpy arrays, read-only where they lie over the request's body,
+            instead of nested lists.
+    """
+    if isinstance(row, Tensor):
+        values = {"name": row.name, "shape": list(row.shape), "datatype": row.datatype}
+        values["data"] = data_of(row, arrays)
+        return {**values, "parameters": dict(row.parameters)} if row.parameters else values
+    if isinstance(row, dict) and any(isinstance(value, Tensor) for value in row.values()):
+        return {
+            name: data_of(value, arrays) if isinstance(value, Tensor) else value
+            for name, value in row.items()
+        }
+    return row
+
+
+def data_of(tensor: Tensor, arrays: bool = False) -> Any:
+    """The elements as a handler wants them.
+
+    A BYTES tensor of one element is that element, a larger one a nested list; binary elements are
+    ``bytearray`` (CONTRACT T-14, T-19). BF16 is given in float32.
+    """
+    if tensor.datatype == "BYTES":
+        if tensor.array.size == 1:
+            return _element(tensor.array.item())
+        return np.frompyfunc(_element, 1, 1)(tensor.array).tolist() if tensor.array.size else []
+    values = tensor.array
+    if tensor.datatype == "BF16":
+        values = datatypes.bf16_to_fp32(values)
+    return values if arrays else values.tolist()
+
+
+def _element(value: bytes | str) -> bytearray | str:
+    return value if isinstance(value, str) else bytearray(value)
+
+
+def in_base64(tensor: Tensor) -> Tensor:
+    """Binary BYTES elements as base64 text, for ``v2_grpc_bytes: b64`` (CONTRACT T-44)."""
+    if tensor.datatype != "BYTES" or not tensor.array.size:
+        return tensor
+    return Tensor(
+        name=tensor.name,
+        datatype=tensor.datatype,
+        array=np.frompyfunc(_base64, 1, 1)(np.atleast_1d(tensor.array)).reshape(tensor.shape),
+        parameters=tensor.parameters,
+    )
+
+
+def _base64(value: bytes | str) -> str:
+    return value if isinstance(value, str) else base64.b64encode(value).decode()
+
+
+def split_batch(inputs: Sequence[Tensor]) -> list[Row]:
+    """One row per element of dimension 0, which all inputs share (CONTRACT D2).
+
+    A row is a `Tensor` without that dimension if there is one input, else a dict of such tensors
+    by their names.
+
+    Raises:
+        InvalidInput: an input has no dimensions, or another length than the first, or more than
+            `MAX_ROWS`.
+    """
+    for i, tensor in enumerate(inputs):
+        if not tensor.shape or tensor.shape[0] != inputs[0].shape[0]:
+            wanted = f"{inputs[0].shape[0]} rows as in inputs[0]" if i else "a batch dimension"
+            got = f"shape {list(tensor.shape)}, expected {wanted}"
+            raise InvalidInput(f'inputs[{i}] "{tensor.name}".shape: {got}')
+    count = inputs[0].shape[0]
+    if count > MAX_ROWS:
+        raise InvalidInput(f'inputs[0] "{inputs[0].name}".shape: {count} rows, over {MAX_ROWS}')
+    if len(inputs) == 1:
+        return [_part(inputs[0], i) for i in range(count)]
+    return [{tensor.name: _part(tensor, i) for tensor in inputs} for i in range(count)]
+
+
+def _part(tensor: Tensor, i: int) -> Tensor:
+    """Element ``i`` of dimension 0, as a tensor over the same memory."""
+    part = np.empty((), object) if tensor.array.ndim == 1 and tensor.datatype == "BYTES" else None
+    if part is None:
+        part = tensor.array[i, ...]
+    else:
+        part[()] = tensor.array[i]
+    return Tensor(
+        name=tensor.name, datatype=tensor.datatype, array=part, parameters=tensor.parameters
+    )

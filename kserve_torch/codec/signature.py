@@ -1,0 +1,70 @@
+"""The tensors that a model takes and gives, as its metadata tells them (CONTRACT O5).
+
+A `Signature` is ``{"inputs": [...], "outputs": [...]}`` of ``{"name", "datatype", "shape"}``, in
+which a dimension of -1 may have any length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kserve_torch.codec.datatypes import DATATYPES
+from kserve_torch.codec.results import join_batch, result_to_tensors
+from kserve_torch.messages import NOTHING, Row, Tensor
+
+Signature = Mapping[str, Sequence[Mapping[str, Any]]]
+
+ALLOWED = "inputs and outputs, each a list of name, datatype and shape"
+
+
+def is_signature(value: object) -> bool:
+    """Whether ``value``, from a model-config.yaml, is one that clients can be told."""
+    return (
+        isinstance(value, dict)
+        and value.keys() <= {"inputs", "outputs"}
+        and all(isinstance(side, list) and all(map(_is_tensor, side)) for side in value.values())
+    )
+
+
+def _is_tensor(value: object) -> bool:
+    if not isinstance(value, dict) or value.keys() != {"name", "datatype", "shape"}:
+        return False
+    name, datatype, shape = value["name"], value["datatype"], value["shape"]
+    return (
+        isinstance(name, str)
+        and isinstance(datatype, str)
+        and datatype in DATATYPES
+        and isinstance(shape, list)
+        and all(type(dim) is int and -1 <= dim < 2**63 for dim in shape)
+    )
+
+
+def seen(rows: Sequence[Row], results: Sequence[Any], *, batch: bool = False) -> Signature:
+    """The signature that an answered request shows; empty if its rows are no tensors.
+
+    Args:
+        rows: as in `Request.rows`.
+        results: one per row.
+        batch: whether the rows are elements of dimension 0, whose length is then open.
+
+    Raises:
+        HandlerError: a result is of a kind that no datatype holds.
+    """
+    inputs: list[Any] = list(rows)
+    if batch and rows:
+        inputs = list(rows[0].values()) if isinstance(rows[0], dict) else [rows[0]]
+    if not all(isinstance(tensor, Tensor) for tensor in inputs):
+        return NOTHING
+    join = join_batch if batch else result_to_tensors
+    outputs = join(results, [tensor.name for tensor in inputs])
+    return {
+        "inputs": [
+            _told(tensor, [-1, *tensor.shape] if batch else tensor.shape) for tensor in inputs
+        ],
+        "outputs": [_told(t, [-1, *t.shape[1:]] if batch else t.shape) for t in outputs],
+    }
+
+
+def _told(tensor: Tensor, shape: Sequence[int]) -> Mapping[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(shape)}

@@ -1,0 +1,286 @@
+"""Open inference protocol bodies, as JSON and with binary tensor data (CONTRACT 1.2, 1.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from kserve_torch.codec import document, tensors
+from kserve_torch.errors import InvalidInput
+from kserve_torch.messages import NOTHING, Tensor, Verb
+
+SIZE = "binary_data_size"
+_RAW_INPUT: Mapping[str, Any] = {"name": "input-0", "datatype": "BYTES", "shape": [1]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedOutput:
+    """One member of a request's ``outputs``; ``binary`` None means the request's default."""
+
+    name: str
+    binary: bool | None = None
+    parameters: Mapping[str, Any] = NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class V2Request:
+    """A decoded inference request.
+
+    Attributes:
+        id: the client's id, or None if it sent none.
+        inputs: at least one, each name once.
+        outputs: the outputs to send, in this order; None means all.
+        binary_output: whether outputs that do not say otherwise are sent as binary data.
+    """
+
+    inputs: Sequence[Tensor]
+    id: str | None = None
+    parameters: Mapping[str, Any] = NOTHING
+    outputs: Sequence[RequestedOutput] | None = None
+    binary_output: bool = False
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+def decode(
+    body: bytes | memoryview,
+    header_length: str | int | None = None,
+    raw_input: Mapping[str, Any] = _RAW_INPUT,
+) -> V2Request:
+    """Read a request body, whatever its content type says (CONTRACT T-08).
+
+    Args:
+        body: the whole body, decoded from its content coding (CONTRACT O45).
+        header_length: ``Inference-Header-Content-Length``: the length of the JSON part in front of
+            the binary data (CONTRACT O40); 0 means that all of ``body`` is one tensor's data.
+        raw_input: name, datatype and shape of that one tensor (CONTRACT O44); BYTES is one element
+            without a length in front.
+
+    Raises:
+        InvalidInput: names the member, tensor or element at fault.
+    """
+    if header_length is None:
+        return from_document(document.parse_object(body))
+    view = memoryview(body)
+    length = _header_length(header_length, len(view))
+    if length == 0:
+        return V2Request(inputs=[_raw_tensor(view, raw_input)], binary_output=True)
+    return from_document(document.parse_object(view[:length]), view[length:])
+
+
+def _header_length(value: str | int, body_length: int) -> int:
+    """The length as a number within the body."""
+    text = str(value).strip()
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidInput(f"Inference-Header-Content-Length: {text[:40]!r} is not a length")
+    if len(text) > 18 or int(text) > body_length:
+        raise InvalidInput(
+            f"Inference-Header-Content-Length: {text[:40]} is over the body's {body_length} bytes"
+        )
+    return int(text)
+
+
+def _raw_tensor(body: memoryview, described: Mapping[str, Any]) -> Tensor:
+    """The single tensor of a raw binary request."""
+    name, datatype, shape = described["name"], described["datatype"], described["shape"]
+    where = f'inputs[0] "{name}"'
+    if datatype == "BYTES":
+        return tensors.bytes_tensor(name, [bytes(body)], shape, where)
+    return tensors.tensor_from_raw(name, datatype, shape, body, where)
+
+
+def from_document(request: Mapping[str, Any], blobs: bytes | memoryview = b"") -> V2Request:
+    """Read a request that is parsed already, with the binary data that followed it.
+
+    Raises:
+        InvalidInput: names the member, tensor or element at fault.
+    """
+    id_ = request.get("id")
+    if id_ is not None and not isinstance(id_, str):
+        raise InvalidInput(f"id: expected a string, got {document.kind_of(id_)}")
+    parameters = document.parameters_of(request)
+    return V2Request(
+        id=id_,
+        parameters=parameters,
+        inputs=_inputs(request.get("inputs"), memoryview(blobs)),
+        outputs=_outputs(request.get("outputs")),
+        binary_output=_flag(parameters, "binary_data_output", "parameters") or False,
+    )
+
+
+def _inputs(inputs: object, blobs: memoryview) -> list[Tensor]:
+    """The input tensors; together they use up ``blobs`` (CONTRACT O41)."""
+    decoded: list[Tensor] = []
+    names: set[str] = set()
+    offset = 0
+    for i, name, member in _named_members(inputs, "inputs"):
+        where = f'inputs[{i}] "{name}"'
+        if name in names:
+            raise InvalidInput(f"{where}: the name is there twice")
+        names.add(name)
+        size = _binary_size(member, where)
+        decoded.append(_input(name, member, size, blobs[offset:], where))
+        offset += size or 0
+    if not decoded:
+        raise InvalidInput("inputs: expected at least one tensor")
+    if offset != len(blobs):
+        raise InvalidInput(f"inputs: {len(blobs) - offset} bytes of binary data belong to no input")
+    return decoded
+
+
+def _named_members(members: object, key: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Index, name and value of each object in a list that is ``request[key]``."""
+    if members is None:
+        raise InvalidInput(f"{key}: missing")
+    if not isinstance(members, list):
+        raise InvalidInput(f"{key}: expected a list of tensors, got {document.kind_of(members)}")
+    for i, member in enumerate(members):
+        if not isinstance(member, dict):
+            raise InvalidInput(f"{key}[{i}]: expected a tensor, got {document.kind_of(member)}")
+        name = member.get("name")
+        if not isinstance(name, str):
+            got = document.kind_of(name) if "name" in member else "nothing"
+            raise InvalidInput(f"{key}[{i}].name: expected a string, got {got}")
+        yield i, name, member
+
+
+def _binary_size(member: Mapping[str, Any], where: str) -> int | None:
+    """``parameters.binary_data_size``, or None for an input whose data is in the JSON."""
+    size = document.parameters_of(member, where).get(SIZE)
+    if size is None:
+        return None
+    if type(size) is not int or size < 0:
+        raise InvalidInput(f"{where}.parameters.{SIZE}: {size!r} is not a number of bytes")
+    if "data" in member:
+        raise InvalidInput(f"{where}: has data and {SIZE}, only one of them can hold")
+    return size
+
+
+def _input(
+    name: str, member: Mapping[str, Any], size: int | None, blobs: memoryview, where: str
+) -> Tensor:
+    """One input, from its JSON data or from the first ``size`` bytes of ``blobs``."""
+    for key in ("shape", "datatype") if size is not None else ("shape", "datatype", "data"):
+        if key not in member:
+            raise InvalidInput(f"{where}.{key}: missing")
+    shape, datatype = member["shape"], member["datatype"]
+    parameters = document.parameters_of(member, where)
+    if size is None:
+        data = member["data"]
+        return tensors.tensor_from_json(name, datatype, shape, data, where, parameters)
+    if size > len(blobs):
+        raise InvalidInput(f"{where}: {SIZE} is {size}, {len(blobs)} bytes are left in the body")
+    parameters = {key: value for key, value in parameters.items() if key != SIZE}
+    return tensors.tensor_from_raw(name, datatype, shape, blobs[:size], where, parameters)
+
+
+def _outputs(outputs: object) -> list[RequestedOutput] | None:
+    """The selection of outputs; absent, null and empty all mean every output (CONTRACT O24)."""
+    if not outputs and isinstance(outputs, list | None):
+        return None
+    selected: list[RequestedOutput] = []
+    for i, name, member in _named_members(outputs, "outputs"):
+        where = f'outputs[{i}] "{name}"'
+        parameters = document.parameters_of(member, where)
+        binary = _flag(parameters, "binary_data", f"{where}.parameters")
+        selected.append(RequestedOutput(name=name, binary=binary, parameters=parameters))
+    return selected
+
+
+def _flag(parameters: Mapping[str, Any], key: str, where: str) -> bool | None:
+    """A boolean parameter, None if absent."""
+    value = parameters.get(key)
+    if value is not None and not isinstance(value, bool):
+        got = document.kind_of(value)
+        raise InvalidInput(f"{where}.{key}: expected true or false, got {got}")
+    return value
+
+
+def verb_of(request: V2Request) -> Verb:
+    """What is asked for by the parameter ``verb``; gRPC has no other word for an explanation.
+
+    Raises:
+        InvalidInput: it is neither ``predict`` nor ``explain``.
+    """
+    verb = request.parameters.get("verb", Verb.PREDICT)
+    if verb not in (Verb.PREDICT, Verb.EXPLAIN):
+        raise InvalidInput(f"parameters.verb: {verb!r} is not predict or explain")
+    return Verb(verb)
+
+
+# --- responses ------------------------------------------------------------------------------------
+
+
+def encode(
+    model_name: str,
+    model_version: str | None,
+    id: str | None,
+    outputs: Sequence[Tensor],
+    request: V2Request,
+    parameters: Mapping[str, Any] = NOTHING,
+) -> tuple[bytes, int | None]:
+    """The response body, and the length of its JSON part if binary data follows it.
+
+    Absent members stay absent, never null (CONTRACT O22). FP16 and BF16 are sent as FP32 unless
+    they were asked for in binary (CONTRACT T-51).
+
+    Raises:
+        InvalidInput: the request selects an output that there is not.
+        HandlerError: an output is not UTF-8 text and was not asked for in binary.
+    """
+    blobs: list[bytes | memoryview] = []
+    answer: dict[str, Any] = {"id": id} if id is not None else {}
+    answer["model_name"] = model_name
+    if model_version is not None:
+        answer["model_version"] = model_version
+    if parameters:
+        answer["parameters"] = dict(parameters)
+    answer["outputs"] = [
+        _binary_output(tensor, blobs) if binary else _json_output(tensor)
+        for tensor, binary in select(outputs, request)
+    ]
+    header = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    if not blobs:
+        return header, None
+    return b"".join((header, *blobs)), len(header)
+
+
+def select(outputs: Sequence[Tensor], request: V2Request) -> Iterator[tuple[Tensor, bool]]:
+    """The outputs to send and whether each goes as binary data (CONTRACT O24, O42).
+
+    Raises:
+        InvalidInput: the request names an output that there is not.
+    """
+    if request.outputs is None:
+        yield from ((tensor, request.binary_output) for tensor in outputs)
+        return
+    by_name = {tensor.name: tensor for tensor in outputs}
+    for i, wanted in enumerate(request.outputs):
+        tensor = by_name.get(wanted.name)
+        if tensor is None:
+            known = ", ".join(by_name)
+            raise InvalidInput(f'outputs[{i}]: no output "{wanted.name}", there is {known}')
+        yield tensor, request.binary_output if wanted.binary is None else wanted.binary
+
+
+def _json_output(tensor: Tensor) -> dict[str, Any]:
+    tensor = tensors.in_json(tensor)
+    return _output(tensor, tensor.parameters, {"data": tensors.to_json_data(tensor)})
+
+
+def _binary_output(tensor: Tensor, blobs: list[bytes | memoryview]) -> dict[str, Any]:
+    blob = tensors.to_raw(tensor)
+    blobs.append(blob)
+    return _output(tensor, {**tensor.parameters, SIZE: len(blob)}, {})
+
+
+def _output(
+    tensor: Tensor, parameters: Mapping[str, Any], data: Mapping[str, Any]
+) -> dict[str, Any]:
+    """One output, its members in TorchServe's order (CONTRACT Q18)."""
+    output = {"name": tensor.name, "datatype": tensor.datatype, **data, "shape": tensor.shape}
+    return {**output, "parameters": dict(parameters)} if parameters else output

@@ -1,0 +1,79 @@
+"""Values that handlers return, as arrays and JSON; torch tensors are known by their methods."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import orjson
+
+from kserve_torch.codec import datatypes
+
+Array = np.ndarray[Any, Any]
+
+
+def is_array(value: object) -> bool:
+    """Whether ``value`` is a numpy array or scalar, a torch tensor, or one of their kind."""
+    return isinstance(value, np.ndarray | np.generic) or is_torch(value) or _has_numpy(value)
+
+
+def is_torch(value: object) -> bool:
+    """Whether ``value`` is a torch tensor."""
+    return hasattr(value, "detach") and _has_numpy(value)
+
+
+def _has_numpy(value: object) -> bool:
+    return callable(getattr(value, "numpy", None)) and hasattr(value, "dtype")
+
+
+def as_array(value: Any) -> tuple[str, Array]:
+    """An array, on the host, for anything that `is_array` accepts; bfloat16 as bit patterns.
+
+    Returns:
+        ``("BF16", bit patterns)`` for torch's bfloat16, else ``("", array)``.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        return "", np.asarray(value)
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":
+            return "BF16", datatypes.fp32_to_bf16(value.float().numpy())
+    return "", np.asarray(value.numpy())
+
+
+def json_text(value: Any, option: int = 0) -> bytes:
+    """``value`` as JSON, with arrays as nested lists and non-finite numbers as null (CONTRACT O31).
+
+    Bytes become text if they are UTF-8, else base64. Keys that are no strings become strings.
+
+    Raises:
+        TypeError: something in it has no JSON form.
+    """
+    option |= orjson.OPT_SERIALIZE_NUMPY
+    try:
+        return orjson.dumps(value, default, option)
+    except TypeError:  # orjson is slower if it has to expect such keys
+        return orjson.dumps(value, default, option | orjson.OPT_NON_STR_KEYS)
+
+
+def default(value: Any) -> Any:
+    """What orjson is to write for a value that it does not know."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes_text(bytes(value))
+    if isinstance(value, set | frozenset):
+        return list(value)
+    if not is_array(value):
+        raise TypeError(f"{type(value).__name__} has no JSON form")
+    datatype, values = as_array(value)
+    if datatype == "BF16":
+        values = datatypes.bf16_to_fp32(values)
+    return values.tolist()
+
+
+def bytes_text(value: bytes) -> str:
+    """Bytes in JSON: their text if they are UTF-8, else base64."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()

@@ -1,0 +1,290 @@
+r"""What a handler knows beside its rows: the model's facts, the requests' headers, the responses.
+
+One `Context` belongs to one handler instance for the whole life of the model, so a handler may
+keep things on it (CONTRACT C1, C5). Before each ``handle()`` call the worker's thread calls
+`Context.begin`, afterwards `Context.row_replies`::
+
+    begin(request per row) -> handle(rows, context) -> row_replies(results)
+                                   \-> emit(results): intermediate results of a stream
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from kserve_torch.messages import Request, RowReply, Verb
+
+#: Tells a client of a streamed answer whether more follows (CONTRACT R10).
+STREAM_NEXT = "ts_stream_next"
+
+
+class Headers(dict[str, Any]):
+    """Headers of one request as a handler sees them: a dict whose lookups ignore case.
+
+    Iteration gives the names as they came in. Values are strings, but for one entry per row field,
+    ``{"body": {"content-type": "image/png"}}`` (CONTRACT R4).
+    """
+
+    def __missing__(self, name: str) -> Any:
+        lower = name.lower()
+        for key, value in self.items():
+            if key.lower() == lower:
+                return value
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.get(name, self) is not self
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value under ``name`` in any case, or ``default``."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+    @classmethod
+    def of(cls, request: Request) -> Headers:
+        """All that CONTRACT R4 lists; what the server says wins over a client's header.
+
+        The ``parameters`` of a KServe request are among them, in their own types: TorchServe has no
+        other place for what a client says beside its rows. A header of the same name wins.
+        """
+        headers = cls(request.parameters)
+        headers.update(
+            (field, {"content-type": kind}) for field, kind in request.content_types.items()
+        )
+        headers.update(request.headers)
+        headers["explain"] = _truth(request.verb is Verb.EXPLAIN)
+        headers["url_path"] = request.url_path
+        if request.verb is Verb.DESCRIBE:
+            headers["describe"] = "True"
+        return headers
+
+
+def _truth(value: bool) -> str:
+    """TorchServe's header values are words (CONTRACT T-14)."""
+    return "True" if value else "False"
+
+
+class RequestProcessor:
+    """One row's request headers and what the handler sets for its response (CONTRACT C3)."""
+
+    def __init__(self, request_header: Mapping[str, Any] | None = None) -> None:
+        self.request: Request | None = None
+        self._request_header = None if request_header is None else Headers(request_header)
+        self._status_code = 200
+        self._reason_phrase: str | None = None
+        self._response_header: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, request: Request) -> RequestProcessor:
+        """The processor of one row of ``request``; its headers are built when first read."""
+        processor = cls()
+        processor.request = request
+        return processor
+
+    def get_request_properties(self) -> dict[str, Any]:
+        """All request headers."""
+        if self._request_header is None:
+            self._request_header = Headers() if self.request is None else Headers.of(self.request)
+        return self._request_header
+
+    def get_request_property(self, key: str) -> Any:
+        """The request header ``key`` in any case, or None."""
+        if self._request_header is None and self.request is not None and key == "explain":
+            return _truth(self.request.verb is Verb.EXPLAIN)
+        return self.get_request_properties().get(key)
+
+    def report_status(self, code: int, reason_phrase: str | None = None) -> None:
+        """Set the HTTP status of this row's response."""
+        self._status_code = code
+        self._reason_phrase = reason_phrase
+
+    def get_response_status_code(self) -> int:
+        """The HTTP status, 200 if none was set."""
+        return self._status_code
+
+    def get_response_status_phrase(self) -> str | None:
+        """The reason phrase, or None."""
+        return self._reason_phrase
+
+    def add_response_property(self, key: str, value: str) -> None:
+        """Set the response header ``key``."""
+        self._response_header[key] = value
+
+    def get_response_headers(self) -> dict[str, str]:
+        """All response headers set so far."""
+        return self._response_header
+
+    def get_response_header(self, key: str) -> str | None:
+        """The response header ``key``, or None."""
+        return self._response_header.get(key)
+
+    def reply(self, result: Any) -> RowReply:
+        """This row's `RowReply` with ``result`` and all that was set for its response."""
+        if not self._response_header and self._status_code == 200:
+            return RowReply(result=result, phrase=self._reason_phrase or "")
+        headers = dict(self._response_header)
+        content_type = next(
+            (headers.pop(k) for k in list(headers) if k.lower() == "content-type"), None
+        )
+        return RowReply(
+            result=result,
+            status=self._status_code,
+            phrase=self._reason_phrase or "",
+            content_type=content_type,
+            headers=headers,
+        )
+
+
+class Context:
+    """TorchServe's Context (CONTRACT 3.6); a handler may set any further attribute on it.
+
+    Attributes:
+        model_name: the registered name.
+        manifest: the parsed MANIFEST.json, or None.
+        system_properties: ``model_dir``, ``gpu_id``, ``batch_size``, ``server_name``,
+            ``server_version``, ``limit_max_image_pixels``.
+        model_yaml_config: the parsed model-config.yaml.
+        metrics: takes the handler's own metrics (CONTRACT M1).
+        request_ids: row index -> request id of the running batch, or None.
+        request_processor: one `RequestProcessor` per row of the running batch.
+        stopping_criteria: one callable per row, set by continuous-batching handlers (CONTRACT R10).
+        cl_socket: always None here; TorchServe's socket to its front end.
+        import_module: imports a module of the archive by name.
+        unpickler: the pickle module that finds the archive's classes, or None for the standard one.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        model_dir: str,
+        manifest: Mapping[str, Any] | None,
+        batch_size: int,
+        gpu: int | None,
+        mms_version: str,
+        limit_max_image_pixels: bool = True,
+        metrics: Any = None,
+        model_yaml_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model_name = model_name
+        self.manifest = manifest
+        self.system_properties: dict[str, Any] = {
+            "model_dir": model_dir,
+            "gpu_id": gpu,
+            "batch_size": batch_size,
+            "server_name": "MMS",
+            "server_version": mms_version,
+            "limit_max_image_pixels": limit_max_image_pixels,
+        }
+        self.model_yaml_config = {} if model_yaml_config is None else model_yaml_config
+        self.metrics = metrics
+        self.request_ids: dict[int, str] | None = None
+        self.request_processor: list[RequestProcessor] = []
+        self.stopping_criteria: list[Callable[..., Any]] | None = None
+        self.cl_socket: Any = None
+        self.unpickler: ModuleType | None = None
+        self.import_module: Callable[[str], ModuleType] = self._import_from_model_dir
+        self._name_sequence_headers()
+
+    def _name_sequence_headers(self) -> None:
+        """TorchServe's names, unless the environment has others (CONTRACT C4)."""
+        name = os.environ.get
+        self.header_key_sequence_id = name("TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id")
+        self.header_key_sequence_start = name(
+            "TS_REQUEST_SEQUENCE_START", "ts_request_sequence_start"
+        )
+        self.header_key_sequence_end = name("TS_REQUEST_SEQUENCE_END", "ts_request_sequence_end")
+
+    def _import_from_model_dir(self, name: str) -> ModuleType:
+        """Import ``name`` with the model's folder on ``sys.path``: what TorchServe's workers do."""
+        model_dir = str(self.system_properties["model_dir"])
+        if model_dir not in sys.path:
+            sys.path.insert(0, model_dir)
+        return importlib.import_module(name)
+
+    # --- the worker's side ------------------------------------------------------------------------
+
+    def begin(self, requests_by_row: Sequence[Request]) -> None:
+        """Make ready for one ``handle()`` call: row ``i`` belongs to ``requests_by_row[i]``."""
+        self.request_ids = {index: request.id for index, request in enumerate(requests_by_row)}
+        self.request_processor = [RequestProcessor.of(request) for request in requests_by_row]
+        if self.metrics is not None:
+            self.metrics.request_ids = self.request_ids
+
+    def row_replies(self, results: Sequence[Any]) -> list[RowReply]:
+        """The final reply of each row of the batch; ``results`` has one item per row."""
+        for processor in self.request_processor:
+            if processor.get_response_header(STREAM_NEXT) == "true":
+                processor.add_response_property(STREAM_NEXT, "false")
+        return list(self._replies(results))
+
+    def emit(self, results: Sequence[Any] | Mapping[int, Any]) -> None:
+        """Send an intermediate result for each row to whoever listens to its request.
+
+        Args:
+            results: one item per row, or a mapping from row index for some rows only.
+        """
+        rows = results.items() if isinstance(results, Mapping) else enumerate(results)
+        for index, result in rows:
+            processor = self.request_processor[index]
+            processor.add_response_property(STREAM_NEXT, "true")
+            if processor.request is not None and processor.request.emit is not None:
+                processor.request.emit(processor.reply(result))
+
+    def _replies(self, results: Sequence[Any]) -> Iterator[RowReply]:
+        for processor, result in zip(self.request_processor, results, strict=True):
+            yield processor.reply(result)
+
+    # --- the handler's side (CONTRACT C2) ---------------------------------------------------------
+
+    def get_request_id(self, idx: int = 0) -> str | None:
+        """The request id of row ``idx``, or None."""
+        return None if self.request_ids is None else self.request_ids.get(idx)
+
+    def get_request_header(self, idx: int, key: str) -> Any:
+        """Header ``key`` of row ``idx`` in any case, or None."""
+        return self.request_processor[idx].get_request_property(key)
+
+    def get_all_request_header(self, idx: int) -> dict[str, Any]:
+        """All headers of row ``idx``."""
+        return self.request_processor[idx].get_request_properties()
+
+    def get_sequence_id(self, idx: int) -> Any:
+        """The sequence id in row ``idx``'s headers, or None."""
+        return self.get_request_header(idx, self.header_key_sequence_id)
+
+    def set_response_content_type(self, idx: int, value: str) -> None:
+        """Set the content type of row ``idx``'s response."""
+        self.set_response_header(idx, "content-type", value)
+
+    def get_response_content_type(self, idx: int) -> str | None:
+        """The content type that was set for row ``idx``, or None."""
+        return self.get_response_headers(idx).get("content-type")
+
+    def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
+        """Set the HTTP status of row ``idx``'s response."""
+        self.request_processor[idx].report_status(code, phrase)
+
+    def set_all_response_status(self, code: int = 200, phrase: str = "") -> None:
+        """Set the HTTP status of every row's response."""
+        for processor in self.request_processor:
+            processor.report_status(code, phrase)
+
+    def get_response_status(self, idx: int) -> tuple[int, str | None]:
+        """Status and reason phrase of row ``idx``'s response."""
+        processor = self.request_processor[idx]
+        return processor.get_response_status_code(), processor.get_response_status_phrase()
+
+    def set_response_header(self, idx: int, key: str, value: str) -> None:
+        """Set a header of row ``idx``'s response."""
+        self.request_processor[idx].add_response_property(key, value)
+
+    def get_response_headers(self, idx: int) -> dict[str, str]:
+        """All headers that were set for row ``idx``'s response."""
+        return self.request_processor[idx].get_response_headers()

@@ -1,0 +1,55 @@
+"""Which accelerator a worker's instance is put on (CONTRACT 3.2, Y5)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+log = logging.getLogger(__name__)
+
+
+def gpu_for(
+    index: int, device_type: str | None, device_ids: Sequence[int], number_of_gpu: int | None
+) -> int | None:
+    """The GPU of the ``index``-th worker, in turn; None for the CPU.
+
+    Args:
+        index: of the worker, from 0 on.
+        device_type: ``cpu``, ``gpu``, or None for a GPU if there is one.
+        device_ids: the model's own choice; ignored as a whole if one of them does not exist.
+        number_of_gpu: how many may be used, or None for all.
+    """
+    if device_type == "cpu":
+        return None
+    present = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    count = present if number_of_gpu is None else min(present, number_of_gpu)
+    if device_type == "gpu" and not count:
+        log.warning("deviceType is gpu, and there is none to use: the model runs on the CPU")
+    if not count:
+        return None
+    chosen: Sequence[int] = range(count)
+    if device_ids and max(device_ids) < count:
+        chosen = device_ids
+    elif device_ids:
+        log.warning("deviceIds %s: there are %d GPUs, all are used", list(device_ids), count)
+    return chosen[index % len(chosen)]
+
+
+def stream_on(gpu_id: int | None) -> AbstractContextManager[Any]:
+    """A CUDA stream of a worker's own, to run its calls in; nothing for the CPU."""
+    if gpu_id is None or not torch.cuda.is_available():
+        return nullcontext()
+    stream: AbstractContextManager[Any] = torch.cuda.stream(
+        torch.cuda.Stream(gpu_id)  # type: ignore[no-untyped-call]  # torch has no types for it
+    )
+    return stream
+
+
+def free_cache() -> None:
+    """Give cached device memory back, so that a smaller batch has a chance."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

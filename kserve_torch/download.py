@@ -1,0 +1,201 @@
+"""Fetches an archive over HTTP: streamed, bounded, and never from inside the cluster.
+
+A registration URL comes from a client, so it must not become a way into the cluster: unless the
+operator said which URLs are allowed, only addresses of the public Internet are connected to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from contextlib import asynccontextmanager
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO
+from urllib.parse import unquote
+
+import httpx
+
+from kserve_torch.errors import DownloadFailed, ServingError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+log = logging.getLogger(__name__)
+
+#: Bytes that an archive may have.
+MAX_BYTES = 64 * 1024**3
+#: Redirects that are followed; each target is checked like the first URL.
+MAX_REDIRECTS = 5
+#: Bytes between two lines of progress in the log.
+_PROGRESS_BYTES = 256 * 1024**2
+_CHUNK_BYTES = 1024**2
+# Content codings are not asked for: the file is wanted as it is.
+_HEADERS = {"accept": "*/*", "accept-encoding": "identity"}
+#: Seconds; the whole download has no limit of its own, an archive may be huge.
+_TIMEOUT = httpx.Timeout(30.0, connect=10.0)
+#: IPv4 addresses within IPv6 by a network's translation (RFC 6052).
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address, or the IPv4 address inside of it, is one of the public Internet."""
+    parsed: Address = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv6Address):
+        inner = parsed.ipv4_mapped or parsed.sixtofour
+        if inner is None and parsed in _NAT64:
+            inner = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
+        parsed = inner or parsed
+    return parsed.is_global and not parsed.is_multicast
+
+
+class PublicTransport(httpx.AsyncHTTPTransport):
+    """Connects to public addresses only, and to the very address that was checked.
+
+    A name is resolved once: were it resolved again to connect, the second answer of a hostile name
+    server could be another one.
+    """
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send one request.
+
+        Raises:
+            DownloadFailed: the host has an address that is not public.
+            httpx.ConnectError: the host's name is unknown.
+        """
+        host = request.url.host
+        pinned = httpx.Request(
+            request.method,
+            request.url.copy_with(host=await _public_address(host)),
+            headers=request.headers,
+            stream=request.stream,
+            extensions={**request.extensions, "sni_hostname": host},
+        )
+        return await super().handle_async_request(pinned)
+
+
+async def _public_address(host: str) -> str:
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise httpx.ConnectError(str(error)) from error
+    addresses = [str(sockaddr[0]) for *_, sockaddr in found]
+    if not all(map(is_public, addresses)):
+        raise DownloadFailed(
+            f"{host} is not a public address; allowed_urls must name it to allow it"
+        )
+    return addresses[0]
+
+
+async def download(
+    url: str,
+    folder: Path,
+    *,
+    check: Callable[[str], None],
+    public_only: bool,
+    max_bytes: int = MAX_BYTES,
+) -> Path:
+    """Fetch ``url`` into ``folder`` under the last name of its path.
+
+    Args:
+        url: an ``http`` or ``https`` URL.
+        folder: exists; nothing stays there of a download that fails or is cancelled.
+        check: called with every URL that a redirect leads to; raises if it is not allowed.
+        public_only: connect to addresses of the public Internet only.
+        max_bytes: most bytes that are taken.
+
+    Raises:
+        DownloadFailed: it could not be fetched; the text says why.
+        ServingError: what ``check`` raises.
+    """
+    shown = _shown(url)
+    target = folder / (PurePosixPath(unquote(httpx.URL(url).path)).name or "archive")
+    transport = PublicTransport() if public_only else httpx.AsyncHTTPTransport()
+    try:
+        async with (
+            httpx.AsyncClient(transport=transport, timeout=_TIMEOUT, headers=_HEADERS) as client,
+            _opened(client, url, check) as response,
+        ):
+            await _save(response, target, shown, max_bytes)
+    except BaseException as error:
+        target.unlink(missing_ok=True)
+        if isinstance(error, ServingError | httpx.HTTPError | OSError):
+            log.warning("download of %s failed: %s", shown, error)
+            raise _failure(url, error) from error
+        raise
+    return target
+
+
+def failure(url: str, why: str = "") -> DownloadFailed:
+    """The error that says why ``url`` could not be fetched."""
+    text = f"Failed to download archive from: {url}"
+    return DownloadFailed(f"{text}: {why}" if why else text)
+
+
+def _failure(url: str, error: Exception) -> ServingError:
+    if isinstance(error, ServingError) and not isinstance(error, DownloadFailed):
+        return error
+    return failure(url, error.message if isinstance(error, DownloadFailed) else _reason(error))
+
+
+def _reason(error: Exception) -> str:
+    """Why, in words that tell nothing about the network behind the server."""
+    if isinstance(error, httpx.TimeoutException):
+        return "it did not answer in time"
+    if isinstance(error, httpx.TransportError):
+        return "the connection failed"
+    return "it could not be stored"
+
+
+@asynccontextmanager
+async def _opened(
+    client: httpx.AsyncClient, url: str, check: Callable[[str], None]
+) -> AsyncIterator[httpx.Response]:
+    """The response that the URL leads to in the end, its body not read yet."""
+    for _ in range(MAX_REDIRECTS + 1):
+        async with client.stream("GET", url) as response:
+            if response.next_request is None:
+                if response.status_code != httpx.codes.OK:
+                    raise DownloadFailed(f"it answered {response.status_code}")
+                yield response
+                return
+            url = str(response.next_request.url)
+        check(url)
+    raise DownloadFailed(f"more than {MAX_REDIRECTS} redirects")
+
+
+async def _save(response: httpx.Response, target: Path, shown: str, max_bytes: int) -> None:
+    announced = int(response.headers.get("content-length", 0))
+    if announced > max_bytes:
+        raise _too_large(max_bytes)
+    log.info("downloading %s, %s", shown, f"{announced} bytes" if announced else "size unknown")
+    size, next_line = 0, _PROGRESS_BYTES
+    file: BinaryIO = await asyncio.to_thread(target.open, "xb")
+    try:
+        async for chunk in response.aiter_raw(_CHUNK_BYTES):
+            size += len(chunk)
+            if size > max_bytes:
+                raise _too_large(max_bytes)
+            await asyncio.to_thread(file.write, chunk)
+            if size >= next_line:
+                log.info("downloading %s: %d of %s bytes", shown, size, announced or "?")
+                next_line += _PROGRESS_BYTES
+    finally:
+        await asyncio.to_thread(file.close)
+    log.info("downloaded %s, %d bytes", shown, size)
+
+
+def _too_large(max_bytes: int) -> DownloadFailed:
+    return DownloadFailed(f"it is larger than {max_bytes} bytes")
+
+
+def _shown(url: str) -> str:
+    """The URL for the log, without what may be secret: user, password and query."""
+    try:
+        return str(httpx.URL(url).copy_with(userinfo=b"", query=None))
+    except httpx.InvalidURL as error:
+        raise failure(url, "it is no URL") from error

@@ -1,0 +1,97 @@
+"""Find what to call in an archive: TorchServe's rules for handlers (CONTRACT H1-H5, T-33, T-37)."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from types import ModuleType
+from typing import Any
+
+from kserve_torch import imports
+from kserve_torch.context import Context
+from kserve_torch.errors import LoadFailed
+from kserve_torch.handler import STOCK, stock_handler
+from kserve_torch.loader import Namespace
+
+_STOCK_MODULES = "kserve_torch.ts.torch_handler"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What an archive's handler string leads to.
+
+    Attributes:
+        handle: called with rows and context, returns one result per row, or a coroutine of that.
+        initialize: called once with the context.
+        service: what holds the handler's state: an instance of its class, or its module.
+    """
+
+    handle: Callable[[Any, Context], Any]
+    initialize: Callable[[Context], Any]
+    service: Any
+
+
+def load_entry(namespace: Namespace, handler: str) -> Entry:
+    """Import the handler ``module[.py][:function]`` and make its instance; nothing is initialised.
+
+    A function of that name (default ``handle``) goes first, else the module must define exactly one
+    class, with a ``handle`` method or attribute.
+
+    Raises:
+        LoadFailed: no such module, or not exactly one class.
+        Exception: whatever the module or the class raise; a package that is absent is named.
+    """
+    path, _, function = handler.partition(":")
+    name = PurePosixPath(path).name.removesuffix(".py")
+    found = _find(namespace, name)
+    if isinstance(found, type):
+        return _of_class(found)
+    entry = getattr(found, function or "handle", None)
+    if callable(entry):
+        return Entry(entry, lambda context: entry(None, context), found)
+    return _of_class(_only_class(found))
+
+
+def _find(namespace: Namespace, name: str) -> ModuleType | type:
+    """The archive's module of that name, a stock handler, or an installed module."""
+    if name and namespace.full_name(name) is not None:
+        return namespace.import_module(name)
+    stock = stock_handler(name)
+    if stock is not None:
+        return stock
+    if name.isidentifier() and importlib.util.find_spec(f"{_STOCK_MODULES}.{name}"):
+        return importlib.import_module(f"{_STOCK_MODULES}.{name}")
+    if name.isidentifier() and imports.known_elsewhere(name):
+        return importlib.import_module(name)
+    raise LoadFailed(
+        f"the handler {name!r} is neither a file of the archive nor one of {', '.join(STOCK)}"
+    )
+
+
+def _only_class(module: ModuleType) -> type:
+    classes = [
+        member
+        for _, member in inspect.getmembers(module, inspect.isclass)
+        if member.__module__ == module.__name__
+    ]
+    if len(classes) == 1:
+        return classes[0]
+    found = ", ".join(member.__name__ for member in classes) or "none"
+    file = f"{module.__name__.rpartition('.')[2]}.py"
+    raise LoadFailed(f"{file}: one function 'handle' or exactly one class is wanted, got {found}")
+
+
+def _of_class(handler: type) -> Entry:
+    service = handler()
+    # An attribute counts as well: TorchServe's MicroBatching sets one in __init__ (CONTRACT H3).
+    entry = getattr(service, "handle", None)
+    if not callable(entry):
+        raise LoadFailed(f"the handler class {handler.__name__} has no method 'handle'")
+    return Entry(entry, getattr(service, "initialize", _nothing_to_do), service)
+
+
+def _nothing_to_do(context: Context) -> None:
+    """For a class without ``initialize``."""

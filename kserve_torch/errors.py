@@ -1,0 +1,245 @@
+"""One tree of errors, split by whose fault it is, with every protocol's status on the class.
+
+An error is raised wherever the fault is seen and becomes a response in exactly one place per
+protocol::
+
+    bytes -> codec -> Request -> queue -> handler -> Reply -> codec -> bytes
+             ClientError         Overloaded, DeadlineExceeded
+                                          HandlerError, BadRow, OutOfMemory
+
+The message is written for the client: it names the element at fault and never holds a path of the
+server or a traceback. The cause goes along as ``__cause__`` and is logged once, by the worker.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ServingError(Exception):
+    """Root of everything that a client can be answered with.
+
+    Attributes:
+        http: status on the ``/v1`` and ``/v2`` routes.
+        native: status on TorchServe's own routes.
+        grpc: name of the ``grpc.StatusCode``.
+        kind: the ``type`` member of a native error body (CONTRACT N21-N25).
+    """
+
+    http: int = 500
+    native: int = 500
+    grpc: ClassVar[str] = "INTERNAL"
+    kind: ClassVar[str] = "InternalServerException"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+# --- the client's fault ---------------------------------------------------------------------------
+
+
+class ClientError(ServingError):
+    """The request cannot be served as it was sent."""
+
+    http = 400
+    native = 400
+    grpc = "INVALID_ARGUMENT"
+    kind = "BadRequestException"
+
+
+class InvalidInput(ClientError):
+    """A body, tensor, row or parameter that cannot be read; the message names it."""
+
+
+class BadRow(InvalidInput):
+    """One row of a batch is unreadable; raised by handlers, which know rows only by their index.
+
+    Attributes:
+        index: the row's index in the ``data`` list that the handler was given.
+        reason: what is wrong with it, starting with the field if there is one (``data: not ...``).
+    """
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"row {index}: {reason}")
+        self.index = index
+        self.reason = reason
+
+
+class ModelNotFound(ClientError):
+    """No model of that name is configured."""
+
+    http = 404
+    native = 404
+    grpc = "NOT_FOUND"
+    kind = "ModelNotFoundException"
+
+
+class VersionNotFound(ModelNotFound):
+    """The model exists, this version of it does not."""
+
+    kind = "ModelVersionNotFoundException"
+
+
+class RouteNotFound(ClientError):
+    """No such route on this port."""
+
+    http = 404
+    native = 404
+    grpc = "UNIMPLEMENTED"
+    kind = "ResourceNotFoundException"
+
+
+class MethodNotAllowed(ClientError):
+    """The route exists, but not with this method (or its changing calls are switched off)."""
+
+    http = 405
+    native = 405
+    grpc = "PERMISSION_DENIED"
+    kind = "MethodNotAllowedException"
+
+
+class Forbidden(ClientError):
+    """Understood, and refused."""
+
+    http = 403
+    native = 403
+    grpc = "PERMISSION_DENIED"
+    kind = "InvalidModelVersionException"
+
+
+class Conflict(ClientError):
+    """What is to be created is there already."""
+
+    http = 409
+    native = 409
+    grpc = "ALREADY_EXISTS"
+    kind = "ConflictStatusException"
+
+
+class PayloadTooLarge(ClientError):
+    """The body is over ``max_request_size``."""
+
+    http = 413
+    native = 413
+    grpc = "RESOURCE_EXHAUSTED"
+    kind = "PayloadTooLargeException"
+
+
+class RequestTimeout(ClientError):
+    """The client took too long to send its request."""
+
+    http = 408
+    native = 408
+    grpc = "DEADLINE_EXCEEDED"
+    kind = "RequestTimeoutException"
+
+
+class UnsupportedContent(ClientError):
+    """A content type or coding that no codec reads."""
+
+    http = 415
+    native = 415
+    kind = "UnsupportedMediaTypeException"
+
+
+class InvalidArchive(ClientError):
+    """An archive that is damaged, hostile or incomplete."""
+
+    kind = "InvalidModelException"
+
+
+class DownloadFailed(ClientError):
+    """An archive that a registration URL names could not be fetched."""
+
+    kind = "DownloadArchiveException"
+
+
+# --- the fault of server, model or machine --------------------------------------------------------
+
+
+class ServerError(ServingError):
+    """The request was good and could not be served."""
+
+
+class HandlerError(ServerError):
+    """The handler raised, or answered what cannot be sent (CONTRACT R6, R7, T-28)."""
+
+    native = 503
+
+
+class PredictionError(HandlerError):
+    """The handler raised ``PredictionException(message, error_code)``: its code goes out."""
+
+    def __init__(self, message: str, code: int = 500) -> None:
+        super().__init__(message)
+        self.http = self.native = code
+
+
+class LoadFailed(ServerError):
+    """A model could not be loaded; the message is the one clear reason."""
+
+    http = 503
+    grpc = "UNAVAILABLE"
+
+
+class NotReady(ServerError):
+    """Loading, failed to load, draining or stopped."""
+
+    http = 503
+    native = 503
+    grpc = "UNAVAILABLE"
+    kind = "ServiceUnavailableException"
+
+
+class Overloaded(ServerError):
+    """The queue of this model is full.
+
+    Attributes:
+        retry_after: seconds after which a retry makes sense.
+    """
+
+    http = 503
+    native = 503
+    grpc = "RESOURCE_EXHAUSTED"
+    kind = "ServiceUnavailableException"
+
+    def __init__(self, message: str, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class DeadlineExceeded(ServerError):
+    """The request's deadline or the model's ``responseTimeout`` passed."""
+
+    http = 504
+    grpc = "DEADLINE_EXCEEDED"
+
+
+class Cancelled(ServerError):
+    """The client went away before its answer; nobody reads this."""
+
+    http = 499
+    native = 499
+    grpc = "CANCELLED"
+
+
+class OutOfMemory(ServerError):
+    """The machine or the device ran out of memory, even for this request alone."""
+
+    http = 507
+    native = 507
+    grpc = "RESOURCE_EXHAUSTED"
+
+
+class Unsupported(ServerError):
+    """Something the protocol knows and this server, build or model does not do."""
+
+    http = 501
+    native = 501
+    grpc = "UNIMPLEMENTED"
+    kind = "UnsupportedOperationException"
+
+
+class SettingError(Exception):
+    """A wrong setting: one line with key, value and what is allowed; ends the start with exit 1."""

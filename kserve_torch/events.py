@@ -1,0 +1,117 @@
+"""What happened, as frozen facts, and the protocol of those who want to know.
+
+The engine emits; metrics and logs subscribe. An observer runs on the event loop, but `Measured` and
+`WorkerChanged` come from workers' threads; it must be quick and must not raise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from kserve_torch.messages import Request, Timing, Verb
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A request was put into a queue."""
+
+    request: Request
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shed:
+    """A request was refused or left the queue unanswered by a handler.
+
+    ``reason`` is one of ``queue_full``, ``not_ready``, ``deadline``, ``disconnected``.
+    """
+
+    model: str
+    version: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A handler answered a request, or failed it. ``error`` is the error class's name, or None."""
+
+    request: Request
+    version: str
+    timing: Timing
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRan:
+    """One batch was run: its rows, requests and seconds."""
+
+    model: str
+    version: str
+    rows: int
+    requests: int
+    seconds: float
+    verb: Verb = Verb.PREDICT
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerChanged:
+    """A worker became ready, died, hung or stopped; ``seconds`` is its load time when ready."""
+
+    model: str
+    version: str
+    worker: int
+    state: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    """A model version became ready, failed, or is on its way out."""
+
+    model: str
+    version: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Responded:
+    """A protocol edge sent an answer: its route's protocol, status and total seconds."""
+
+    protocol: str
+    model: str
+    version: str
+    status: int
+    seconds: float
+    request_id: str = ""
+    rows: int = 0
+    timing: Timing = Timing()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A handler's own metric (CONTRACT M1-M6); comes from worker threads, not from the loop.
+
+    Attributes:
+        kind: ``counter``, ``gauge`` or ``histogram``.
+        unit: TorchServe's unit word: ``ms``, ``s``, ``percent``, ``count``, ``MB``, ``kB``, ``GB``,
+            ``B``, ``unit``.
+        dimensions: name and value pairs, the custom ones first, then ModelName and Level.
+    """
+
+    name: str
+    kind: str
+    unit: str
+    dimensions: tuple[tuple[str, str], ...]
+    value: float
+    request_id: str = ""
+
+
+Event = Accepted | Shed | Finished | BatchRan | WorkerChanged | StateChanged | Responded | Measured
+
+
+class Observer(Protocol):
+    """Whoever is told of events."""
+
+    def __call__(self, event: Event) -> None:
+        """Take note of ``event``."""

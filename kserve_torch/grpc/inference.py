@@ -1,0 +1,95 @@
+"""One inference request of the open inference protocol: what is asked, and its responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kserve_torch.codec.results import join_batch, result_to_tensors
+from kserve_torch.codec.rows import in_base64, split_batch
+from kserve_torch.codec.v2 import V2Request, verb_of
+from kserve_torch.grpc import convert
+from kserve_torch.grpc.protos import open_inference_pb2 as pb
+from kserve_torch.grpc.rpc import Call
+from kserve_torch.http.serve import check_rows, row_headers
+from kserve_torch.messages import NOTHING, Reply, Request, Row, Tensor, fresh_id
+
+if TYPE_CHECKING:
+    from kserve_torch.registry import Registry
+    from kserve_torch.settings import Limits
+
+#: Triton's parameters that end a stream of responses with an empty one that says so.
+WANTS_FINAL = "triton_enable_empty_final_response"
+FINAL = "triton_final_response"
+
+
+class Inference:
+    """One inference request of the protocol, read, and what makes responses of its results.
+
+    Headers that the handler sets go out in the response's ``parameters``, as over REST, and as
+    trailing metadata.
+
+    Args:
+        registry: has the limits of the model, which say how tensors become rows.
+        message: the request.
+        call: the RPC that it came with.
+
+    Raises:
+        InvalidInput: the message cannot be read.
+        ModelNotFound: no such model or version.
+    """
+
+    def __init__(self, registry: Registry, message: pb.ModelInferRequest, call: Call) -> None:
+        version = registry.find(message.model_name, message.model_version or None)
+        self._limits: Limits = version.limits
+        self._batch = self._limits.v2_rows == "batch"
+        self._trailing = call.trailing
+        self._decoded: V2Request = convert.decode(message)
+        self.request = Request(
+            id=self._decoded.id or call.headers.get("x-request-id") or fresh_id(),
+            model=version.name,
+            version=version.version,
+            verb=verb_of(self._decoded),
+            rows=self._rows(),
+            headers=call.headers,
+            parameters=self._decoded.parameters,
+            element="inputs[0] row {}" if self._batch else "inputs[{}]",
+            deadline=call.deadline,
+        )
+
+    def _rows(self) -> Sequence[Row]:
+        """One per tensor, or per element of dimension 0 (CONTRACT D2, T-44)."""
+        inputs: Sequence[Tensor] = self._decoded.inputs
+        if self._limits.v2_grpc_bytes == "b64":
+            inputs = [in_base64(tensor) for tensor in inputs]
+        return split_batch(inputs) if self._batch else inputs
+
+    def response(self, reply: Reply) -> pb.ModelInferResponse:
+        """The response that carries the results of a reply.
+
+        Raises:
+            PredictionError: the handler gave a row an error status.
+            InvalidInput: the request selects an output that there is not.
+        """
+        check_rows(reply)
+        join = join_batch if self._batch else result_to_tensors
+        names = [tensor.name for tensor in self._decoded.inputs]
+        outputs = join(reply.results, names, self._limits.v2_flatten)
+        headers = dict(row_headers(reply))
+        self._trailing.update(headers)
+        return self._encode(outputs, self._decoded, headers)
+
+    @property
+    def wants_ending(self) -> bool:
+        """Whether the client asked for `ending` behind the last response."""
+        return bool(self._decoded.parameters.get(WANTS_FINAL))
+
+    def ending(self) -> pb.ModelInferResponse:
+        """The empty response that tells the end of a stream of them."""
+        return self._encode((), V2Request(inputs=()), {FINAL: True})
+
+    def _encode(
+        self, outputs: Sequence[Tensor], request: V2Request, parameters: Mapping[str, Any] = NOTHING
+    ) -> pb.ModelInferResponse:
+        model, version = self.request.model, self.request.version or ""
+        return convert.encode(model, version, self.request.id, outputs, request, parameters)

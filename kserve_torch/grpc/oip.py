@@ -1,0 +1,166 @@
+"""The open inference protocol's service, `GRPCInferenceService` (CONTRACT 1.4, 1.5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from kserve_torch.background import to_the_end
+from kserve_torch.errors import InvalidInput
+from kserve_torch.grpc.inference import Inference
+from kserve_torch.grpc.protos import open_inference_pb2 as pb
+from kserve_torch.grpc.report import reported
+from kserve_torch.grpc.rpc import Call
+from kserve_torch.grpc.status import status_of
+from kserve_torch.http.metadata import model_metadata, repository_index, server_metadata
+from kserve_torch.messages import Reply
+
+if TYPE_CHECKING:
+    from kserve_torch.registry import Registry
+
+SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+
+#: In `events.Responded`: KServe's name of the protocol (CONTRACT Q2).
+PROTOCOL = "grpc-v2"
+
+#: The package that the protocol itself gives the service; the other is TorchServe's (CONTRACT O68).
+PACKAGE = "inference"
+NAMES = (f"{PACKAGE}.GRPCInferenceService", SERVICE.full_name)
+
+
+class OpenInference:
+    """Servicer of `SERVICE`.
+
+    Args:
+        registry: the models.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    # --- health and metadata ---
+
+    async def ServerLive(self, message: pb.ServerLiveRequest, call: Call) -> pb.ServerLiveResponse:
+        """Whether the process need not be restarted."""
+        return pb.ServerLiveResponse(live=self._registry.live())
+
+    async def ServerReady(
+        self, message: pb.ServerReadyRequest, call: Call
+    ) -> pb.ServerReadyResponse:
+        """Whether every model would serve a request now (CONTRACT T-05)."""
+        return pb.ServerReadyResponse(ready=self._registry.ready())
+
+    async def ModelReady(self, message: pb.ModelReadyRequest, call: Call) -> pb.ModelReadyResponse:
+        """Whether a model or one version of it would serve a request now."""
+        ready = self._registry.is_ready(message.name, message.version or None)
+        return pb.ModelReadyResponse(ready=ready)
+
+    async def ServerMetadata(
+        self, message: pb.ServerMetadataRequest, call: Call
+    ) -> pb.ServerMetadataResponse:
+        """Name, version and extensions of the server."""
+        return pb.ServerMetadataResponse(**server_metadata())
+
+    async def ModelMetadata(
+        self, message: pb.ModelMetadataRequest, call: Call
+    ) -> pb.ModelMetadataResponse:
+        """Versions, platform, inputs and outputs of a model."""
+        found = self._registry.find(message.name, message.version or None)
+        versions = [version.version for version in self._registry.versions(message.name)]
+        metadata = model_metadata(found, versions)
+        return pb.ModelMetadataResponse(
+            name=metadata["name"],
+            versions=metadata["versions"],
+            platform=metadata["platform"],
+            inputs=[_tensor_metadata(tensor) for tensor in metadata["inputs"]],
+            outputs=[_tensor_metadata(tensor) for tensor in metadata["outputs"]],
+        )
+
+    # --- inference ---
+
+    async def ModelInfer(self, message: pb.ModelInferRequest, call: Call) -> pb.ModelInferResponse:
+        """Answer one request; ``verb: "explain"`` among its parameters asks for explanations."""
+        with reported(self._registry.emit, PROTOCOL, message.model_name) as exchange:
+            infer = Inference(self._registry, message, call)
+            exchange.request = infer.request
+            exchange.reply = await self._registry.submit(infer.request)
+            return infer.response(exchange.reply)
+
+    async def ModelStreamInfer(
+        self, messages: AsyncIterator[pb.ModelInferRequest], call: Call
+    ) -> AsyncIterator[pb.ModelStreamInferResponse]:
+        """Answer requests one after the other, each with as many responses as its handler sends.
+
+        An error ends its request with an ``error_message``, not the stream.
+        """
+        async for message in messages:
+            try:
+                async with aclosing(self._responses(message, call)) as responses:
+                    async for response in responses:
+                        yield pb.ModelStreamInferResponse(infer_response=response)
+            except Exception as error:
+                status = status_of(error, f"{NAMES[0]}/ModelStreamInfer")
+                yield pb.ModelStreamInferResponse(
+                    error_message=status.text,
+                    infer_response=pb.ModelInferResponse(
+                        model_name=message.model_name, id=message.id
+                    ),
+                )
+
+    async def _responses(
+        self, message: pb.ModelInferRequest, call: Call
+    ) -> AsyncGenerator[pb.ModelInferResponse]:
+        with reported(self._registry.emit, PROTOCOL, message.model_name) as exchange:
+            infer = Inference(self._registry, message, call)
+            request = exchange.request = infer.request
+            async with aclosing(self._registry.stream(request)) as rows:
+                async for row in rows:
+                    reply = Reply(model=request.model, version=request.version or "", rows=[row])
+                    yield infer.response(reply)
+            if infer.wants_ending:
+                yield infer.ending()
+
+    # --- the model repository ---
+
+    async def RepositoryIndex(
+        self, message: pb.RepositoryIndexRequest, call: Call
+    ) -> pb.RepositoryIndexResponse:
+        """Every version of every model with its state and why it is in it (CONTRACT O80)."""
+        index = repository_index(self._registry, only_ready=message.ready)
+        return pb.RepositoryIndexResponse(
+            models=[pb.RepositoryIndexResponse.ModelIndex(**entry) for entry in index]
+        )
+
+    async def RepositoryModelLoad(
+        self, message: pb.RepositoryModelLoadRequest, call: Call
+    ) -> pb.RepositoryModelLoadResponse:
+        """Load a model, or load it again (CONTRACT O84)."""
+        name = _model_name(message)
+        await to_the_end(self._registry.load(name))
+        return pb.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
+
+    async def RepositoryModelUnload(
+        self, message: pb.RepositoryModelUnloadRequest, call: Call
+    ) -> pb.RepositoryModelUnloadResponse:
+        """Unload a model with all of its versions."""
+        name = _model_name(message)
+        await asyncio.shield(self._registry.unload(name))
+        return pb.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
+
+
+def _tensor_metadata(tensor: Mapping[str, Any]) -> pb.ModelMetadataResponse.TensorMetadata:
+    return pb.ModelMetadataResponse.TensorMetadata(
+        name=tensor["name"], datatype=tensor["datatype"], shape=tensor["shape"]
+    )
+
+
+def _model_name(
+    message: pb.RepositoryModelLoadRequest | pb.RepositoryModelUnloadRequest,
+) -> str:
+    """The model's name, in Triton's field or in KServe's."""
+    name = message.triton_model_name or message.model_name
+    if not name:
+        raise InvalidInput("model_name: missing")
+    return name

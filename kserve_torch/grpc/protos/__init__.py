@@ -1,0 +1,1 @@
+"""Protocol files and the modules that `protoc` makes of them (see README.md)."""

@@ -1,0 +1,77 @@
+"""Server reflection: clients such as grpcurl learn services and messages from the server itself.
+
+Two packages are shown that protobuf's process-wide registry does not hold for us, because KServe's
+or Triton's modules claim it or because nobody generated code for it: ``inference`` and
+``grpc.reflection.v1``. Both are copies of files that we do have, with another package name, which
+is not on the wire. They live in a descriptor pool of our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.reflection import aio
+
+SERVICE = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
+
+#: The service's two names. Their messages are equal on the wire; clients try ``v1`` first.
+NAMES = ("grpc.reflection.v1.ServerReflection", SERVICE.full_name)
+
+
+def reflection(services: Iterable[str], files: Iterable[FileDescriptorProto]) -> object:
+    """A servicer of `SERVICE`.
+
+    Args:
+        services: full names of all services of the port.
+        files: what defines them, each after those that it imports.
+    """
+    pool = DescriptorPool()
+    for file in files:
+        pool.Add(file)
+    return aio.ReflectionServicer(services, pool=pool)
+
+
+def definitions(*files: FileDescriptor) -> list[FileDescriptorProto]:
+    """``files`` and all that they import, each once and after its imports."""
+    found: dict[str, FileDescriptorProto] = {}
+
+    def visit(file: FileDescriptor) -> None:
+        for imported in file.dependencies:
+            visit(imported)
+        found.setdefault(file.name, _proto(file))
+
+    for file in files:
+        visit(file)
+    return list(found.values())
+
+
+def repackaged(file: FileDescriptor, package: str) -> FileDescriptorProto:
+    """A copy of ``file`` that defines its messages and services in ``package``."""
+    proto = _proto(file)
+    old, new = f".{proto.package}.", f".{package}."
+    proto.name, proto.package = f"{package.replace('.', '/')}.proto", package
+    for message in proto.message_type:
+        _rename_types(message, old, new)
+    for service in proto.service:
+        for method in service.method:
+            method.input_type = method.input_type.replace(old, new)
+            method.output_type = method.output_type.replace(old, new)
+    return proto
+
+
+def _proto(file: FileDescriptor) -> FileDescriptorProto:
+    proto = FileDescriptorProto()
+    file.CopyToProto(proto)
+    return proto
+
+
+def _rename_types(message: DescriptorProto, old: str, new: str) -> None:
+    for field in message.field:
+        if field.type_name:
+            field.type_name = field.type_name.replace(old, new)
+    for nested in message.nested_type:
+        _rename_types(nested, old, new)

@@ -1,0 +1,169 @@
+"""Services bound to servicers: what every RPC goes through on its way in and out.
+
+::
+
+    bytes -> message -> authorise -> servicer method -> message -> bytes
+                                     error -> status
+
+A servicer is a plain object with one method per RPC, named as in the protocol: a coroutine
+``(message, call) -> message``, or an async generator ``(message, call) -> messages`` where the
+response is a stream. A streamed request is an async iterator in place of the message. Methods that
+a servicer lacks answer UNIMPLEMENTED. Servicers raise; they never see a gRPC context.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from kserve_torch.errors import InvalidInput
+from kserve_torch.grpc.status import status_of
+from kserve_torch.messages import NOTHING
+
+#: Takes the ``authorization`` header and raises an error of the serving tree if it will not do.
+Authorise = Callable[[str | None], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What a servicer may know of an RPC beside its message.
+
+    Attributes:
+        headers: its metadata without the binary entries; names are lower case, as gRPC wants them.
+        deadline: ``time.monotonic()`` after which the client has gone, or None.
+        trailing: metadata to send after the last message; a servicer adds to it.
+    """
+
+    headers: Mapping[str, str] = NOTHING
+    deadline: float | None = None
+    trailing: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, context: grpc.aio.ServicerContext) -> Call:
+        """The call that ``context`` belongs to."""
+        remaining = context.time_remaining()
+        return cls(
+            headers={k: v for k, v in context.invocation_metadata() or () if isinstance(v, str)},
+            deadline=None if remaining is None else time.monotonic() + remaining,
+        )
+
+
+def bind(
+    service: ServiceDescriptor,
+    servicer: object,
+    name: str | None = None,
+    authorise: Authorise | None = None,
+) -> grpc.GenericRpcHandler:
+    """The handler that serves ``service`` with the methods of ``servicer``.
+
+    Args:
+        service: its descriptor, which gives message types and which sides stream.
+        servicer: see the module's text.
+        name: the full name to serve it under; the default is the service's own.
+        authorise: called before each RPC, or None if anybody may.
+    """
+    name = name or service.full_name
+    handlers = {
+        method.name: _handler(method, getattr(servicer, method.name), name, authorise)
+        for method in service.methods
+        if hasattr(servicer, method.name)
+    }
+    return grpc.method_handlers_generic_handler(name, handlers)
+
+
+def _handler(
+    method: MethodDescriptor,
+    function: Callable[..., Any],
+    service: str,
+    authorise: Authorise | None,
+) -> grpc.RpcMethodHandler:
+    """One method's handler; its messages' classes come from the descriptor."""
+    path = f"{service}/{method.name}"
+    kind = GetMessageClass(method.input_type)
+
+    async def unary(data: Any, context: grpc.aio.ServicerContext) -> Any:
+        async with _guarded(context, path, authorise) as call:
+            return await function(received(data), call)
+
+    async def stream(data: Any, context: grpc.aio.ServicerContext) -> None:
+        async with (
+            _guarded(context, path, authorise) as call,
+            aclosing(function(received(data), call)) as responses,
+        ):
+            async for response in responses:
+                await context.write(response)
+
+    def received(data: Any) -> Any:
+        return _parse_each(kind, data) if method.client_streaming else _parse(kind, data)
+
+    return _FACTORIES[method.client_streaming, method.server_streaming](
+        stream if method.server_streaming else unary,
+        response_serializer=GetMessageClass(method.output_type).SerializeToString,
+    )
+
+
+# Requests are parsed here and not by gRPC, which answers UNKNOWN to what it cannot parse.
+
+
+def _parse(kind: type[Message], data: bytes) -> Message:
+    """The message in ``data``.
+
+    Raises:
+        InvalidInput: it is no such message.
+    """
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise InvalidInput(f"the request is not a valid {kind.DESCRIPTOR.name}") from None
+
+
+async def _parse_each(kind: type[Message], stream: AsyncIterator[bytes]) -> AsyncIterator[Message]:
+    """The messages of a stream; raises like `_parse`."""
+    async for data in stream:
+        yield _parse(kind, data)
+
+
+#: Names of metadata that are text and not gRPC's own.
+_NAME = re.compile(r"(?!grpc-)[0-9a-z_.-]+(?<!-bin)")
+
+#: By whether the request and whether the response is a stream.
+_FACTORIES = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+
+
+def metadata_of(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Those headers that gRPC metadata can carry: lower-case names, printable ASCII values."""
+    return tuple(
+        (name.lower(), value)
+        for name, value in headers.items()
+        if _NAME.fullmatch(name.lower()) and value.isascii() and value.isprintable()
+    )
+
+
+@asynccontextmanager
+async def _guarded(
+    context: grpc.aio.ServicerContext, path: str, authorise: Authorise | None
+) -> AsyncIterator[Call]:
+    """An RPC from its first message to its last; an error inside ends it with a status."""
+    call = Call.of(context)
+    try:
+        if authorise is not None:
+            authorise(call.headers.get("authorization"))
+        yield call
+        context.set_trailing_metadata(metadata_of(call.trailing))
+    except Exception as error:
+        status = status_of(error, path)
+        await context.abort(status.code, status.text, status.metadata())

@@ -1,0 +1,177 @@
+"""The gRPC servers: which services answer on which port, and their start and end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import grpc
+
+from kserve_torch.errors import SettingError
+from kserve_torch.events import Event
+from kserve_torch.grpc import health, management, oip, reflection, torchserve
+from kserve_torch.grpc.rpc import bind
+from kserve_torch.tls import identity
+from kserve_torch.tokens import Access
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import ServiceDescriptor
+
+    from kserve_torch.registry import Registry
+    from kserve_torch.settings import Binding, Settings
+    from kserve_torch.tokens import Tokens
+
+#: The roles of a port (see `Binding`) by the setting that opens it.
+_SETTINGS = {
+    "oip": "grpc_port",
+    "inference": "grpc_inference_port",
+    "management": "grpc_management_port",
+}
+
+_DEFINITIONS = (
+    *reflection.definitions(
+        oip.SERVICE.file,
+        torchserve.SERVICE.file,
+        management.SERVICE.file,
+        health.SERVICE.file,
+        reflection.SERVICE.file,
+    ),
+    reflection.repackaged(oip.SERVICE.file, oip.PACKAGE),
+    reflection.repackaged(reflection.SERVICE.file, "grpc.reflection.v1"),
+)
+
+
+class GrpcServer:
+    """One grpc.aio server per port, all on the running event loop.
+
+    Args:
+        registry: the models.
+        settings: ports, message sizes, TLS.
+        tokens: the keys, if token authorisation is on.
+    """
+
+    def __init__(
+        self, registry: Registry, settings: Settings, tokens: Tokens | None = None
+    ) -> None:
+        self._registry = registry
+        self._settings = settings
+        self._tokens = tokens
+        self._servers: list[grpc.aio.Server] = []
+        self._healths: list[health.Health] = []
+
+    async def start(self) -> None:
+        """Open every port and serve.
+
+        Raises:
+            SettingError: a port is taken, or TLS is asked for and its files cannot be used.
+        """
+        self._registry.observers.append(self._observe)
+        for binding in self._settings.grpc_bindings():
+            server = grpc.aio.server(options=self._options(binding))
+            server.add_generic_rpc_handlers(self._handlers(binding))
+            self._open(server, binding)
+            self._servers.append(server)
+        for server in self._servers:
+            await server.start()
+
+    async def refresh(self) -> None:
+        """Tell those who watch the server's health of a change that no event tells of: draining."""
+        for servicer in self._healths:
+            servicer.refresh()
+
+    async def stop(self, grace: float) -> None:
+        """Refuse new RPCs; those that run have ``grace`` seconds to end."""
+        for servicer in self._healths:
+            servicer.close()
+        for server in self._servers:
+            await server.stop(grace)
+
+    def _observe(self, event: Event) -> None:
+        for servicer in self._healths:
+            servicer.observe(event)
+
+    # --- one port ---
+
+    def _options(self, binding: Binding) -> list[tuple[str, int]]:
+        """Channel arguments; where roles share a port the larger limit on messages counts."""
+        settings = self._settings
+        sizes = {(settings.max_request_size, settings.max_response_size)}
+        if "oip" in binding.roles:
+            sizes = sizes if binding.roles - {"oip"} else set()
+            sizes.add(
+                (settings.grpc_max_receive_message_length, settings.grpc_max_send_message_length)
+            )
+        ages = {
+            "inference": settings.grpc_inference_max_connection_age_ms,
+            "management": settings.grpc_management_max_connection_age_ms,
+        }
+        limits = [age for role, age in ages.items() if role in binding.roles and age is not None]
+        return [
+            # Without this a second process could listen on the same port and take half the calls.
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", max(receive for receive, _ in sizes)),
+            ("grpc.max_send_message_length", max(send for _, send in sizes)),
+            *(("grpc.max_connection_age_ms", age) for age in sorted(limits)[:1]),
+        ]
+
+    def _handlers(self, binding: Binding) -> Iterator[grpc.GenericRpcHandler]:
+        """The services of a port, with health and reflection beside them."""
+        services = list(self._services(binding))
+        names = [name for _, name, _, _ in services]
+        for descriptor, name, servicer, access in services:
+            authorise = partial(self._tokens.check, access) if self._tokens else None
+            yield bind(descriptor, servicer, name, authorise)
+        servicer = health.Health(self._registry.ready, names)
+        self._healths.append(servicer)
+        yield bind(health.SERVICE, servicer)
+        names += [health.SERVICE.full_name, *reflection.NAMES]
+        for name in reflection.NAMES:
+            yield bind(reflection.SERVICE, reflection.reflection(names, _DEFINITIONS), name)
+
+    def _services(
+        self, binding: Binding
+    ) -> Iterator[tuple[ServiceDescriptor, str, object, Access]]:
+        """Descriptor, full name, servicer and kind of access of each service of a port."""
+        registry, settings = self._registry, self._settings
+        if binding.roles & {"oip", "inference"}:
+            servicer = oip.OpenInference(registry)
+            for name in oip.NAMES:
+                yield oip.SERVICE, name, servicer, Access.INFERENCE
+        if "inference" in binding.roles:
+            native = torchserve.TorchServeInference(registry, settings)
+            yield torchserve.SERVICE, torchserve.SERVICE.full_name, native, Access.INFERENCE
+        if "management" in binding.roles:
+            models = management.TorchServeManagement(registry, settings)
+            yield management.SERVICE, management.SERVICE.full_name, models, Access.MANAGEMENT
+
+    def _open(self, server: grpc.aio.Server, binding: Binding) -> None:
+        address = binding.address
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        target = f"{host}:{address.port}"
+        names = " and ".join(_SETTINGS[role] for role in sorted(binding.roles))
+        try:
+            if self._settings.enable_grpc_ssl and binding.roles - {"oip"}:
+                server.add_secure_port(target, self._credentials)
+            else:
+                server.add_insecure_port(target)
+        except RuntimeError:
+            raise SettingError(f"{names}: cannot listen at {target}, is it taken?") from None
+
+    @cached_property
+    def _credentials(self) -> grpc.ServerCredentials:
+        """What TLS needs: the key and the certificate that https has."""
+        settings = self._settings
+        names = ("private_key_file", "certificate_file")
+        given = {name: getattr(settings, name) for name in names}
+        for name, path in given.items():
+            if path is None and any(given.values()):
+                raise SettingError(f"{name}: missing, enable_grpc_ssl needs both files or none")
+        files = identity(settings, self._registry.workdir)
+        contents = []
+        for name, path in zip(names, (files.key, files.certificate), strict=True):
+            try:
+                contents.append(path.read_bytes())
+            except OSError as error:
+                raise SettingError(f"{name}: {path} cannot be read, {error.strerror}") from None
+        return grpc.ssl_server_credentials([tuple(contents)])

@@ -1,0 +1,84 @@
+"""Errors as gRPC statuses: the one place where this edge turns one into the other."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from grpc import StatusCode
+
+from kserve_torch.errors import Overloaded, PredictionError, ServingError
+
+log = logging.getLogger(__name__)
+
+#: What a client is told of an error that nobody foresaw; the log has the rest.
+UNEXPECTED = "internal server error"
+
+#: Characters of a status text; it travels in a header, and clients refuse headers over 8 KiB.
+MAX_TEXT = 2000
+
+#: HTTP codes that a handler may choose (CONTRACT R7, R8) and the gRPC code of the same meaning.
+_CODES = {
+    400: StatusCode.INVALID_ARGUMENT,
+    401: StatusCode.UNAUTHENTICATED,
+    403: StatusCode.PERMISSION_DENIED,
+    404: StatusCode.NOT_FOUND,
+    408: StatusCode.DEADLINE_EXCEEDED,
+    409: StatusCode.ALREADY_EXISTS,
+    412: StatusCode.FAILED_PRECONDITION,
+    413: StatusCode.RESOURCE_EXHAUSTED,
+    416: StatusCode.OUT_OF_RANGE,
+    429: StatusCode.RESOURCE_EXHAUSTED,
+    499: StatusCode.CANCELLED,
+    501: StatusCode.UNIMPLEMENTED,
+    503: StatusCode.UNAVAILABLE,
+    504: StatusCode.DEADLINE_EXCEEDED,
+    507: StatusCode.RESOURCE_EXHAUSTED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """How an RPC ended.
+
+    Attributes:
+        retry_after: seconds after which a retry makes sense, or None.
+    """
+
+    code: StatusCode
+    text: str
+    retry_after: int | None = None
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Trailing metadata: `Retry-After` in the form that gRPC clients obey (gRFC A6)."""
+        if self.retry_after is None:
+            return ()
+        return (("grpc-retry-pushback-ms", str(self.retry_after * 1000)),)
+
+
+def code_of(http: int) -> StatusCode:
+    """The gRPC code that means what an HTTP code means."""
+    if http in _CODES:
+        return _CODES[http]
+    return StatusCode.INVALID_ARGUMENT if 400 <= http < 500 else StatusCode.INTERNAL
+
+
+def status_of(error: Exception, method: str) -> Status:
+    """The status that answers ``error``.
+
+    An unexpected error is logged here, with its traceback; those of the serving tree were logged
+    where they were seen.
+
+    Args:
+        error: what the RPC raised.
+        method: the RPC's name, for the log.
+    """
+    if not isinstance(error, ServingError):
+        log.error("%s: unexpected %s", method, type(error).__name__, exc_info=error)
+        return Status(code=StatusCode.INTERNAL, text=UNEXPECTED)
+    chosen = isinstance(error, PredictionError)
+    return Status(
+        code=code_of(error.http) if chosen else StatusCode[error.grpc],
+        text=error.message[:MAX_TEXT],
+        retry_after=error.retry_after if isinstance(error, Overloaded) else None,
+    )

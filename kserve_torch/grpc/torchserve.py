@@ -1,0 +1,152 @@
+"""TorchServe's native inference service, `InferenceAPIsService` (CONTRACT P1)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from kserve_torch.codec import native
+from kserve_torch.codec.envelope import open_envelope
+from kserve_torch.errors import InvalidInput
+from kserve_torch.grpc.protos import inference_pb2 as pb
+from kserve_torch.grpc.report import reported
+from kserve_torch.grpc.rpc import Call
+from kserve_torch.grpc.status import status_of
+from kserve_torch.http.native import save_tensor
+from kserve_torch.http.serve import check_rows
+from kserve_torch.messages import Reply, Request, fresh_id
+
+if TYPE_CHECKING:
+    from google.protobuf.empty_pb2 import Empty
+
+    from kserve_torch.registry import Registry
+    from kserve_torch.settings import Settings
+
+SERVICE = pb.DESCRIPTOR.services_by_name["InferenceAPIsService"]
+
+#: In `events.Responded`.
+PROTOCOL = "grpc"
+
+
+class TorchServeInference:
+    """Servicer of `SERVICE`.
+
+    Args:
+        registry: the models.
+        settings: ``service_envelope`` and the names of the sequence headers.
+    """
+
+    def __init__(self, registry: Registry, settings: Settings) -> None:
+        self._registry = registry
+        self._settings = settings
+
+    async def Ping(self, message: Empty, call: Call) -> pb.TorchServeHealthResponse:
+        """Whether every model serves, as JSON; true of no models too (CONTRACT N1, T-46)."""
+        healthy = all(map(self._registry.is_ready, self._registry.names()))
+        status = {"status": "Healthy" if healthy else "Unhealthy"}
+        health = orjson.dumps(status, option=orjson.OPT_INDENT_2).decode()
+        return pb.TorchServeHealthResponse(health=health)
+
+    async def Predictions(
+        self, message: pb.PredictionsRequest, call: Call
+    ) -> pb.PredictionResponse:
+        """Answer one request: the input map is the handler's one row (CONTRACT R5)."""
+        with reported(self._registry.emit, PROTOCOL, message.model_name) as exchange:
+            prediction = Prediction(self._registry, self._settings, message, call)
+            exchange.request = prediction.request
+            exchange.reply = await self._registry.submit(prediction.request)
+            return prediction.response(exchange.reply)
+
+    async def StreamPredictions(
+        self, message: pb.PredictionsRequest, call: Call
+    ) -> AsyncGenerator[pb.PredictionResponse]:
+        """Answer one request with each of the results that a streaming handler sends."""
+        with reported(self._registry.emit, PROTOCOL, message.model_name) as exchange:
+            prediction = Prediction(self._registry, self._settings, message, call)
+            request = exchange.request = prediction.request
+            async with aclosing(self._registry.stream(request)) as rows:
+                async for row in rows:
+                    reply = Reply(model=request.model, version=request.version or "", rows=[row])
+                    yield prediction.response(reply)
+
+    async def StreamPredictions2(
+        self, messages: AsyncIterator[pb.PredictionsRequest], call: Call
+    ) -> AsyncGenerator[pb.PredictionResponse]:
+        """Answer the requests of sequences, in their order.
+
+        An error ends its request with a ``status``, not the stream.
+        """
+        seen: set[str] = set()
+        async for message in messages:
+            try:
+                headers = self._sequence_headers(message.sequenceId, message.sequenceId not in seen)
+                seen.add(message.sequenceId)
+                within = Call(headers={**call.headers, **headers}, deadline=call.deadline)
+                async with aclosing(self.StreamPredictions(message, within)) as responses:
+                    async for response in responses:
+                        response.sequenceId = message.sequenceId
+                        yield response
+            except Exception as error:
+                status = status_of(error, f"{SERVICE.full_name}/StreamPredictions2")
+                yield pb.PredictionResponse(
+                    sequenceId=message.sequenceId,
+                    status=pb.Status(code=status.code.value[0], message=status.text),
+                )
+
+    def _sequence_headers(self, sequence: str, starts: bool) -> Mapping[str, str]:
+        """What `Context.get_sequence_id` and stateful handlers look for (CONTRACT C4, T-41)."""
+        if not sequence:
+            raise InvalidInput("Parameter sequenceId is required.")
+        headers = {self._settings.ts_header_key_sequence_id: sequence}
+        if starts:
+            headers[self._settings.ts_header_key_sequence_start] = "true"
+        return headers
+
+
+class Prediction:
+    """One native request, read, and what makes a response of its reply.
+
+    Args:
+        registry: the models.
+        settings: ``service_envelope``.
+        message: the request.
+        call: the RPC that it came with.
+
+    Raises:
+        InvalidInput: no model is named, or the envelope cannot be opened.
+        ModelNotFound: no such model or version.
+    """
+
+    def __init__(
+        self, registry: Registry, settings: Settings, message: pb.PredictionsRequest, call: Call
+    ) -> None:
+        if not message.model_name:
+            raise InvalidInput("Parameter model_name is required.")
+        version = registry.find(message.model_name, message.model_version or None)
+        row: dict[str, Any] = {name: bytearray(value) for name, value in message.input.items()}
+        self._opened = open_envelope(settings.service_envelope, row)
+        self.request = Request(
+            id=fresh_id(),
+            model=version.name,
+            version=version.version,
+            rows=self._opened.rows,
+            headers=call.headers,
+            content_types=dict.fromkeys(row, ""),
+            element=self._opened.element,
+            deadline=call.deadline,
+        )
+
+    def response(self, reply: Reply) -> pb.PredictionResponse:
+        """The response with the reply's bytes, in its envelope.
+
+        Raises:
+            PredictionError: the handler gave the row an error status.
+            HandlerError: the result cannot be sent.
+        """
+        check_rows(reply)
+        row = self._opened.seal(self.request, reply)
+        body, _ = native.encode(row, save_tensor)
+        return pb.PredictionResponse(prediction=body)

@@ -1,0 +1,281 @@
+"""BaseHandler: load the model, then ``preprocess -> inference -> postprocess`` for each batch.
+
+An archive's handler overrides the steps it does otherwise. Every step may be called on its own::
+
+    rows -> preprocess -> tensor -> inference -> output -> postprocess -> one result per row
+                            `----> explain_handle -> get_insights -> one explanation per row
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from kserve_torch import profiler
+from kserve_torch.context import Context
+from kserve_torch.errors import LoadFailed, Unsupported
+from kserve_torch.handler import weights
+from kserve_torch.handler.compile import (
+    compile_model,
+    compile_options,
+    compiling_failed,
+    uncompiled,
+    wants_aot,
+)
+from kserve_torch.handler.labels import load_label_mapping
+from kserve_torch.handler.rows import as_target, payload
+from kserve_torch.handler.shapes import blame_input
+from kserve_torch.handler.tensors import as_tensor, stack, to_device
+from kserve_torch.handler.timer import timed
+from kserve_torch.messages import NOTHING
+
+log = logging.getLogger(__name__)
+
+#: Methods that see raw rows: where an archive overrides one, rows must hold lists, not arrays.
+ROW_READERS = ("handle", "preprocess", "explain_handle", "get_insights")
+
+
+class BaseHandler:
+    """TorchServe's BaseHandler (CONTRACT 3.8): the base of nearly every archive's handler.
+
+    Attributes:
+        accepts_arrays: whether rows may carry numpy arrays; worked out for each subclass.
+        model: the model, on ``device``, in evaluation mode; None before `initialize`.
+        mapping: class index -> label, or None.
+        device: where the model and its inputs are.
+        map_location: the device's type as a word.
+        context: the Context of the running call.
+        manifest: the parsed manifest.
+        model_pt_path: the weights file, or None.
+        model_yaml_config: the parsed model-config.yaml.
+        profiler_args: arguments for `torch.profiler.profile`.
+        initialized: whether `initialize` finished.
+        explain: whether the running call is an explanation.
+        target: kept for old subclasses; nothing here reads it.
+    """
+
+    accepts_arrays: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "accepts_arrays" not in cls.__dict__:
+            cls.accepts_arrays = all(_is_ours(getattr(cls, name, None)) for name in ROW_READERS)
+
+    # On the class, because archives' handlers may set up theirs without calling __init__ here.
+    model: Any = None
+    mapping: dict[str, str] | None = None
+    device: Any = None
+    map_location: str | None = None
+    initialized = False
+    context: Any = None
+    manifest: Any = None
+    model_pt_path: str | None = None
+    model_yaml_config: Mapping[str, Any] = NOTHING
+    profiler_args: Mapping[str, Any] = NOTHING
+    explain = False
+    target: Any = 0
+
+    def __init__(self) -> None:
+        self.profiler_args = {}
+
+    # --- loading ----------------------------------------------------------------------------------
+
+    def initialize(self, context: Context) -> None:
+        """Load model, weights and labels from the archive.
+
+        Raises:
+            LoadFailed: with the one clear reason.
+        """
+        self.context = context
+        self.model_yaml_config = getattr(context, "model_yaml_config", {})
+        self.manifest = context.manifest
+        self.device = choose_device(context.system_properties.get("gpu_id"))
+        self.map_location = self.device.type
+        model_dir = Path(context.system_properties["model_dir"])
+        self.model = self._compiled(self._load_model(model_dir))
+        self.mapping = load_label_mapping(model_dir / "index_to_name.json")
+        self.initialized = True
+
+    def _load_model(self, model_dir: Path) -> Any:
+        files = (self.manifest or {}).get("model", {})
+        model_file, serialized_file = files.get("modelFile"), files.get("serializedFile")
+        self.model_pt_path = str(model_dir / serialized_file) if serialized_file else None
+        if model_file:
+            model = self._load_pickled_model(str(model_dir), model_file, self.model_pt_path)
+            return model.to(self.device).eval()
+        if self.model_pt_path is None:
+            raise LoadFailed(
+                "No model weights could be loaded: the manifest names no model file and no weights"
+            )
+        if self.model_pt_path.endswith(".pt"):
+            return self._load_torchscript_model(self.model_pt_path)
+        if self.model_pt_path.endswith(".so"):
+            return self._load_torch_export_aot_compile(self.model_pt_path)
+        return weights.load_serialized(Path(self.model_pt_path), self.device)
+
+    def _load_pickled_model(
+        self, model_dir: str, model_file: str, model_pt_path: str | None
+    ) -> Any:
+        """The one class of ``model_file``, filled with its weights."""
+        path = Path(model_dir, model_file)
+        if not path.is_file():
+            raise LoadFailed(f"{path.name}: named in the manifest, not in the archive")
+        module = self.context.import_module(path.name.split(".")[0])
+        state = Path(model_pt_path) if model_pt_path else None
+        return weights.load_eager(module, state, self.device, self.context.unpickler)
+
+    def _load_torchscript_model(self, model_pt_path: str) -> Any:
+        return weights.load_serialized(Path(model_pt_path), self.device)
+
+    def _load_torch_export_aot_compile(self, model_so_path: str) -> Any:
+        if not self._use_torch_export_aot_compile():
+            raise LoadFailed(f"{Path(model_so_path).name}: needs pt2.export.aot_compile: true")
+        return weights.load_serialized(Path(model_so_path), self.device)
+
+    def _use_torch_export_aot_compile(self) -> bool:
+        return wants_aot(self.model_yaml_config.get("pt2"))
+
+    def _compiled(self, model: Any) -> Any:
+        pt2 = self.model_yaml_config.get("pt2")
+        options = None if pt2 is None else compile_options(pt2)
+        return model if options is None else compile_model(model, options)
+
+    # --- the three steps --------------------------------------------------------------------------
+
+    @timed
+    def preprocess(self, data: list[Any]) -> Any:
+        """Rows to one tensor ``[rows, ...]`` on the device; a row is numbers or holds them.
+
+        Raises:
+            BadRow: a row holds something else.
+            InvalidInput: the rows have different shapes.
+        """
+        return stack([as_tensor(index, payload(row)) for index, row in enumerate(data)]).to(
+            self.device
+        )
+
+    @timed
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """The model's output for ``data``, without gradients.
+
+        Raises:
+            InvalidInput: the model cannot take a tensor of this shape or dtype.
+        """
+        inputs = to_device(data, self.device)
+        with torch.inference_mode(), blame_input(inputs):
+            return self._forward(inputs, *args, **kwargs)
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the model; one that turns out not to compile is replaced by its eager form."""
+        try:
+            return self.model(*args, **kwargs)
+        except RuntimeError as error:
+            eager = uncompiled(self.model)
+            if eager is self.model or not compiling_failed(error):
+                raise
+            output = eager(*args, **kwargs)  # raises if it is the input's fault after all
+            log.warning("compiling the model failed, it stays eager: %s", error)
+            self.model = eager
+            return output
+
+    @timed
+    def postprocess(self, data: Any) -> list[Any]:
+        """The model's output as nested lists, one item per row."""
+        result: list[Any] = data.tolist()
+        return result
+
+    # --- one batch --------------------------------------------------------------------------------
+
+    def handle(self, data: list[Any], context: Context) -> list[Any]:
+        """Answer one batch: one result per row."""
+        start = time.perf_counter()
+        self.context = context
+        output = self._answer(data)
+        milliseconds = round((time.perf_counter() - start) * 1000, 2)
+        context.metrics.add_time("HandlerTime", milliseconds, None, "ms")
+        return output
+
+    def _answer(self, data: list[Any]) -> list[Any]:
+        if self._is_describe():
+            return [self.describe_handle()]
+        if profiler.enabled():
+            return self._infer_with_profiler(data)[0]
+        inputs = self.preprocess(data)
+        if self._is_explain():
+            return self.explain_handle(inputs, data)
+        return self.postprocess(self.inference(inputs))
+
+    def _infer_with_profiler(self, data: list[Any]) -> tuple[list[Any], Any]:
+        """The batch's results and the profile of the steps that made them (CONTRACT E5)."""
+        name = (self.manifest or {}).get("model", {}).get("modelName") or self.context.model_name
+        with profiler.profile(name, self.profiler_args) as step:
+            with step("preprocess"):
+                inputs = self.preprocess(data)
+            if self._is_explain():
+                with step("explain"):
+                    return self.explain_handle(inputs, data), step.profile
+            with step("inference"):
+                output = self.inference(inputs)
+            with step("postprocess"):
+                return self.postprocess(output), step.profile
+
+    def _is_explain(self) -> bool:
+        self.explain = self._header_says("explain")
+        return self.explain
+
+    def _is_describe(self) -> bool:
+        return self._header_says("describe")
+
+    def _header_says(self, name: str) -> bool:
+        """Whether the batch's header ``name`` is the word True; a batch has one verb."""
+        return self.context is not None and self.context.get_request_header(0, name) == "True"
+
+    # --- explanations and descriptions ------------------------------------------------------------
+
+    def explain_handle(self, data_preprocess: Any, raw_data: list[Any]) -> list[Any]:
+        """One explanation per row, each about its row's own target (CONTRACT E1, T-40)."""
+        targets = [as_target(index, row) for index, row in enumerate(raw_data)]
+        target = targets[0] if len(targets) == 1 else targets
+        return self.get_insights(data_preprocess, payload(raw_data[0]), target)
+
+    def get_insights(self, tensor_data: Any, _: Any, target: Any = 0) -> list[Any]:
+        """One explanation per row; a handler that explains overrides this.
+
+        Args:
+            tensor_data: what `preprocess` made.
+            _: the first row's payload.
+            target: the class to explain; for several rows a list with one per row.
+
+        Raises:
+            Unsupported: this one does not.
+        """
+        raise Unsupported(f"{type(self).__name__} gives no explanations")
+
+    def describe_handle(self) -> Any:
+        """A description of the model as a JSON object; None if there is nothing to say."""
+        return None
+
+    def get_device(self) -> Any:
+        """The model's device."""
+        return self.device
+
+
+def _is_ours(method: Any) -> bool:
+    return method is None or getattr(method, "__module__", "").startswith("kserve_torch.")
+
+
+def choose_device(gpu_id: int | str | None) -> torch.device:
+    """The accelerator ``gpu_id`` if there is one of that kind, else the CPU."""
+    if gpu_id is None:
+        return torch.device("cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(gpu_id))
+    if os.environ.get("TS_IPEX_GPU_ENABLE", "false") == "true" and torch.xpu.is_available():
+        return torch.device("xpu", int(gpu_id))
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

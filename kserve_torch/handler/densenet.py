@@ -1,0 +1,52 @@
+"""DenseNetHandler: tensors in, tensors out, both as ``torch.save`` writes them."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+
+from kserve_torch.errors import BadRow
+from kserve_torch.handler.base import BaseHandler
+from kserve_torch.handler.rows import payload
+from kserve_torch.handler.tensors import as_tensor, stack
+from kserve_torch.handler.timer import timed
+
+
+class DenseNetHandler(BaseHandler):
+    """Answers each row with the model's output for it as a tensor (CONTRACT R6 sends it)."""
+
+    @timed
+    def preprocess(self, data: list[Any]) -> Any:
+        """Rows with a saved tensor, or with numbers, to a batch.
+
+        Raises:
+            BadRow: a row holds neither.
+            InvalidInput: the rows have different shapes.
+        """
+        return stack([load_tensor(index, payload(row)) for index, row in enumerate(data)])
+
+    @timed
+    def postprocess(self, data: Any) -> list[Any]:
+        """The output's rows, each with its batch dimension of 1."""
+        return list(data.split(1))
+
+
+def load_tensor(index: int, value: Any) -> torch.Tensor:
+    """A tensor that a client saved, read without unpickling anything else.
+
+    Raises:
+        BadRow: it is no tensor.
+    """
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        return as_tensor(index, value, torch.float32)
+    try:
+        tensor = torch.load(io.BytesIO(value), map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # damaged files raise nearly anything
+        raise BadRow(index, "data: not a tensor saved by torch") from error
+    if not isinstance(tensor, torch.Tensor):
+        raise BadRow(index, f"data: expected one saved tensor, got {type(tensor).__name__}")
+    return tensor

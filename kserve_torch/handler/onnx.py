@@ -1,0 +1,43 @@
+"""ONNX models through onnxruntime, with the face of a torch model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kserve_torch.errors import LoadFailed
+
+
+class OnnxModel:
+    """An ``onnxruntime.InferenceSession`` that is called with tensors, in the order of its inputs.
+
+    Everything else (``run``, ``get_inputs``) is the session's: handlers written for TorchServe,
+    where ``self.model`` is the bare session, work as they are.
+    """
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise LoadFailed(f"{path.name}: serving it needs the package onnxruntime") from error
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        wanted = ["CPUExecutionProvider"]
+        if (
+            device.type == "cuda"
+            and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+        ):
+            wanted.insert(0, "CUDAExecutionProvider")
+        self.session = onnxruntime.InferenceSession(str(path), options, providers=wanted)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+    def __call__(self, *tensors: torch.Tensor) -> Any:
+        """The model's outputs: one tensor, or a tuple of them."""
+        names = (spec.name for spec in self.session.get_inputs())
+        feed = {name: tensor.cpu().numpy() for name, tensor in zip(names, tensors, strict=True)}
+        outputs = tuple(torch.as_tensor(output) for output in self.session.run(None, feed))
+        return outputs[0] if len(outputs) == 1 else outputs

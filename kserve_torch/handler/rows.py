@@ -1,0 +1,68 @@
+"""What is in a row: the one payload that a handler works on, whoever sent it."""
+
+from __future__ import annotations
+
+import binascii
+import re
+from typing import Any
+
+import numpy as np
+import torch
+
+from kserve_torch.errors import BadRow
+
+#: Fields that hold the payload, in the order of their right of way. TorchServe knows the first two.
+PAYLOAD_FIELDS = ("data", "body", "image")
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*")
+
+
+def payload(row: Any) -> Any:
+    """The row's payload, as ``row.get("data") or row.get("body")`` finds it (CONTRACT 3.8).
+
+    Arrays and tensors, whose truth value raises, are taken as they are. A row that is no dict is
+    its own payload, ``{"b64": text}`` stands for its text, a dict without a field has None.
+    """
+    if not isinstance(row, dict):
+        return row
+    found: Any = row if "b64" in row else None
+    for field in PAYLOAD_FIELDS:
+        value = row.get(field)
+        if isinstance(value, (np.ndarray, torch.Tensor)) or value:
+            found = value
+            break
+    return found["b64"] if isinstance(found, dict) and "b64" in found else found
+
+
+def from_base64(text: str) -> bytes | None:
+    """``text`` decoded, or None if it is not base64; line breaks are allowed."""
+    try:
+        return binascii.a2b_base64(text)
+    except (binascii.Error, ValueError):  # a wrong length; characters outside of ASCII
+        return None
+
+
+def is_base64(text: str) -> bool:
+    """Whether ``text`` has base64's letters only; `from_base64` skips all others."""
+    return _BASE64.fullmatch(text) is not None
+
+
+def as_target(index: int, row: Any) -> Any:
+    """The class that an explanation of this row is about: ``row["target"]``, else 0 (CONTRACT E1).
+
+    Returns:
+        An int, or a tuple of ints for outputs of more than two dimensions.
+
+    Raises:
+        BadRow: the target is neither.
+    """
+    value = row.get("target") if isinstance(row, dict) else None
+    if isinstance(value, (bytes, bytearray)):
+        value = value.decode("utf-8", "replace")
+    if not isinstance(value, (np.ndarray, torch.Tensor)) and not value:
+        return 0
+    if isinstance(value, (np.ndarray, torch.Tensor)):
+        value = value.tolist()
+    try:
+        return tuple(map(int, value)) if isinstance(value, (list, tuple)) else int(value)
+    except (TypeError, ValueError):
+        raise BadRow(index, "target: not a class index (an integer)") from None

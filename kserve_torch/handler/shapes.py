@@ -1,0 +1,52 @@
+"""Which of a model's errors say that the input has the wrong shape or dtype.
+
+torch tells it in words only. Each pattern below is from a message that a layer raises about its
+input; anything else stays the model's own fault.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kserve_torch.errors import InvalidInput
+from kserve_torch.handler.tensors import describe
+
+_ABOUT_THE_INPUT = re.compile(
+    "|".join(
+        (
+            r"shapes cannot be multiplied",  # Linear
+            r"size mismatch",  # matmul and friends
+            r"must have the same dtype|should be the same$",
+            r"expected scalar type|the following scalar types",
+            r"Given groups=",  # convolutions: channels
+            r"[Ee]xpected \S+ (\(\S+\) or \S+ \(\S+\) )?(input|tensor)",  # dimensions
+            r"[Ee]xpected .*but got",
+            r"actual input size|Output size is too small|non-zero",  # convolutions, pooling
+            r"equal size|must match the size|must match except in dimension",  # stack, +, cat
+            r"is invalid for input of size",  # view
+            r"should contain \d+ elements",  # batch norm
+            r"must be equal to input_size",  # recurrent layers
+            r"[Dd]imension out of range|index out of range in self",  # flatten; Embedding
+            r"is out of bounds for dimension",  # an explanation's target class
+        )
+    )
+)
+
+
+@contextmanager
+def blame_input(inputs: Any) -> Iterator[None]:
+    """Run a model on ``inputs``, a tensor or several.
+
+    Raises:
+        InvalidInput: in place of a model's error that is about the input; says what was sent.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError, IndexError) as error:
+        text = str(error).partition("\n")[0]
+        if not _ABOUT_THE_INPUT.search(text):
+            raise
+        raise InvalidInput(f"the model does not take {describe(inputs)}: {text}") from error

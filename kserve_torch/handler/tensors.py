@@ -1,0 +1,87 @@
+"""Payloads to tensors, tensors to one batch, batches to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from kserve_torch.errors import BadRow, InvalidInput
+
+
+def as_tensor(index: int, value: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Numbers, nested lists of them, an array or a tensor as a tensor of its own memory.
+
+    Args:
+        index: the row's index, for the error.
+        value: the payload.
+        dtype: of the result; None infers it as `torch.as_tensor` does from lists, so that an array
+            gives what the same numbers in lists give.
+
+    Raises:
+        BadRow: ``value`` is none of these, or is ragged.
+    """
+    try:
+        if isinstance(value, np.ndarray):
+            # A copy: arrays may be read-only views of the request's bytes.
+            return torch.from_numpy(np.array(value)).to(dtype or _dtype_of_lists(value))
+        return torch.as_tensor(value, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise BadRow(index, _why_no_tensor(value)) from None
+
+
+def _dtype_of_lists(array: np.ndarray[Any, Any]) -> torch.dtype:
+    if array.dtype.kind == "f":
+        return torch.get_default_dtype()
+    return torch.bool if array.dtype.kind == "b" else torch.int64
+
+
+def _why_no_tensor(value: Any) -> str:
+    if value is None:
+        return "data: missing or empty"
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return "data: expected numbers in a list of regular shape"
+    return f"data: expected numbers or lists of numbers, got {type(value).__name__}"
+
+
+def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Tensors of one shape as a batch ``[rows, ...]``.
+
+    Raises:
+        InvalidInput: their shapes differ.
+    """
+    shape = tensors[0].shape
+    if len(tensors) == 1:
+        # No copy, and the strides of a stack: those of ToTensor would choose other kernels.
+        return tensors[0].reshape(-1).view(1, *shape)
+    for index, tensor in enumerate(tensors):
+        if tensor.shape != shape:
+            raise InvalidInput(
+                f"rows have different shapes: row 0 {list(shape)}, row {index} {list(tensor.shape)}"
+            )
+    return torch.stack(list(tensors))
+
+
+def to_device(data: Any, device: torch.device) -> Any:
+    """``data``, a tensor or a list or tuple of tensors, on ``device``.
+
+    Copies to a CUDA device go through pinned memory, so that they overlap with computing.
+    """
+    if isinstance(data, (list, tuple)):
+        return type(data)(to_device(item, device) for item in data)
+    if not isinstance(data, torch.Tensor):
+        return data
+    if device.type == "cuda" and data.device.type == "cpu":
+        return data.pin_memory().to(device, non_blocking=True)
+    return data.to(device)
+
+
+def describe(data: Any) -> str:
+    """Shape and dtype of what goes into a model, as a client reads it: ``[2, 28, 28] float32``."""
+    if isinstance(data, torch.Tensor):
+        return f"{list(data.shape)} {str(data.dtype).removeprefix('torch.')}"
+    if isinstance(data, (list, tuple)):
+        return ", ".join(describe(item) for item in data)
+    return type(data).__name__

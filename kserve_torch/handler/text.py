@@ -1,0 +1,103 @@
+"""TextHandler: cleaning, tokens and a vocabulary for text models."""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kserve_torch.context import Context
+from kserve_torch.errors import LoadFailed
+from kserve_torch.handler.base import BaseHandler
+from kserve_torch.handler.contractions import CONTRACTION_MAP
+from kserve_torch.handler.explain import LazyAttribution
+from kserve_torch.handler.tokens import VOCABULARY_FILES, get_tokenizer, load_vocabulary
+
+#: HTML tags and entities.
+CLEANUP_REGEX = re.compile(r"<.*?>|&([a-z0-9]+|#[0-9]{1,6}|#x[0-9a-f]{1,6});")
+CONTRACTIONS_PATTERN = re.compile(f"({'|'.join(CONTRACTION_MAP)})", re.IGNORECASE | re.DOTALL)
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+class TextHandler(BaseHandler):
+    """Base of text handlers whose model has a layer ``embedding`` (CONTRACT 3.8).
+
+    Attributes:
+        source_vocab: token -> number.
+        tokenizer: text -> tokens.
+        lig: integrated gradients at the model's ``embedding``.
+    """
+
+    source_vocab: Any = None
+    lig: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokenizer = get_tokenizer("basic_english")
+
+    def initialize(self, context: Context) -> None:
+        """Load model and vocabulary.
+
+        Raises:
+            LoadFailed: with the one clear reason.
+        """
+        super().initialize(context)
+        path = self.get_source_vocab_path(context)
+        self.source_vocab = load_vocabulary(Path(path), context.unpickler)
+        self.lig = LazyAttribution(
+            "LayerIntegratedGradients", lambda: (self.model, self.model.embedding)
+        )
+
+    def get_source_vocab_path(self, ctx: Context) -> str:
+        """The vocabulary's file: what an old manifest names, else the first of `VOCABULARY_FILES`.
+
+        Raises:
+            LoadFailed: there is none.
+        """
+        model_dir = Path(ctx.system_properties["model_dir"])
+        named = (self.manifest or {}).get("model", {}).get("sourceVocab")
+        files = (Path(named).name,) if named else VOCABULARY_FILES
+        for file in files:
+            if (model_dir / file).is_file():
+                return str(model_dir / file)
+        raise LoadFailed(f"no vocabulary in the archive; looked for {', '.join(files)}")
+
+    def _expand_contractions(self, text: str) -> str:
+        """``don't`` to ``do not``; the first letter stays as it is, other apostrophes vanish."""
+        return CONTRACTIONS_PATTERN.sub(_expand, text).replace("'", "")
+
+    def _remove_accented_characters(self, text: str) -> str:
+        """Letters without their accents; what has no ASCII form vanishes."""
+        return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+
+    def _remove_html_tags(self, text: str) -> str:
+        return CLEANUP_REGEX.sub("", text)
+
+    def _remove_punctuation(self, text: str) -> str:
+        return text.translate(_NO_PUNCTUATION)
+
+    _remove_puncutation = _remove_punctuation  # TorchServe's old spelling
+
+    def _tokenize(self, text: str) -> list[str]:
+        return self.tokenizer(text)
+
+    def get_word_token(self, input_tokens: Sequence[str]) -> list[str]:
+        """Tokens without the mark that byte-pair encodings put before a word."""
+        return [token.replace("\u0120", "") for token in input_tokens]
+
+    def summarize_attributions(self, attributions: torch.Tensor) -> torch.Tensor:
+        """Attributions ``[tokens, embedding]`` as shares of 1 per token, scaled to length 1."""
+        shares = torch.softmax(attributions, dim=0 if attributions.dim() in (1, 3) else 1)
+        scaled: torch.Tensor = shares / torch.linalg.vector_norm(shares.sum(dim=-1))
+        return scaled
+
+
+def _expand(match: re.Match[str]) -> str:
+    found = match[0]
+    words = CONTRACTION_MAP.get(found) or CONTRACTION_MAP[found.lower()]
+    return found[0] + words[1:]

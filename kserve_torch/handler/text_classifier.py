@@ -1,0 +1,107 @@
+"""TextClassifier: the classes of a text by bags of n-grams."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+
+from kserve_torch.errors import BadRow
+from kserve_torch.handler.labels import map_class_to_label
+from kserve_torch.handler.rows import payload
+from kserve_torch.handler.text import TextHandler
+from kserve_torch.handler.timer import timed
+from kserve_torch.handler.tokens import ngrams_iterator
+
+
+class TextClassifier(TextHandler):
+    """Answers ``{label: probability}`` of a model that takes what ``EmbeddingBag`` takes.
+
+    TorchServe's looks at the first row of a batch only; this one answers every row.
+    """
+
+    ngrams = 2
+
+    @timed
+    def preprocess(self, data: list[Any]) -> Any:
+        """Rows to ``(numbers, tokens)``.
+
+        Returns:
+            The n-grams' numbers of all texts in one int64 tensor, and a list of tokens per row.
+
+        Raises:
+            BadRow: a row holds no text.
+        """
+        tokens = [self._tokens(as_text(index, payload(row))) for index, row in enumerate(data)]
+        numbers = [self.source_vocab[gram] for row in tokens for gram in self._grams(row)]
+        return torch.tensor(numbers, dtype=torch.int64, device=self.device), tokens
+
+    def _tokens(self, text: str) -> list[str]:
+        text = self._expand_contractions(self._remove_html_tags(text).lower())
+        return self._tokenize(self._remove_punctuation(self._remove_accented_characters(text)))
+
+    def _grams(self, tokens: list[str]) -> list[str]:
+        return list(ngrams_iterator(tokens, self.ngrams))
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """Logits ``[rows, classes]``."""
+        numbers, tokens = data
+        lengths = [len(self._grams(row)) for row in tokens]
+        starts = [0, *accumulate(lengths)][: len(tokens)]
+        return super().inference(numbers, torch.tensor(starts, device=self.device))
+
+    @timed
+    def postprocess(self, data: Any) -> list[Any]:
+        """Logits to one dict per row."""
+        return map_class_to_label(torch.softmax(data, dim=1).tolist(), self.mapping)
+
+    def get_insights(self, text_preprocess: Any, _: Any, target: Any = 0) -> list[Any]:
+        """``{"importances": ..., "words": tokens}`` for each row, about its row's target."""
+        _numbers, tokens = text_preprocess
+        targets = target if isinstance(target, list) else [target] * len(tokens)
+        return [self._explain(row, goal) for row, goal in zip(tokens, targets, strict=True)]
+
+    def _explain(self, tokens: list[str], target: Any) -> dict[str, Any]:
+        numbers = torch.tensor(
+            [self.source_vocab[gram] for gram in self._grams(tokens)], device=self.device
+        )
+        attributions = self.lig.attribute(
+            numbers,
+            torch.zeros_like(numbers),
+            additional_forward_args=(torch.tensor([0], device=self.device),),
+            target=target,
+        )
+        importances = self.summarize_attributions(attributions)
+        return {"importances": importances.tolist(), "words": self.get_word_token(tokens)}
+
+
+def as_text(index: int, value: Any) -> str:
+    """A payload as text: a string, UTF-8 bytes, or these as numbers, a row of an INT64 tensor.
+
+    Raises:
+        BadRow: it is none of these.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (list, np.ndarray)):
+        value = _as_bytes(index, value)
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        got = "nothing" if value is None else type(value).__name__
+        raise BadRow(index, f"data: expected text, got {got}")
+    try:
+        return str(value, "utf-8")
+    except UnicodeDecodeError:
+        raise BadRow(index, "data: not valid UTF-8") from None
+
+
+def _as_bytes(index: int, values: list[Any] | np.ndarray[Any, Any]) -> bytes:
+    refusal = BadRow(index, "data: expected text, or its UTF-8 bytes as numbers from 0 to 255")
+    try:
+        numbers = np.asarray(values)
+        if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
+            raise refusal
+        return bytes(numbers.tolist())
+    except ValueError:  # ragged lists; numbers outside of 0 to 255
+        raise refusal from None

@@ -1,0 +1,103 @@
+"""Text to tokens and tokens to numbers, without torchtext."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kserve_torch.errors import LoadFailed
+from kserve_torch.handler.weights import load_pickled
+
+Tokenizer = Callable[[str], list[str]]
+
+#: Where a model's vocabulary may be; the first is TorchServe's and may need torchtext to be read.
+VOCABULARY_FILES = ("source_vocab.pt", "source_vocab.json", "source_vocab.txt")
+
+_UNKNOWN = "<unk>"
+_SPACED = re.compile(r"['.,()!?]")
+_DROPPED = re.compile(r"<br />|[;:]")
+
+
+def basic_english(line: str) -> list[str]:
+    """Lower-case words; ``'.,()!?`` stand alone, ``"`` vanishes, ``;:`` and ``<br />`` separate."""
+    text = _DROPPED.sub(" ", line.lower().replace('"', ""))
+    return _SPACED.sub(lambda match: f" {match[0]} ", text).split()
+
+
+def get_tokenizer(tokenizer: str | Tokenizer | None, language: str = "en") -> Tokenizer:
+    """A tokenizer by name: None splits at white space, ``basic_english``; a callable is itself one.
+
+    Raises:
+        ValueError: no such name, or ``basic_english`` for another language.
+    """
+    if tokenizer is None:
+        return str.split
+    if callable(tokenizer):
+        return tokenizer
+    if tokenizer != "basic_english":
+        raise ValueError(f"tokenizer: {tokenizer!r}; allowed: basic_english, None or a function")
+    if language != "en":
+        raise ValueError(f"language: {language!r}; basic_english is for en only")
+    return basic_english
+
+
+def ngrams_iterator(token_list: Sequence[str], ngrams: int) -> Iterator[str]:
+    """The tokens, then each two neighbours joined by a space, and so on up to ``ngrams``."""
+    yield from token_list
+    for n in range(2, ngrams + 1):
+        for words in zip(*(token_list[start:] for start in range(n)), strict=False):
+            yield " ".join(words)
+
+
+class Vocabulary:
+    """Token -> number; unknown tokens have the number of ``<unk>``, or 0."""
+
+    def __init__(self, numbers: Mapping[str, int]) -> None:
+        self._numbers = dict(numbers)
+        self._unknown = self._numbers.get(_UNKNOWN, 0)
+
+    def __getitem__(self, token: str) -> int:
+        return self._numbers.get(token, self._unknown)
+
+    def __contains__(self, token: str) -> bool:
+        return token in self._numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
+def load_vocabulary(path: Path, unpickler: Any = None) -> Any:
+    """The vocabulary in a file, for use as ``vocabulary[token]``.
+
+    Args:
+        path: ``.json``: an object of token to number or a list of tokens; ``.pt``: these, or a
+            torchtext vocabulary, pickled; any other: a token per line.
+        unpickler: see `weights.load_pickled`.
+
+    Raises:
+        LoadFailed: the file cannot be read.
+    """
+    if path.suffix == ".pt":
+        return _named(path, load_pickled(path, torch.device("cpu"), unpickler))
+    try:
+        text = path.read_text(encoding="utf-8")
+        return _named(path, json.loads(text) if path.suffix == ".json" else text.splitlines())
+    except ValueError as error:
+        raise LoadFailed(f"{path.name}: not readable as {path.suffix[1:] or 'text'}") from error
+
+
+def _named(path: Path, content: Any) -> Any:
+    if isinstance(content, list):
+        content = {token: number for number, token in enumerate(content)}
+    if not isinstance(content, dict):
+        if path.suffix == ".json":
+            raise LoadFailed(f"{path.name}: expected an object or a list of tokens")
+        return content
+    if not all(isinstance(t, str) and isinstance(n, int) for t, n in content.items()):
+        raise LoadFailed(f"{path.name}: expected tokens (strings) with numbers (integers)")
+    return Vocabulary(content)

@@ -1,0 +1,83 @@
+"""VisionHandler: rows with images, or with numbers, to one batch of tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from PIL import Image
+from torchvision import transforms
+
+from kserve_torch.context import Context
+from kserve_torch.errors import Unsupported
+from kserve_torch.handler.base import BaseHandler
+from kserve_torch.handler.explain import LazyAttribution, integrated_gradients
+from kserve_torch.handler.images import decode_image, to_tensors
+from kserve_torch.handler.rows import payload
+from kserve_torch.handler.tensors import as_tensor, stack
+from kserve_torch.handler.timer import timed
+
+
+class VisionHandler(BaseHandler):
+    """Base of the image handlers (CONTRACT 3.8).
+
+    Attributes:
+        image_processing: turns one PIL image into a tensor; subclasses set their own transforms.
+        ig: integrated gradients of the model.
+    """
+
+    image_processing: Any = transforms.Compose([transforms.ToTensor()])
+    ig: Any = None
+
+    def initialize(self, context: Context) -> None:
+        """Load the model and make ready for explanations.
+
+        Raises:
+            LoadFailed: with the one clear reason.
+        """
+        super().initialize(context)
+        self.ig = LazyAttribution("IntegratedGradients", lambda: (self._scores,))
+        if not context.system_properties.get("limit_max_image_pixels", True):
+            Image.MAX_IMAGE_PIXELS = None
+
+    @timed
+    def preprocess(self, data: list[Any]) -> Any:
+        """Rows to one float32 tensor ``[rows, ...]`` on the device.
+
+        A row holds an image file's bytes, base64 text of them, or numbers; numbers go without
+        `image_processing`.
+
+        Raises:
+            BadRow: a row holds none of these.
+            InvalidInput: the rows have different shapes.
+        """
+        return self._batch([payload(row) for row in data]).to(self.device)
+
+    def _batch(self, values: list[Any]) -> torch.Tensor:
+        images = {
+            index: decode_image(index, value)
+            for index, value in enumerate(values)
+            if isinstance(value, (str, bytes, bytearray, memoryview))
+        }
+        tensors = to_tensors(list(images.values()), self.image_processing) if images else ()
+        if len(images) == len(values) and isinstance(tensors, torch.Tensor):
+            return tensors
+        processed = dict(zip(images, tensors, strict=True))
+        return stack(
+            [
+                processed[index] if index in processed else as_tensor(index, value, torch.float32)
+                for index, value in enumerate(values)
+            ]
+        )
+
+    def get_insights(self, tensor_data: Any, _: Any, target: Any = 0) -> list[Any]:
+        """Integrated gradients of each row, of the row's own shape."""
+        return integrated_gradients(self.ig, tensor_data, target)
+
+    def _scores(self, inputs: torch.Tensor) -> torch.Tensor:
+        """What explanations are about: the model's output, if it is one tensor."""
+        output = self.model(inputs)
+        if not isinstance(output, torch.Tensor):
+            kind = type(output).__name__
+            raise Unsupported(f"explanations are of models that answer a tensor, not a {kind}")
+        return output

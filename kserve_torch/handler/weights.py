@@ -1,0 +1,228 @@
+"""Model files: from a path in the archive to something that can be called with tensors.
+
+The file's suffix chooses the loader, unless the archive brings a model file: then its one class is
+filled with the weights. Errors name files without their folders; they end up at clients.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import os
+import pickle
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from kserve_torch.errors import LoadFailed
+
+log = logging.getLogger(__name__)
+
+#: Set to 1 to refuse weights that only a full unpickling, which can run code, would read.
+FORBID_PICKLE = "KSERVE_TORCH_FORBID_PICKLE"
+_SHOWN = 3
+
+
+def list_classes_from_module(module: ModuleType, parent_class: type | None = None) -> list[type]:
+    """The classes that ``module`` itself defines, by name; only subclasses of ``parent_class``."""
+    return [
+        member
+        for _, member in inspect.getmembers(module, inspect.isclass)
+        if member.__module__ == module.__name__
+        and (parent_class is None or issubclass(member, parent_class))
+    ]
+
+
+def model_class(module: ModuleType) -> type[nn.Module]:
+    """The one class that a model file defines.
+
+    Raises:
+        LoadFailed: it defines none, or several.
+    """
+    classes = list_classes_from_module(module)
+    if len(classes) != 1:
+        names = ", ".join(found.__name__ for found in classes) or "none"
+        file = f"{module.__name__.rpartition('.')[2]}.py"
+        raise LoadFailed(f"{file}: expected exactly one class as the model, found {names}")
+    return classes[0]
+
+
+def load_eager(
+    module: ModuleType, weights: Path | None, device: torch.device, unpickler: Any = None
+) -> nn.Module:
+    """The class of a model file, filled with the state_dict in ``weights`` if there is one.
+
+    Raises:
+        LoadFailed: not exactly one class, or weights that cannot be read or do not fit.
+    """
+    model = model_class(module)()
+    if weights is not None:
+        fill(model, load_state(weights, device, unpickler), weights.name)
+    return model
+
+
+def load_state(path: Path, device: torch.device, unpickler: Any = None) -> Mapping[str, Any]:
+    """The state_dict in a safetensors or torch file, its tensors on ``device``."""
+    _require(path)
+    if path.suffix == ".safetensors":
+        return _load_safetensors(path, device)
+    state = load_pickled(path, device, unpickler)
+    if not isinstance(state, dict):
+        raise LoadFailed(f"{path.name}: expected a state_dict, found {type(state).__name__}")
+    return state
+
+
+def load_pickled(path: Path, device: torch.device | None, unpickler: Any = None) -> Any:
+    """What `torch.save` wrote: weights only if they are that, else a full unpickling (CONTRACT H8).
+
+    Args:
+        path: the file.
+        device: where its tensors go, None leaves them where they were.
+        unpickler: a pickle module that finds the archive's own classes, or None.
+
+    Raises:
+        LoadFailed: the file is damaged, or needs the full unpickling that `FORBID_PICKLE` forbids.
+    """
+    mmap = zipfile.is_zipfile(path)
+    with reading(path):
+        try:
+            return torch.load(path, map_location=device, weights_only=True, mmap=mmap)
+        except pickle.UnpicklingError:
+            if os.environ.get(FORBID_PICKLE) == "1":
+                text = f"needs full unpickling, and {FORBID_PICKLE}=1 forbids it"
+                raise LoadFailed(f"{path.name}: {text}") from None
+        log.warning("%s: more than weights, unpickled in full, which can run code", path.name)
+        return torch.load(
+            path, map_location=device, weights_only=False, mmap=mmap, pickle_module=unpickler
+        )
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Read ``path`` in the block.
+
+    Raises:
+        LoadFailed: in place of whatever a reader raises on a damaged file or an absent package.
+    """
+    try:
+        yield
+    except (LoadFailed, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        text = str(error).partition("\n")[0].replace(str(path), path.name)
+        raise LoadFailed(f"{path.name}: cannot be read: {text or type(error).__name__}") from error
+
+
+def fill(model: nn.Module, state: Mapping[str, Any], file: str) -> None:
+    """Load ``state`` into ``model``; every key must fit.
+
+    Raises:
+        LoadFailed: with the first missing, unexpected and misshapen keys.
+    """
+    try:
+        model.load_state_dict(state)
+    except (RuntimeError, AttributeError, TypeError) as error:
+        text = _mismatch(model.state_dict(), state) or str(error).splitlines()[0]
+        raise LoadFailed(f"{file} does not fit {type(model).__name__}: {text}") from error
+
+
+def _mismatch(own: Mapping[str, Any], state: Mapping[str, Any]) -> str:
+    shapes = [
+        f"{key} is {list(state[key].shape)}, the model has {list(value.shape)}"
+        for key, value in own.items()
+        if isinstance(state.get(key), torch.Tensor) and state[key].shape != value.shape
+    ]
+    parts = [
+        _some("missing ", [key for key in own if key not in state]),
+        _some("unexpected ", [str(key) for key in state if key not in own]),
+        _some("", shapes),
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _some(label: str, items: list[str]) -> str:
+    if not items:
+        return ""
+    more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
+    return label + ", ".join(items[:_SHOWN]) + more
+
+
+def load_serialized(path: Path, device: torch.device) -> Any:
+    """A model that is whole in one file: TorchScript, an exported program, ONNX or a shared object.
+
+    Raises:
+        LoadFailed: no loader for this suffix, or the file cannot be read.
+    """
+    _require(path)
+    if path.suffix not in LOADERS:
+        raise LoadFailed(
+            f"{path.name}: without a model file, weights must be one of {_names(LOADERS)}"
+        )
+    with reading(path):
+        return LOADERS[path.suffix](path, device)
+
+
+def load_script(path: Path, device: torch.device) -> nn.Module:
+    """A TorchScript module in evaluation mode."""
+    # Archives hold TorchScript, whatever torch thinks of it now; who serves one cannot act on it.
+    warnings.filterwarnings("ignore", message=r"`torch\.jit\.load", category=FutureWarning)
+    warnings.filterwarnings("ignore", message=r"`torch\.jit\.load", category=DeprecationWarning)
+    model: nn.Module = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]  # torch does not type it
+    return model.eval()
+
+
+def load_program(path: Path, device: torch.device) -> Any:
+    """A ``.pt2``: a package of AOTInductor, or a `torch.export` program as a module."""
+    with zipfile.ZipFile(path) as package:
+        compiled = any("aotinductor" in name for name in package.namelist())
+    if compiled:
+        return torch._inductor.aoti_load_package(str(path), device_index=device.index or -1)
+    return torch.export.load(path).module().to(device)
+
+
+def load_shared_object(path: Path, device: torch.device) -> Callable[..., Any]:
+    """A ``.so`` of ``torch._export.aot_compile``."""
+    loaded: Callable[..., Any] = torch._export.aot_load(str(path), str(device))
+    return loaded
+
+
+def load_onnx(path: Path, device: torch.device) -> Any:
+    """An ONNX model as a callable on tensors; needs the extra ``onnx``."""
+    from kserve_torch.handler.onnx import OnnxModel
+
+    return OnnxModel(path, device)
+
+
+LOADERS: dict[str, Callable[[Path, torch.device], Any]] = {
+    ".pt": load_script,
+    ".pt2": load_program,
+    ".onnx": load_onnx,
+    ".so": load_shared_object,
+}
+
+
+def _load_safetensors(path: Path, device: torch.device) -> dict[str, torch.Tensor]:
+    try:
+        safetensors = importlib.import_module("safetensors.torch")
+    except ImportError as error:
+        raise LoadFailed(f"{path.name}: reading it needs the package safetensors") from error
+    with reading(path):
+        state: dict[str, torch.Tensor] = safetensors.load_file(path, device=str(device))
+    return state
+
+
+def _require(path: Path) -> None:
+    if not path.is_file():
+        raise LoadFailed(f"{path.name}: named in the manifest, not in the archive")
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(names)

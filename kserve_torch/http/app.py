@@ -1,0 +1,247 @@
+"""The ASGI application: bytes from sockets become a `Call`, an `Answer` becomes bytes.
+
+One application serves every socket; the port that a request came in on decides which routes it
+sees. Bodies are read within a limit on size and time, and a client that goes away takes its
+request with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from typing import Any
+
+from kserve_torch.codec.content import decode_body
+from kserve_torch.errors import PayloadTooLarge, RequestTimeout, RouteNotFound
+from kserve_torch.http.errors import kserve_answer
+from kserve_torch.http.exchange import Answer, Call, Headers
+from kserve_torch.http.native_json import NO_ROUTE, native_error
+
+log = logging.getLogger(__name__)
+
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Route = Callable[[Call], Awaitable[Answer | None]]
+
+#: Paths whose errors are KServe's; all others answer as TorchServe does (CONTRACT D3).
+KSERVE = ("/v1/", "/v2/")
+
+INFERENCE, MANAGEMENT, METRICS = "inference", "management", "metrics"
+
+#: Statuses of answers that have no body (RFC 9110 6.4.1).
+_BODILESS = (204, 205, 304)
+
+#: Seconds after which a request is worth a task that watches for its client's departure.
+WATCH_AFTER = 0.05
+#: Bytes a second that earn a client more time for its body: one that only trickles is cut.
+LEAST_RATE = 16 * 1024
+#: Bytes and seconds for which a refused body is still taken: a connection that is closed with
+#: unread data in it resets, and the client may lose the answer.
+LINGER_BYTES = 16 * 1024 * 1024
+LINGER_SECONDS = 2.0
+
+
+class App:
+    """Routes calls by the role of their socket.
+
+    Args:
+        routes: tried in order; the first answer that is not None goes out.
+        metrics: answers ``/metrics``.
+        roles: per port (or unix path), what answers there; a port that is not listed is for
+            inference.
+        max_body: bytes that a body may have.
+        body_seconds: that a client may take to send one, and more as it sends more.
+        guard: lets a call pass or raises; asked before the routes.
+        draining: whether clients should take their connections elsewhere.
+    """
+
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        metrics: Route,
+        roles: Mapping[int | str, frozenset[str]],
+        max_body: int,
+        body_seconds: float = 60.0,
+        guard: Callable[[Call], None] = lambda call: None,
+        draining: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._routes = tuple(routes)
+        self._metrics = metrics
+        self._roles = roles
+        self._max_body = max_body
+        self._body_seconds = body_seconds
+        self._guard = guard
+        self._draining = draining
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection scope; only HTTP is spoken here."""
+        if scope["type"] != "http":
+            raise ValueError(f"this application speaks HTTP, not {scope['type']}")
+        roles = self._roles_of(scope)
+        call = Call(
+            method=scope["method"],
+            path=scope["path"],
+            headers=Headers(scope["headers"]),
+            query=scope["query_string"].decode("latin-1"),
+            management=MANAGEMENT in roles,
+            client="%s:%s" % (scope.get("client") or ("", "")),
+        )
+        try:
+            call.body = await self._body(call, receive)
+        except RequestTimeout as error:
+            await _respond(send, _error_answer(call, error), head=False, close=True)
+            return
+        except PayloadTooLarge as error:
+            await _refuse(send, _error_answer(call, error), receive)
+            return
+        answer = await self._watched(call, roles, receive)
+        if answer is not None:
+            await _respond(send, answer, head=call.method == "HEAD", close=self._draining())
+
+    def _roles_of(self, scope: Scope) -> frozenset[str]:
+        server = scope.get("server") or ("", None)
+        key = server[0] if server[1] is None else server[1]
+        return self._roles.get(key, frozenset({INFERENCE}))
+
+    # --- in ---
+
+    async def _body(self, call: Call, receive: Receive) -> bytes:
+        length = call.headers.get("content-length")
+        if length is not None and int(length) > self._max_body:
+            raise self._too_large()
+        if length is None and "transfer-encoding" not in call.headers:
+            return b""
+        return await self._received(receive)
+
+    async def _received(self, receive: Receive) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self._body_seconds
+        try:
+            async with asyncio.timeout_at(ends) as limit:
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise RequestTimeout("the client left before its body was complete")
+                    chunks.append(message.get("body", b""))
+                    size += len(chunks[-1])
+                    if size > self._max_body:
+                        raise self._too_large()
+                    if not message.get("more_body"):
+                        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+                    limit.reschedule(ends + size / LEAST_RATE)
+        except TimeoutError:
+            raise RequestTimeout(
+                f"the body did not arrive within {self._body_seconds:g} s, {size} bytes came"
+            ) from None
+
+    def _too_large(self) -> PayloadTooLarge:
+        return PayloadTooLarge(f"the body is larger than {self._max_body} bytes (max_request_size)")
+
+    # --- through ---
+
+    async def _watched(self, call: Call, roles: frozenset[str], receive: Receive) -> Answer | None:
+        """The answer, to what no route foresaw too; None if the client went away before it."""
+        loop = asyncio.get_running_loop()
+        serving = asyncio.current_task()
+        assert serving is not None
+        watcher: asyncio.Task[None] | None = None
+
+        def watch() -> None:
+            nonlocal watcher
+            watcher = loop.create_task(_cancel_on_departure(receive, serving))
+
+        timer = loop.call_later(WATCH_AFTER, watch)
+        try:
+            return await self._answer(call, roles)
+        except Exception as error:
+            return _error_answer(call, error)
+        except asyncio.CancelledError:
+            if watcher is None or not watcher.done():
+                raise
+            serving.uncancel()
+            return None
+        finally:
+            timer.cancel()
+            if watcher is not None:
+                watcher.cancel()
+
+    async def _answer(self, call: Call, roles: frozenset[str]) -> Answer:
+        if roles == {METRICS} or call.path == "/metrics":
+            answer = await self._metrics(call)
+            return answer or self._not_found(call)
+        self._guard(call)
+        coding = call.headers.get("content-encoding")
+        if coding:
+            call.body = decode_body(call.body, coding, self._max_body)
+        for route in self._routes:
+            answer = await route(call)
+            if answer is not None:
+                return answer
+        return self._not_found(call)
+
+    def _not_found(self, call: Call) -> Answer:
+        text = f"{call.path} is no route of this server"
+        return _error_answer(call, RouteNotFound(text if _is_kserve(call) else NO_ROUTE))
+
+
+def _error_answer(call: Call, error: Exception) -> Answer:
+    """An error that no route has turned into an answer, in the form of the path's protocol."""
+    return kserve_answer(error) if _is_kserve(call) else native_error(error)
+
+
+def _is_kserve(call: Call) -> bool:
+    return f"{call.path}/".startswith(KSERVE)
+
+
+async def _cancel_on_departure(receive: Receive, serving: asyncio.Task[Any]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    serving.cancel()
+
+
+# --- out ---
+
+
+async def _respond(send: Send, answer: Answer, head: bool, close: bool) -> None:
+    if answer.status in _BODILESS:
+        answer = Answer(status=answer.status, content_type=None, headers=answer.headers)
+    await _start(send, answer, close)
+    body = answer.body
+    if isinstance(body, bytes):
+        await send({"type": "http.response.body", "body": b"" if head else body})
+        return
+    async with aclosing(body):
+        async for chunk in body:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _refuse(send: Send, answer: Answer, receive: Receive) -> None:
+    """Answer a request whose body was not taken, and close the connection."""
+    await _start(send, answer, close=True)
+    await send({"type": "http.response.body", "body": answer.body, "more_body": True})
+    taken = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            while taken < LINGER_BYTES:
+                message = await receive()
+                taken += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    break
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _start(send: Send, answer: Answer, close: bool) -> None:
+    headers = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in answer.headers]
+    if answer.content_type is not None:
+        headers.append((b"content-type", answer.content_type.encode("latin-1")))
+    if close:
+        headers.append((b"connection", b"close"))
+    if isinstance(answer.body, bytes) and answer.status not in _BODILESS:
+        headers.append((b"content-length", b"%d" % len(answer.body)))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})

@@ -1,0 +1,124 @@
+"""``/openapi.json`` and ``/docs``: every route in one OpenAPI document, and a page to try them.
+
+The page is Swagger UI, from a package, so that it works without the internet. The examples are
+requests that the loaded models take: their warm-up samples, or tensors of their signatures.
+"""
+
+from __future__ import annotations
+
+import math
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import kserve_torch
+from kserve_torch.errors import LoadFailed, MethodNotAllowed
+from kserve_torch.http import kserve_api, openapi
+from kserve_torch.http.errors import kserve_answer
+from kserve_torch.http.exchange import Answer, Call, json_answer
+from kserve_torch.warmup import sample_body
+
+if TYPE_CHECKING:
+    from kserve_torch.registry import Registry
+    from kserve_torch.version import ModelVersion
+
+Json = dict[str, Any]
+
+_ASSETS = {
+    "/docs/swagger-ui.css": "text/css",
+    "/docs/swagger-ui-bundle.js": "text/javascript",
+    "/docs/favicon-32x32.png": "image/png",
+}
+#: Elements that an example may have before it fills the page and more.
+MAX_ELEMENTS = 1024
+
+_UI = "vendor/swagger-ui-4.15.5"
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>kserve_torch</title>
+<link rel="stylesheet" href="docs/swagger-ui.css">
+<link rel="icon" href="docs/favicon-32x32.png">
+</head>
+<body>
+<div id="ui"></div>
+<script src="docs/swagger-ui-bundle.js"></script>
+<script>SwaggerUIBundle({url: "openapi.json", dom_id: "#ui", validatorUrl: null})</script>
+</body>
+</html>
+"""
+
+
+class Docs:
+    """Answers ``GET /openapi.json`` and ``GET /docs``.
+
+    Args:
+        registry: the models whose requests are shown as examples.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    async def route(self, call: Call) -> Answer | None:
+        """The answer, or None if the path is not one of these."""
+        path = call.path.rstrip("/")
+        if path not in ("/openapi.json", "/docs", *_ASSETS):
+            return None
+        if call.method not in ("GET", "HEAD"):
+            return kserve_answer(MethodNotAllowed(f"{call.method} is not allowed on {path}"))
+        if path == "/openapi.json":
+            return json_answer(document(self._examples(), management=call.management))
+        if path == "/docs":
+            return Answer(body=_PAGE.encode(), content_type="text/html; charset=utf-8")
+        asset = files("swagger_ui_bundle") / _UI / path.removeprefix("/docs/")
+        return Answer(body=asset.read_bytes(), content_type=_ASSETS[path])
+
+    def _examples(self) -> dict[str, Json]:
+        defaults = map(self._registry.default, self._registry.names())
+        return {found.name: body for found in defaults if (body := example(found)) is not None}
+
+
+def document(examples: dict[str, Json], *, management: bool) -> Json:
+    """One OpenAPI document of KServe's routes and TorchServe's.
+
+    Args:
+        examples: per model, a v1 or v2 request body.
+        management: whether the management API is there, too.
+    """
+    describe = openapi.management_api if management else openapi.inference_api
+    native = describe(kserve_torch.__version__)
+    paths = native["paths"]
+    for path, operations in kserve_api.paths(examples).items():
+        paths[path] = {**paths.get(path, {}), **operations}
+    return {
+        **native,
+        "info": {"title": "kserve_torch", "version": kserve_torch.__version__},
+        "paths": paths,
+        "components": {"schemas": {**native["components"]["schemas"], **kserve_api.SCHEMAS}},
+    }
+
+
+def example(found: ModelVersion) -> Json | None:
+    """A request body that a model takes, as far as its archive tells."""
+    if found.archive is None:
+        return None
+    try:
+        body = sample_body(found.archive)
+    except LoadFailed:
+        return None
+    if isinstance(body, dict) and body.keys() & {"instances", "inputs"}:
+        return body
+    if body is not None:
+        return {"instances": [body]}
+    inputs = [_tensor(**tensor) for tensor in found.signature("inputs")]
+    small = 0 < sum(len(tensor["data"]) for tensor in inputs) <= MAX_ELEMENTS
+    return {"inputs": inputs} if small else None
+
+
+def _tensor(name: str, datatype: str, shape: list[int]) -> Json:
+    """A tensor of zeros; open dimensions are 1."""
+    dims = [1 if dim < 0 else dim for dim in shape]
+    element = {"BYTES": "text", "BOOL": False}.get(datatype, 0)
+    count = min(math.prod(dims), MAX_ELEMENTS + 1)
+    return {"name": name, "datatype": datatype, "shape": dims, "data": [element] * count}

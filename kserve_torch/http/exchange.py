@@ -1,0 +1,94 @@
+"""One HTTP exchange as values: a `Call` comes in, an `Answer` goes out.
+
+Endpoints are ``async (Call) -> Answer``; only `http.app` touches ASGI. So an endpoint's test is a
+transcript, and every protocol turns errors into answers with one function of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl
+
+import orjson
+
+JSON = "application/json"
+
+
+class Headers(Mapping[str, str]):
+    """Request headers: lookup ignores case, names come in lower case, the last value wins."""
+
+    __slots__ = ("_raw", "_table")
+
+    def __init__(self, raw: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        self._raw = raw
+        self._table: dict[str, str] | None = None
+
+    def _load(self) -> dict[str, str]:
+        if self._table is None:
+            self._table = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in self._raw}
+        return self._table
+
+    def __getitem__(self, name: str) -> str:
+        return self._load()[name.lower()]
+
+    def __iter__(self) -> Any:
+        return iter(self._load())
+
+    def __len__(self) -> int:
+        return len(self._load())
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One HTTP request, its body read.
+
+    Attributes:
+        method: upper case.
+        path: percent-decoded path.
+        headers: see `Headers`.
+        body: the whole body, decoded from its content coding.
+        query: the raw query string.
+        management: whether it came in on a socket where the management API answers.
+        client: the peer as ``host:port``, for the access log.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str] = field(default_factory=Headers)
+    body: bytes = b""
+    query: str = ""
+    management: bool = False
+    client: str = ""
+
+    def params(self) -> dict[str, str]:
+        """Query parameters; the last of several with one name wins."""
+        return dict(parse_qsl(self.query, keep_blank_values=True))
+
+    def content_type(self) -> str:
+        """The media type in lower case, without its parameters; "" if the header is absent."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """One HTTP response.
+
+    Attributes:
+        body: the bytes, or chunks of a streamed body.
+        headers: name and value pairs beside the content type and length.
+    """
+
+    status: int = 200
+    body: bytes | AsyncGenerator[bytes] = b""
+    content_type: str | None = JSON
+    headers: Sequence[tuple[str, str]] = ()
+
+
+Endpoint = Callable[[Call], Awaitable[Answer]]
+
+
+def json_answer(value: Any, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> Answer:
+    """An answer whose body is ``value`` as compact JSON."""
+    return Answer(status=status, body=orjson.dumps(value), headers=headers)

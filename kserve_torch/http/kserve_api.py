@@ -1,0 +1,251 @@
+"""The OpenAPI description of KServe's routes, made from one table (CONTRACT 1.1, 1.5, 2)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kserve_torch.codec.datatypes import DATATYPES
+
+Json = dict[str, Any]
+
+_TEXTS = {
+    400: "Something in the request is wrong; the text names it",
+    404: "No such model or version",
+    405: "Not with this method",
+    408: "The body took too long to come",
+    413: "The body is over max_request_size",
+    415: "A content type or coding that nothing here reads",
+    500: "The handler failed",
+    503: "The model is not ready, or its queue is full",
+    504: "The deadline or responseTimeout passed",
+    507: "Out of memory",
+}
+_ANY = (400, 405, 408, 413, 415)
+_MODEL = (*_ANY, 404, 503)
+_RUN = (*_MODEL, 500, 504, 507)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one path.
+
+    Attributes:
+        answer: name of the schema of its 200 answer.
+        body: name of the schema of its request body, "" if it takes none.
+        statuses: what else it may answer with.
+    """
+
+    method: str
+    path: str
+    name: str
+    text: str
+    answer: str
+    body: str = ""
+    statuses: tuple[int, ...] = _ANY
+
+    def described(self, models: Mapping[str, Json]) -> Json:
+        """The OpenAPI operation object.
+
+        Args:
+            models: a request body for each model that is known to take one.
+        """
+        described: Json = {
+            "tags": ["KServe v1" if self.path.startswith("/v1") else "Open inference protocol"],
+            "summary": self.text,
+            "operationId": self.name,
+            "parameters": list(self._parameters(models)),
+            "responses": {"200": _content("Done", self.answer)}
+            | {str(status): _content(_TEXTS[status], "KServeError") for status in self.statuses},
+        }
+        if self.body:
+            content: Json = {"schema": {"$ref": f"#/components/schemas/{self.body}"}}
+            if self.statuses is _RUN and models:
+                content["examples"] = {name: {"value": body} for name, body in models.items()}
+            described["requestBody"] = {
+                "required": self.statuses is _RUN,
+                "content": {"application/json": content},
+            }
+        return described
+
+    def _parameters(self, models: Mapping[str, Json]) -> Iterator[Json]:
+        for name in re.findall(r"{(\w+)}", self.path):
+            parameter = {
+                "in": "path",
+                "name": name,
+                "required": True,
+                "schema": {"type": "string", "minLength": 1},
+            }
+            if name == "model_name" and models:
+                parameter["example"] = next(iter(models))
+            yield parameter
+
+
+def paths(models: Mapping[str, Json]) -> Json:
+    """The OpenAPI paths object of all of KServe's routes; ``models`` as in `Route.described`."""
+    described: Json = {}
+    for route in _ROUTES:
+        described.setdefault(route.path, {})[route.method] = route.described(models)
+    return described
+
+
+def _content(text: str, schema: str) -> Json:
+    reference = {"$ref": f"#/components/schemas/{schema}"}
+    return {"description": text, "content": {"application/json": {"schema": reference}}}
+
+
+# --- schemas ---
+
+
+def _object(required: str, **properties: Json) -> Json:
+    described: Json = {"type": "object", "properties": properties}
+    return {**described, "required": required.split()} if required else described
+
+
+def _array(items: Json) -> Json:
+    return {"type": "array", "items": items}
+
+
+_STRING: Json = {"type": "string"}
+_FLAG: Json = {"type": "boolean"}
+_DATATYPE: Json = {"type": "string", "enum": list(DATATYPES)}
+_PARAMETERS: Json = {"type": "object", "additionalProperties": True}
+_SHAPE: Json = _array({"type": "integer"})
+_DATA: Json = {"description": "The elements, flat or nested, row by row"}
+_DESCRIBED = _object("name datatype shape", name=_STRING, datatype=_DATATYPE, shape=_SHAPE)
+_OUTPUT = _object("name", name=_STRING, parameters=_PARAMETERS)
+
+SCHEMAS: Json = {
+    "KServeError": _object("error", error=_STRING),
+    "Alive": _object("status", status=_STRING),
+    "Live": _object("live", live=_FLAG),
+    "Ready": _object("ready", ready=_FLAG),
+    "ModelReady": _object("name ready", name=_STRING, ready=_FLAG),
+    "ModelNames": _object("models", models=_array(_STRING)),
+    "Instances": _object(
+        "instances", instances={**_array({}), "maxItems": 16}, parameters=_PARAMETERS
+    ),
+    "Predictions": _object("predictions", predictions=_array({})),
+    "Explanations": _object("explanations", explanations=_array({})),
+    "Tensor": _object(
+        "name datatype shape",
+        name=_STRING,
+        datatype=_DATATYPE,
+        shape=_SHAPE,
+        data=_DATA,
+        parameters=_PARAMETERS,
+    ),
+    "InferenceRequest": _object(
+        "inputs",
+        id=_STRING,
+        parameters=_PARAMETERS,
+        inputs={**_array({"$ref": "#/components/schemas/Tensor"}), "minItems": 1},
+        outputs=_array(_OUTPUT),
+    ),
+    "InferenceResponse": _object(
+        "model_name outputs",
+        id=_STRING,
+        model_name=_STRING,
+        model_version=_STRING,
+        parameters=_PARAMETERS,
+        outputs=_array({"$ref": "#/components/schemas/Tensor"}),
+    ),
+    "V1Body": {
+        "anyOf": [
+            {"$ref": f"#/components/schemas/{name}"} for name in ("Instances", "InferenceRequest")
+        ]
+    },
+    "V1Predicted": {
+        "anyOf": [
+            {"$ref": f"#/components/schemas/{name}"}
+            for name in ("Predictions", "InferenceResponse")
+        ]
+    },
+    "V1Explained": {
+        "anyOf": [
+            {"$ref": f"#/components/schemas/{name}"}
+            for name in ("Explanations", "InferenceResponse")
+        ]
+    },
+    "ServerMetadata": _object(
+        "name version extensions", name=_STRING, version=_STRING, extensions=_array(_STRING)
+    ),
+    "ModelMetadata": _object(
+        "name platform",
+        name=_STRING,
+        versions=_array(_STRING),
+        platform=_STRING,
+        inputs=_array(_DESCRIBED),
+        outputs=_array(_DESCRIBED),
+    ),
+    "IndexRequest": _object("", ready=_FLAG),
+    "Index": _array(
+        _object(
+            "name version state reason",
+            name=_STRING,
+            version=_STRING,
+            state={"type": "string", "enum": ["LOADING", "READY", "UNAVAILABLE", "UNLOADING"]},
+            reason=_STRING,
+        )
+    ),
+    "RepositoryRequest": _object("", parameters=_PARAMETERS),
+    "Loaded": _object("name load", name=_STRING, load=_FLAG),
+    "Unloaded": _object("name unload", name=_STRING, unload=_FLAG),
+}
+
+# --- the table ---
+
+_V1, _V2 = "/v1/models/{model_name}", "/v2/models/{model_name}"
+_REPOSITORY = "/v2/repository/models/{model_name}"
+_VERSION = "/versions/{model_version}"
+
+_ROUTES = (
+    Route("get", "/", "alive", "Whether it lives", "Alive"),
+    Route("get", "/v1/models", "v1_models", "List the models", "ModelNames"),
+    Route("get", _V1, "v1_ready", "Whether the model is ready", "ModelReady", "", _MODEL),
+    Route("post", f"{_V1}:predict", "v1_predict", "Predict", "V1Predicted", "V1Body", _RUN),
+    Route("post", f"{_V1}:explain", "v1_explain", "Explain", "V1Explained", "V1Body", _RUN),
+    Route("get", "/v2", "server_metadata", "Name, version and extensions", "ServerMetadata"),
+    Route("get", "/v2/health/live", "live", "Whether it lives", "Live", "", (*_ANY, 503)),
+    Route("get", "/v2/health/ready", "ready", "Whether all is ready", "Ready", "", (*_ANY, 503)),
+    Route("get", "/v2/models", "v2_models", "List the models", "ModelNames"),
+    *(
+        Route(method, f"{_V2}{version}{end}", f"{prefix}{name}", text, answer, body, statuses)
+        for version, prefix in (("", ""), (_VERSION, "version_"))
+        for method, end, name, text, answer, body, statuses in (
+            ("get", "", "model_metadata", "Its tensors", "ModelMetadata", "", _MODEL),
+            ("get", "/ready", "model_ready", "Whether it is ready", "ModelReady", "", _MODEL),
+            ("post", "/infer", "infer", "Infer", "InferenceResponse", "InferenceRequest", _RUN),
+            (
+                "post",
+                "/explain",
+                "explain",
+                "Explain",
+                "InferenceResponse",
+                "InferenceRequest",
+                _RUN,
+            ),
+        )
+    ),
+    Route("post", "/v2/repository/index", "index", "Models and states", "Index", "IndexRequest"),
+    Route(
+        "post",
+        f"{_REPOSITORY}/load",
+        "load",
+        "Load a model, or load it again",
+        "Loaded",
+        "RepositoryRequest",
+        _MODEL,
+    ),
+    Route(
+        "post",
+        f"{_REPOSITORY}/unload",
+        "unload",
+        "Unload a model",
+        "Unloaded",
+        "RepositoryRequest",
+        _MODEL,
+    ),
+)

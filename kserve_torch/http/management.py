@@ -1,0 +1,158 @@
+"""TorchServe's management API: ``/models...`` and ``/token`` (CONTRACT G1-G22).
+
+It answers on the management socket only, and what registers or removes models only with
+``enable_model_api``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import kserve_torch
+from kserve_torch import describe
+from kserve_torch.codec import document
+from kserve_torch.errors import MethodNotAllowed, RouteNotFound
+from kserve_torch.http import openapi
+from kserve_torch.http.exchange import JSON, Answer, Call
+from kserve_torch.http.native_json import NO_ROUTE, native_error, native_json, with_native_headers
+from kserve_torch.manager import NOT_ALLOWED, Manager, Outcome, find
+from kserve_torch.messages import fresh_id
+from kserve_torch.registration import Registration
+from kserve_torch.tokens import Access
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kserve_torch.registry import Registry
+    from kserve_torch.settings import Settings
+    from kserve_torch.tokens import Tokens
+
+Endpoint = Callable[..., Awaitable[Answer]]
+
+_MODEL = r"/models/(?P<model>[^/]+)"
+_SET_DEFAULT = _MODEL + r"/(?P<version>[^/]+)/set-default"
+_VERSION = _MODEL + r"(?:/(?P<version>[^/]+))?"
+#: Inference, although it begins like management (CONTRACT N4).
+_INVOKE = re.compile(r"/models/[^/]+/invoke")
+
+
+class Management:
+    """Answers what changes models and tells about them.
+
+    Args:
+        registry: the models.
+        settings: whether models may be registered, and how long to wait for one to leave.
+        tokens: the keys, if token authorisation is on.
+    """
+
+    def __init__(self, registry: Registry, settings: Settings, tokens: Tokens | None) -> None:
+        self.manager = Manager(registry, settings)
+        self._registry = registry
+        self._tokens = tokens
+        # Path, then method to endpoint; the first path that matches decides.
+        self._routes: tuple[tuple[re.Pattern[str], dict[str, Endpoint]], ...] = (
+            (re.compile("/models"), {"GET": self._list, "POST": self._register}),
+            (re.compile(_SET_DEFAULT), {"PUT": self._set_default}),
+            (
+                re.compile(_VERSION),
+                {
+                    "GET": self._describe,
+                    "PUT": self._scale,
+                    "DELETE": self._unregister,
+                    "OPTIONS": self._openapi,
+                },
+            ),
+            (re.compile("/models/.*"), {}),
+        )
+
+    async def route(self, call: Call) -> Answer | None:
+        """The answer, or None if the path is not one of these or not on this socket."""
+        path = call.path.rstrip("/")
+        if not call.management or _INVOKE.fullmatch(path):
+            return None
+        request_id = fresh_id()
+        try:
+            answer = await self._dispatch(call, path)
+        except Exception as error:
+            answer = native_error(error, request_id)
+        return answer and with_native_headers(answer, request_id)
+
+    async def _dispatch(self, call: Call, path: str) -> Answer | None:
+        if path == "/token" and self._tokens is not None:
+            return self._renew_token(call, self._tokens)
+        for pattern, methods in self._routes:
+            match = pattern.fullmatch(path)
+            if match is None:
+                continue
+            if self._tokens is not None:
+                self._tokens.check(Access.MANAGEMENT, call.headers.get("authorization"))
+            if not methods:
+                raise RouteNotFound(NO_ROUTE)
+            if call.method not in methods:
+                raise MethodNotAllowed(NOT_ALLOWED)
+            return await methods[call.method](call, **match.groupdict())
+        return None
+
+    # --- questions ---
+
+    async def _list(self, call: Call) -> Answer:
+        params = call.params()
+        limit = _integer(params.get("limit"), describe.PAGE_LIMIT)
+        token = _integer(params.get("next_page_token"), 0)
+        return native_json(describe.list_models(self._registry, limit, token))
+
+    async def _describe(self, call: Call, model: str, version: str | None) -> Answer:
+        customized = _truth(call.params().get("customized"))
+        return native_json(await self.manager.describe(model, version, customized))
+
+    async def _openapi(self, call: Call, model: str, version: str | None) -> Answer:
+        find(self._registry, model, version)
+        return native_json(openapi.model_management_api(model, kserve_torch.__version__))
+
+    # --- changes ---
+
+    async def _register(self, call: Call) -> Answer:
+        self.manager.check_model_api()
+        return _told(await self.manager.register(Registration.read(_parameters(call))))
+
+    async def _scale(self, call: Call, model: str, version: str | None) -> Answer:
+        params = call.params()
+        fewest = _integer(params.get("min_worker"), 1)
+        most = _integer(params.get("max_worker"), fewest)
+        synchronous = _truth(params.get("synchronous"))
+        return _told(await self.manager.scale(model, version, fewest, most, synchronous))
+
+    async def _set_default(self, call: Call, model: str, version: str) -> Answer:
+        return _told(self.manager.set_default(model, version))
+
+    async def _unregister(self, call: Call, model: str, version: str | None) -> Answer:
+        return _told(await self.manager.unregister(model, version))
+
+    # --- tokens ---
+
+    def _renew_token(self, call: Call, tokens: Tokens) -> Answer:
+        tokens.renew(call.params().get("type", ""), call.headers.get("authorization"))
+        return Answer(body=b"\n", content_type=JSON)
+
+
+def _told(outcome: Outcome) -> Answer:
+    return native_json({"status": outcome.text}, outcome.http)
+
+
+def _parameters(call: Call) -> Mapping[str, Any]:
+    """Those of a JSON body if that is what the call has, else those of the query."""
+    return document.parse_object(call.body) if call.content_type() == JSON else call.params()
+
+
+def _truth(text: str | None) -> bool:
+    return (text or "").lower() == "true"
+
+
+def _integer(text: str | None, default: int) -> int:
+    """A number, or ``default`` for what is none, as TorchServe reads them (CONTRACT G2)."""
+    try:
+        return int(text or "")
+    except ValueError:
+        return default

@@ -1,0 +1,175 @@
+"""Health, metadata and the repository extension: the small routes of KServe's v1 and v2.
+
+CONTRACT O1-O8, O11-O13, O80-O83, K1-K3; T-05, T-06.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+import kserve_torch
+from kserve_torch.background import to_the_end
+from kserve_torch.errors import InvalidInput, MethodNotAllowed, NotReady
+from kserve_torch.http.errors import kserve_answer
+from kserve_torch.http.exchange import Answer, Call, json_answer
+
+if TYPE_CHECKING:
+    from kserve_torch.registry import Registry
+    from kserve_torch.version import ModelVersion
+
+SERVER_NAME = "kserve_torch"
+#: Both spellings of what clients look for (CONTRACT O46).
+EXTENSIONS = (
+    "model_repository_extension",
+    "model_repository",
+    "binary_tensor_data",
+    "parameters",
+    "explain",
+)
+
+_MODEL = r"(?P<model>[^/:]+)"
+_VERSION = r"(?:/versions/(?P<version>[^/]+))?"
+
+
+class Metadata:
+    """Answers what clients ask about the server and its models.
+
+    Args:
+        registry: the models.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._routes: tuple[tuple[str, re.Pattern[str], Callable[..., Awaitable[Answer]]], ...] = (
+            ("GET", re.compile(r"/"), self._alive),
+            ("GET", re.compile(r"/v1/models"), self._v1_models),
+            ("GET", re.compile(f"/v1/models/{_MODEL}"), self._v1_model),
+            ("GET", re.compile(r"/v2"), self._server),
+            ("GET", re.compile(r"/v2/health/live"), self._live),
+            ("GET", re.compile(r"/v2/health/ready"), self._ready),
+            ("GET", re.compile(r"/v2/models"), self._v1_models),
+            ("GET", re.compile(f"/v2/models/{_MODEL}{_VERSION}/ready"), self._model_ready),
+            ("GET", re.compile(f"/v2/models/{_MODEL}{_VERSION}"), self._model),
+            ("POST", re.compile(r"/v2/repository/index"), self._index),
+            ("POST", re.compile(f"/v2/repository/models/{_MODEL}/load"), self._load),
+            ("POST", re.compile(f"/v2/repository/models/{_MODEL}/unload"), self._unload),
+        )
+
+    async def route(self, call: Call) -> Answer | None:
+        """The answer, or None if the path is not one of these."""
+        path = call.path.rstrip("/") or "/"
+        wrong_method = False
+        for method, pattern, endpoint in self._routes:
+            match = pattern.fullmatch(path)
+            if match is None:
+                continue
+            if method != call.method and not (method == "GET" and call.method == "HEAD"):
+                wrong_method = True
+                continue
+            try:
+                return await endpoint(call, **match.groupdict())
+            except Exception as error:
+                return kserve_answer(error)
+        if wrong_method and path != "/":
+            return kserve_answer(MethodNotAllowed(f"{call.method} is not allowed on {path}"))
+        return None
+
+    # --- v1 ---
+
+    async def _alive(self, call: Call) -> Answer:
+        return json_answer({"status": "alive"})
+
+    async def _v1_models(self, call: Call) -> Answer:
+        return json_answer({"models": self._registry.names()})
+
+    async def _v1_model(self, call: Call, model: str) -> Answer:
+        if not self._registry.is_ready(model):
+            raise NotReady(f"Model with name {model} is not ready.")
+        return json_answer({"name": model, "ready": True})
+
+    # --- v2 ---
+
+    async def _server(self, call: Call) -> Answer:
+        return json_answer(server_metadata())
+
+    async def _live(self, call: Call) -> Answer:
+        live = self._registry.live()
+        return json_answer({"live": live}, 200 if live else 503)
+
+    async def _ready(self, call: Call) -> Answer:
+        ready = self._registry.ready()
+        return json_answer({"ready": ready}, 200 if ready else 503)
+
+    async def _model_ready(self, call: Call, model: str, version: str | None) -> Answer:
+        ready = self._registry.is_ready(model, version)
+        return json_answer({"name": model, "ready": ready}, 200 if ready else 503)
+
+    async def _model(self, call: Call, model: str, version: str | None) -> Answer:
+        found = self._registry.find(model, version)
+        versions = [v.version for v in self._registry.versions(model)]
+        return json_answer(model_metadata(found, versions))
+
+    async def _index(self, call: Call) -> Answer:
+        body = _object(call)
+        return json_answer(repository_index(self._registry, only_ready=bool(body.get("ready"))))
+
+    async def _load(self, call: Call, model: str) -> Answer:
+        _object(call)
+        await to_the_end(self._registry.load(model))
+        return json_answer({"name": model, "load": True})
+
+    async def _unload(self, call: Call, model: str) -> Answer:
+        _object(call)
+        await asyncio.shield(self._registry.unload(model))
+        return json_answer({"name": model, "unload": True})
+
+
+def _object(call: Call) -> dict[str, Any]:
+    """The body as a JSON object; an empty body is an empty one."""
+    try:
+        body = orjson.loads(call.body) if call.body.strip() else {}
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"Unrecognized request format: {error}") from None
+    if not isinstance(body, dict):
+        raise InvalidInput(f"the body must be a JSON object, got {type(body).__name__}")
+    return body
+
+
+def server_metadata() -> dict[str, Any]:
+    """The server metadata response (CONTRACT O4)."""
+    return {
+        "name": SERVER_NAME,
+        "version": kserve_torch.__version__,
+        "extensions": list(EXTENSIONS),
+    }
+
+
+def model_metadata(found: ModelVersion, versions: list[str]) -> dict[str, Any]:
+    """The model metadata response (CONTRACT O5, O12, O13)."""
+    return {
+        "name": found.name,
+        "versions": versions,
+        "platform": found.archive.platform if found.archive is not None else "",
+        "inputs": list(found.signature("inputs")),
+        "outputs": list(found.signature("outputs")),
+    }
+
+
+def repository_index(registry: Registry, only_ready: bool = False) -> list[dict[str, str]]:
+    """One entry per model version: name, version, state, reason (CONTRACT O80)."""
+    return [
+        {
+            "name": v.name,
+            "version": v.version,
+            "state": v.state.value,
+            "reason": "" if v.ready else v.reason,
+        }
+        for name in registry.names()
+        for v in registry.versions(name)
+        if v.ready or not only_ready
+    ]

@@ -1,0 +1,232 @@
+"""TorchServe's inference API: ``/ping``, ``/predictions`` and its older forms (CONTRACT N1-N25)."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import kserve_torch
+from kserve_torch.codec import native
+from kserve_torch.codec.envelope import Seal, open_envelope
+from kserve_torch.emissions import Emissions
+from kserve_torch.errors import InvalidInput, RouteNotFound, ServerError, ServingError
+from kserve_torch.http import openapi
+from kserve_torch.http.exchange import Answer, Call
+from kserve_torch.http.native_json import NO_ROUTE, native_error, native_json, with_native_headers
+from kserve_torch.http.serve import Serve, check_status, deadline, sendable
+from kserve_torch.http.streaming import answer_or_stream
+from kserve_torch.manager import find
+from kserve_torch.messages import NOTHING, Request, RowReply, Verb, fresh_id
+from kserve_torch.tokens import Access
+from kserve_torch.version import State
+from kserve_torch.worker import WorkerState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kserve_torch.registry import Registry
+    from kserve_torch.settings import Settings
+    from kserve_torch.tokens import Tokens
+
+Endpoint = Callable[..., Awaitable[Answer]]
+
+_MODEL = r"/(?P<model>[^/]*)"
+_TARGET = _MODEL + r"(?:/(?P<version>[^/]+)(?:/(?P<rest>.+))?)?"
+#: First segments of other protocols' paths: no model of such a name has a legacy path.
+_NOT_LEGACY = r"(?!/(?:v1|v2|models|metrics)/)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """Whom a call is for.
+
+    Attributes:
+        rest: what followed the version in the path (CONTRACT R4).
+        params: query parameters that become fields of the row (CONTRACT R1).
+    """
+
+    model: str
+    version: str | None
+    verb: Verb = Verb.PREDICT
+    rest: str = ""
+    params: Mapping[str, str] = NOTHING
+
+
+class Native:
+    """Answers inference as TorchServe does, on every socket.
+
+    Args:
+        registry: the models.
+        settings: ``service_envelope``, ``decode_input_request``.
+        tokens: the keys, if token authorisation is on.
+    """
+
+    def __init__(self, registry: Registry, settings: Settings, tokens: Tokens | None) -> None:
+        self._registry = registry
+        self._settings = settings
+        self._tokens = tokens
+        self._serve = Serve(registry, "native", native_error)
+        # The first path that matches decides; every method is good for every path (CONTRACT T-15).
+        self._routes: tuple[tuple[re.Pattern[str], Endpoint], ...] = (
+            (re.compile("/predictions" + _TARGET), self._predict),
+            (re.compile("/explanations" + _TARGET), self._explain),
+            (re.compile("/ping(?:/.*)?"), self._ping),
+            (re.compile("/invocations"), self._invocations),
+            (re.compile("/models" + _MODEL + "/invoke"), self._legacy),
+            (re.compile("/(?:predictions|explanations|invocations/.*)"), self._no_route),
+            (
+                re.compile(_NOT_LEGACY + _MODEL + "(?:/(?P<version>[^/]+))?/predict"),
+                self._legacy,
+            ),
+        )
+
+    async def route(self, call: Call) -> Answer | None:
+        """The answer, or None if the path is not one of these."""
+        request_id = fresh_id()
+        try:
+            answer = await self._dispatch(call, request_id)
+        except Exception as error:
+            answer = native_error(error, request_id)
+        return answer and with_native_headers(answer, request_id)
+
+    async def _dispatch(self, call: Call, request_id: str) -> Answer | None:
+        path = call.path.rstrip("/")
+        if path == "/api-description" or (not path and call.method == "OPTIONS"):
+            return self._describe_api(call)
+        for pattern, endpoint in self._routes:
+            match = pattern.fullmatch(path)
+            if match is not None:
+                if self._tokens is not None:
+                    self._tokens.check(Access.INFERENCE, call.headers.get("authorization"))
+                return await endpoint(call, request_id, **match.groupdict())
+        return None
+
+    # --- endpoints ---
+
+    async def _ping(self, call: Call, request_id: str) -> Answer:
+        healthy = not self._registry.draining and all(
+            _has_workers(self._registry, model) for model in self._registry.names()
+        )
+        if healthy:
+            return native_json({"status": "Healthy"})
+        return native_json({"status": "Unhealthy"}, 500)
+
+    async def _predict(
+        self, call: Call, request_id: str, model: str, version: str | None, rest: str | None
+    ) -> Answer:
+        return await self._infer(
+            call, request_id, _Target(model=model, version=version, rest=rest or "")
+        )
+
+    async def _explain(
+        self, call: Call, request_id: str, model: str, version: str | None, rest: str | None
+    ) -> Answer:
+        return await self._infer(
+            call,
+            request_id,
+            _Target(model=model, version=version, verb=Verb.EXPLAIN, rest=rest or ""),
+        )
+
+    async def _invocations(self, call: Call, request_id: str) -> Answer:
+        model = call.params().get("model_name") or self._only_startup_model()
+        return await self._legacy(call, request_id, model)
+
+    async def _legacy(
+        self, call: Call, request_id: str, model: str, version: str | None = None
+    ) -> Answer:
+        return await self._infer(
+            call, request_id, _Target(model=model, version=version, params=call.params())
+        )
+
+    async def _no_route(self, call: Call, request_id: str) -> Answer:
+        raise RouteNotFound(NO_ROUTE)
+
+    def _only_startup_model(self) -> str:
+        registry = self._registry
+        names = [name for name in registry.names() if registry.default(name).loaded_at_startup]
+        if len(names) != 1:
+            raise InvalidInput("Parameter model_name is required.")
+        return names[0]
+
+    # --- descriptions ---
+
+    def _describe_api(self, call: Call) -> Answer:
+        describe = openapi.management_api if call.management else openapi.inference_api
+        return native_json(describe(kserve_torch.__version__))
+
+    def _describe_model(self, target: _Target) -> Answer:
+        return native_json(openapi.model_inference_api(target.model, kserve_torch.__version__))
+
+    # --- inference ---
+
+    async def _infer(self, call: Call, request_id: str, target: _Target) -> Answer:
+        emissions = Emissions()
+        try:
+            find(self._registry, target.model, target.version)
+            if call.method == "OPTIONS":
+                return self._describe_model(target)
+            request, seal = self._read(call, request_id, target, emissions)
+        except ServingError as error:
+            return self._serve.refuse(target.model, error)
+        return await answer_or_stream(
+            lambda: self._serve(
+                target.model, lambda: request, lambda _, reply: self._answer(seal(request, reply))
+            ),
+            emissions,
+            self._answer,
+        )
+
+    def _read(
+        self, call: Call, request_id: str, target: _Target, emissions: Emissions
+    ) -> tuple[Request, Seal]:
+        decoded = native.decode(
+            call.body,
+            call.headers.get("content-type", ""),
+            target.params,
+            decode_input=self._settings.decode_input_request,
+        )
+        opened = open_envelope(self._settings.service_envelope, decoded.row)
+        request = Request(
+            id=request_id,
+            model=target.model,
+            version=target.version,
+            verb=target.verb,
+            rows=opened.rows,
+            headers=call.headers,
+            content_types=decoded.content_types,
+            url_path=target.rest,
+            element=opened.element,
+            deadline=deadline(call),
+            emit=emissions,
+        )
+        return request, opened.seal
+
+    def _answer(self, row: RowReply) -> Answer:
+        """One row's reply, with the status and headers that the handler set (CONTRACT R8, R9)."""
+        body, content_type = native.encode(row, save_tensor)
+        most = self._settings.max_response_size
+        if len(body) > most:
+            raise ServerError(f"the answer has {len(body)} bytes, max_response_size is {most}")
+        check_status(row)
+        headers = sendable({**row.headers, "content-type": content_type})
+        return Answer(status=row.status, body=body, content_type=content_type, headers=headers)
+
+
+def save_tensor(tensor: Any) -> bytes:
+    """A torch tensor in the format of ``torch.save``, which TorchServe answers with."""
+    import torch  # takes seconds, and is there already when a handler answered with a tensor
+
+    buffer = io.BytesIO()
+    torch.save(tensor, buffer)
+    return buffer.getvalue()
+
+
+def _has_workers(registry: Registry, model: str) -> bool:
+    """Whether the default version is loaded and has its workers (CONTRACT N1, T-46)."""
+    version = registry.default(model)
+    fewest, _ = version.scaled_to
+    ready = version.statistics().workers.get(WorkerState.READY, 0)
+    return version.state is State.READY and ready >= fewest

@@ -1,0 +1,52 @@
+"""JSON answers of TorchServe's own routes, and the one place where an error becomes one."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import orjson
+
+from kserve_torch.errors import Overloaded, ServingError
+from kserve_torch.http.exchange import Answer
+
+log = logging.getLogger(__name__)
+
+#: TorchServe's text for what is no route (CONTRACT N21).
+NO_ROUTE = "Requested resource is not found, please refer to API document."
+
+#: Sent with every answer (CONTRACT R9).
+_HEADERS = (
+    ("pragma", "no-cache"),
+    ("cache-control", "no-cache; no-store, must-revalidate, private"),
+    ("expires", "Thu, 01 Jan 1970 00:00:00 UTC"),
+)
+_LAYOUT = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+
+
+def native_json(value: Any, status: int = 200) -> Answer:
+    """``value`` as TorchServe prints JSON: two spaces, a newline at the end (CONTRACT N24)."""
+    return Answer(status=status, body=orjson.dumps(value, option=_LAYOUT))
+
+
+def native_error(error: BaseException, request_id: str = "") -> Answer:
+    """The answer of a native route to an error (INTERFACE, Errors)."""
+    if not isinstance(error, ServingError):
+        log.error("request %s: unexpected error", request_id, exc_info=error)
+        error = ServingError(f"Internal error: {type(error).__name__}")
+    answer = native_json(
+        {"code": error.native, "type": error.kind, "message": error.message}, error.native
+    )
+    if isinstance(error, Overloaded):
+        answer.headers = (("retry-after", str(error.retry_after)),)
+    return answer
+
+
+def with_native_headers(answer: Answer, request_id: str) -> Answer:
+    """``answer`` with the headers that every native answer has (CONTRACT R9).
+
+    TorchServe ends the connection after an error, and so does this.
+    """
+    closing = (("connection", "close"),) if answer.status >= 400 else ()
+    answer.headers = [*answer.headers, ("x-request-id", request_id), *_HEADERS, *closing]
+    return answer

@@ -1,0 +1,156 @@
+"""What every data-plane endpoint does with a Request: submit it, time it, report it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from kserve_torch.errors import HandlerError, InvalidInput, PredictionError
+from kserve_torch.events import Responded
+from kserve_torch.http.exchange import Answer, Call
+from kserve_torch.messages import Reply, Request, RowReply, Timing, fresh_id
+
+if TYPE_CHECKING:
+    from kserve_torch.registry import Registry
+
+#: Milliseconds that the client waits, from the arrival of the request on.
+TIMEOUT_HEADER = "x-request-timeout-ms"
+#: Response headers that are the server's to set.
+OURS = frozenset({"content-type", "content-length", "transfer-encoding", "connection"})
+
+#: RFC 9110 5.1 and 5.5; beyond ASCII, what Latin-1 can write. Anything else could smuggle in more.
+_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
+_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
+
+
+def request_id(call: Call) -> str:
+    """The client's ``x-request-id``, or a fresh one."""
+    return call.headers.get("x-request-id") or fresh_id()
+
+
+def deadline(call: Call) -> float | None:
+    """``time.monotonic()`` after which the client has gone, from its time-out header.
+
+    Raises:
+        InvalidInput: the header is no positive number.
+    """
+    text = call.headers.get(TIMEOUT_HEADER)
+    if text is None:
+        return None
+    try:
+        milliseconds = float(text)
+    except ValueError:
+        milliseconds = 0.0
+    if not 0 < milliseconds < float("inf"):
+        raise InvalidInput(f"{TIMEOUT_HEADER}: {text!r} is not a positive number of milliseconds")
+    return time.monotonic() + milliseconds / 1000
+
+
+def check_rows(reply: Reply) -> None:
+    """Fail the call if the handler gave one of its rows an error status (CONTRACT R8).
+
+    Raises:
+        PredictionError: with the first such status, and the row's result as its text.
+        HandlerError: it is no status.
+    """
+    for row in reply.rows:
+        check_status(row)
+        if row.status >= 400:
+            text = row.result if isinstance(row.result, str) else row.phrase
+            raise PredictionError(text or f"the handler answered status {row.status}", row.status)
+
+
+def check_status(row: RowReply) -> None:
+    """Refuse a status that cannot be sent as a final answer's (RFC 9110 15).
+
+    Raises:
+        HandlerError: as said.
+    """
+    if not 200 <= row.status <= 599:
+        raise HandlerError(f"the handler set status {row.status}, it must be from 200 to 599")
+
+
+def row_headers(reply: Reply) -> list[tuple[str, str]]:
+    """Response headers that the handler set, for any of the rows; none of the request's (T-22).
+
+    Raises:
+        HandlerError: one of them cannot be sent.
+    """
+    merged: dict[str, str] = {}
+    for row in reply.rows:
+        if row.headers:
+            merged.update(row.headers)
+    return sendable(merged)
+
+
+def sendable(headers: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Headers that a handler set, as they may go out; those that are the server's are left out.
+
+    Raises:
+        HandlerError: a name or value has characters that no header may have.
+    """
+    pairs = [(name, str(value).strip()) for name, value in headers.items()]
+    for name, value in pairs:
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise HandlerError(f"the handler set header {name!r}: not a name and value that can be")
+    return [(name, value) for name, value in pairs if name.lower() not in OURS]
+
+
+class Serve:
+    """Submits a request and turns the outcome into an answer.
+
+    Args:
+        registry: the models.
+        protocol: the name of the protocol in metrics and the access log.
+        failed: turns an error into the protocol's answer.
+    """
+
+    def __init__(
+        self, registry: Registry, protocol: str, failed: Callable[[BaseException, str], Answer]
+    ) -> None:
+        self._registry = registry
+        self._protocol = protocol
+        self._failed = failed
+
+    async def __call__(
+        self,
+        model: str,
+        read: Callable[[], Request],
+        write: Callable[[Request, Reply], Answer],
+    ) -> Answer:
+        """``read`` the request, have it served, ``write`` the reply; never raises."""
+        began = time.perf_counter()
+        request: Request | None = None
+        reply: Reply | None = None
+        try:
+            request = read()
+            reply = await self._registry.submit(request)
+            answer = write(request, reply)
+        except Exception as error:
+            answer = self._failed(error, request.id if request is not None else "-")
+        self._report(model, request, reply, answer.status, time.perf_counter() - began)
+        return answer
+
+    def refuse(self, model: str, error: Exception) -> Answer:
+        """The answer to a request that could not even be read."""
+        answer = self._failed(error, "-")
+        self._report(model, None, None, answer.status, 0.0)
+        return answer
+
+    def _report(
+        self, model: str, request: Request | None, reply: Reply | None, status: int, seconds: float
+    ) -> None:
+        self._registry.emit(
+            Responded(
+                self._protocol,
+                model,
+                reply.version if reply is not None else "",
+                status,
+                seconds,
+                request.id if request is not None else "",
+                len(request.rows) if request is not None else 0,
+                reply.timing if reply is not None else Timing(),
+            )
+        )

@@ -1,0 +1,76 @@
+"""A handler's intermediate results as chunks of a response body (CONTRACT R10).
+
+Whether a handler streams shows only when it does: until its first intermediate result, or else its
+answer, nothing has been sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kserve_torch.emissions import Emissions
+from kserve_torch.errors import HandlerError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from kserve_torch.http.exchange import Answer
+    from kserve_torch.messages import RowReply
+
+
+async def answer_or_stream(
+    answering: Callable[[], Awaitable[Answer]],
+    emissions: Emissions,
+    write: Callable[[RowReply], Answer],
+) -> Answer:
+    """The answer, or a streamed one if the handler emits something before it.
+
+    Args:
+        answering: waits for the handler and gives the whole answer, or its last part.
+        emissions: where the handler's intermediate results go.
+        write: makes the answer whose body is one intermediate result; the first one's status and
+            headers become those of the streamed answer.
+    """
+    task = asyncio.create_task(_ending(answering, emissions))
+    try:
+        first = await emissions.next()
+        if first is None:
+            return await task
+        answer = write(first)
+    except BaseException:
+        task.cancel()
+        raise
+    return replace(answer, body=_chunks(answer, task, emissions, write))
+
+
+async def _ending(answering: Callable[[], Awaitable[Answer]], emissions: Emissions) -> Answer:
+    try:
+        return await answering()
+    finally:
+        emissions.end()
+
+
+async def _chunks(
+    first: Answer,
+    task: asyncio.Future[Answer],
+    emissions: Emissions,
+    write: Callable[[RowReply], Answer],
+) -> AsyncGenerator[bytes]:
+    try:
+        yield _body(first)
+        while (row := await emissions.next()) is not None:
+            yield _body(write(row))
+        last = await task
+        if last.status >= 400:
+            # The status is out already: a body without its end is how HTTP says that it went wrong.
+            raise HandlerError(f"the handler failed with status {last.status} in mid-stream")
+        yield _body(last)
+    finally:
+        task.cancel()
+
+
+def _body(answer: Answer) -> bytes:
+    assert isinstance(answer.body, bytes)
+    return answer.body

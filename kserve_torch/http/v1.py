@@ -1,0 +1,102 @@
+"""The data plane of KServe's v1 protocol: ``:predict``, ``:explain`` (CONTRACT K4, K5, K10-K20)."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from kserve_torch.codec import cloudevents, v1
+from kserve_torch.codec.cloudevents import Event
+from kserve_torch.codec.v1 import V1Request
+from kserve_torch.codec.v2 import V2Request
+from kserve_torch.errors import MethodNotAllowed, ServingError
+from kserve_torch.http.errors import kserve_answer
+from kserve_torch.http.exchange import JSON, Answer, Call
+from kserve_torch.http.serve import Serve, check_rows, deadline, request_id, row_headers
+from kserve_torch.http.v2 import V2
+from kserve_torch.messages import Reply, Request, Verb, fresh_id
+
+if TYPE_CHECKING:
+    from kserve_torch.registry import Registry
+
+_PATH = re.compile(r"/v1/models/(?P<model>[^/:]+):(?P<verb>predict|explain)/?")
+
+
+class V1:
+    """``POST /v1/models/{m}:predict`` and ``:explain``.
+
+    A body with v2 ``inputs`` in place of ``instances`` is read and answered as v2: the documents
+    that users come from do that.
+
+    Args:
+        registry: the models.
+        v2: answers v2 bodies.
+    """
+
+    def __init__(self, registry: Registry, v2: V2) -> None:
+        self._registry = registry
+        self._serve = Serve(registry, "v1", kserve_answer)
+        self._v2 = v2
+
+    async def route(self, call: Call) -> Answer | None:
+        """The answer, or None if the path is not one of these."""
+        match = _PATH.fullmatch(call.path)
+        if match is None:
+            return None
+        if call.method != "POST":
+            return kserve_answer(MethodNotAllowed(f"{call.method} is not allowed on {call.path}"))
+        model, verb = match.group("model"), Verb(match.group("verb"))
+        try:
+            self._registry.find(model)
+            decoded = v1.decode(call.body, call.headers.get("content-type", ""))
+        except ServingError as error:
+            return self._serve.refuse(model, error)
+        if isinstance(decoded, V2Request):
+            return await self._v2.answer(call, model, None, verb, decoded)
+        event = decoded.event
+        if event is None and "ce-specversion" in call.headers:
+            event = cloudevents.from_headers(call.headers)
+        return await self._serve(
+            model,
+            lambda: _request(call, model, verb, decoded),
+            lambda request, reply: _answer(request, reply, event),
+        )
+
+
+def _request(call: Call, model: str, verb: Verb, decoded: V1Request) -> Request:
+    return Request(
+        id=request_id(call),
+        model=model,
+        verb=verb,
+        rows=decoded.instances,
+        headers=call.headers,
+        content_types=decoded.content_types,
+        parameters=decoded.parameters,
+        element=v1.ELEMENT,
+        deadline=deadline(call),
+    )
+
+
+def _answer(request: Request, reply: Reply, event: Event | None) -> Answer:
+    check_rows(reply)
+    body = v1.encode(reply.results, request.verb)
+    headers = row_headers(reply)
+    if event is None:
+        return Answer(body=body, content_type=JSON, headers=headers)
+    attributes = cloudevents.response_attributes(
+        event,
+        request.model,
+        id=fresh_id(),
+        time=datetime.now(UTC).isoformat(),
+        type=os.environ.get("CE_TYPE"),
+        source=os.environ.get("CE_SOURCE"),
+        merge=os.environ.get("CE_MERGE", "").lower() == "true",
+    )
+    if event.structured:
+        structured = cloudevents.to_structured(attributes, body)
+        return Answer(body=structured, content_type=cloudevents.MEDIA_TYPE, headers=headers)
+    return Answer(
+        body=body, content_type=JSON, headers=[*headers, *cloudevents.to_headers(attributes)]
+    )

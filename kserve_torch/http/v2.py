@@ -1,0 +1,125 @@
+"""The data plane of the open inference protocol: ``infer`` and ``explain`` (CONTRACT 1.2, 1.3)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kserve_torch.codec import v2
+from kserve_torch.codec.results import join_batch, result_to_tensors
+from kserve_torch.codec.rows import split_batch
+from kserve_torch.codec.v2 import V2Request
+from kserve_torch.errors import MethodNotAllowed
+from kserve_torch.http.errors import kserve_answer
+from kserve_torch.http.exchange import JSON, Answer, Call
+from kserve_torch.http.serve import Serve, check_rows, deadline, row_headers
+from kserve_torch.messages import Reply, Request, Tensor, Verb, fresh_id
+
+if TYPE_CHECKING:
+    from kserve_torch.registry import Registry
+    from kserve_torch.version import ModelVersion
+
+HEADER_LENGTH = "inference-header-content-length"
+_PATH = re.compile(
+    r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/(?P<verb>infer|explain)/?"
+)
+_VERBS = {"infer": Verb.PREDICT, "explain": Verb.EXPLAIN}
+
+
+class V2:
+    """``POST /v2/models/{m}[/versions/{v}]/infer`` and ``.../explain``.
+
+    Handlers read the request's ``parameters`` as they read headers, by
+    ``context.get_request_header``, so that one handler serves all protocols; what they set with
+    ``context.set_response_header`` goes out as a header and in the response's ``parameters``.
+
+    Args:
+        registry: the models.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._serve = Serve(registry, "v2", kserve_answer)
+
+    async def route(self, call: Call) -> Answer | None:
+        """The answer, or None if the path is not one of these."""
+        match = _PATH.fullmatch(call.path)
+        if match is None:
+            return None
+        if call.method != "POST":
+            return kserve_answer(MethodNotAllowed(f"{call.method} is not allowed on {call.path}"))
+        model, version, verb = match.groups()
+        return await self.answer(call, model, version, _VERBS[verb])
+
+    async def answer(
+        self,
+        call: Call,
+        model: str,
+        version: str | None,
+        verb: Verb,
+        decoded: V2Request | None = None,
+    ) -> Answer:
+        """Serve a v2 request; ``decoded`` if its body has been read already."""
+        exchange = Exchange(call, verb)
+
+        def read() -> Request:
+            found = self._registry.find(model, version)
+            if decoded is not None:
+                return exchange.request(found, decoded)
+            return exchange.request(found, v2.decode(call.body, call.headers.get(HEADER_LENGTH)))
+
+        return await self._serve(model, read, exchange.answer)
+
+
+class Exchange:
+    """One v2 request and its answer, which needs to know what was asked for.
+
+    Args:
+        call: the HTTP request.
+        verb: predict or explain.
+    """
+
+    def __init__(self, call: Call, verb: Verb) -> None:
+        self._call = call
+        self._verb = verb
+
+    def request(self, found: ModelVersion, decoded: V2Request) -> Request:
+        """The rows of the inputs: one per tensor, or per element of dimension 0 (CONTRACT D2)."""
+        self._found = found
+        self._decoded = decoded
+        batch = found.limits.v2_rows == "batch"
+        return Request(
+            id=decoded.id or self._call.headers.get("x-request-id") or fresh_id(),
+            model=found.name,
+            version=found.version,
+            verb=self._verb,
+            rows=split_batch(decoded.inputs) if batch else decoded.inputs,
+            headers=self._call.headers,
+            parameters=decoded.parameters,
+            element="inputs[0] row {}" if batch else "inputs[{}]",
+            deadline=deadline(self._call),
+        )
+
+    def outputs(self, reply: Reply) -> list[Tensor]:
+        """The output tensors of a reply."""
+        limits = self._found.limits
+        names = [tensor.name for tensor in self._decoded.inputs]
+        join = join_batch if limits.v2_rows == "batch" else result_to_tensors
+        return join(reply.results, names, limits.v2_flatten)
+
+    def answer(self, request: Request, reply: Reply) -> Answer:
+        """The response, in JSON or with binary data behind it."""
+        check_rows(reply)
+        headers = row_headers(reply)
+        body, json_length = v2.encode(
+            reply.model,
+            reply.version,
+            request.id,
+            self.outputs(reply),
+            self._decoded,
+            dict(headers),
+        )
+        if json_length is None:
+            return Answer(body=body, content_type=JSON, headers=headers)
+        headers.append((HEADER_LENGTH, str(json_length)))
+        return Answer(body=body, content_type="application/octet-stream", headers=headers)

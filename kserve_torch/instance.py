@@ -1,0 +1,309 @@
+"""One handler instance: the border between our words, Requests and Replies, and the handler's.
+
+::
+
+    [Request, ...] -> rows of all -> handle(data, context) -> one result per row -> [Reply, ...]
+
+A fault is given to the one request that it belongs to, as far as the handler says which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import re
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from kserve_torch import devices, torchstate
+from kserve_torch.archive import Archive
+from kserve_torch.codec.rows import to_row
+from kserve_torch.codec.signature import Signature, seen
+from kserve_torch.context import Context
+from kserve_torch.entry import Entry, load_entry
+from kserve_torch.errors import (
+    BadRow,
+    ClientError,
+    HandlerError,
+    InvalidInput,
+    LoadFailed,
+    OutOfMemory,
+    ServingError,
+)
+from kserve_torch.events import Measured
+from kserve_torch.loader import Namespace
+from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Verb
+from kserve_torch.packages import packages_of
+from kserve_torch.reasons import handler_failure, load_failure
+from kserve_torch.torchstate import DefaultDtype
+from kserve_torch.ts import __version__ as TORCHSERVE_VERSION
+from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
+from kserve_torch.tying import tie
+from kserve_torch.warmup import sample_request, splits_batches
+
+#: A reason that begins with the field of the row that it is about.
+_FIELD = re.compile(r"\w+: ")
+
+
+class RequestFault(Exception):
+    """One request of a batch is at fault; the others can be run again without it.
+
+    Attributes:
+        index: which of the requests that `Instance.run` was given.
+        error: what to answer it with.
+    """
+
+    def __init__(self, index: int, error: ClientError) -> None:
+        super().__init__(error.message)
+        self.index = index
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """Process-wide settings that loading depends on.
+
+    Attributes:
+        workdir: packages are installed below it.
+        install_packages: TorchServe's ``install_py_dep_per_model``.
+        limit_max_image_pixels: TorchServe's setting of that name, for handlers to read.
+    """
+
+    workdir: Path = Path(tempfile.gettempdir(), "kserve_torch")
+    install_packages: bool = False
+    limit_max_image_pixels: bool = True
+
+
+class Instance:
+    """One loaded handler with its own modules and Context, used by one thread at a time.
+
+    Attributes:
+        context: what the handler is given.
+        device: where the model is, as torch writes it.
+        signature: the tensors that went in and came out at warm-up; empty if there was none.
+    """
+
+    def __init__(
+        self, archive: Archive, namespace: Namespace, context: Context, version: str
+    ) -> None:
+        self.context = context
+        self.device = "cpu"
+        self.signature: Signature = NOTHING
+        self._archive = archive
+        self._namespace = namespace
+        self._version = version
+        self._dtype = DefaultDtype()
+        self._stream = devices.stream_on(context.system_properties["gpu_id"])
+        self._runner = asyncio.Runner()
+        self._entry: Entry
+        context.import_module = namespace.import_module
+        context.unpickler = namespace.pickle_module
+
+    @classmethod
+    def load(
+        cls,
+        archive: Archive,
+        *,
+        name: str,
+        version: str,
+        gpu_id: int | None = None,
+        batch_size: int = 1,
+        measure: Callable[[Measured], None],
+        options: LoadOptions = LoadOptions(),
+        first: Instance | None = None,
+    ) -> Instance:
+        """Import and initialise the archive's handler.
+
+        On a worker's thread (any but the main one) the model's folder becomes that thread's working
+        directory (CONTRACT T-36).
+
+        Args:
+            archive: stays open as long as the instance lives.
+            name: the registered name.
+            version: the registered version, for Replies.
+            gpu_id: index of the accelerator; None for the CPU.
+            batch_size: most requests per call, for the handler to read.
+            measure: takes the handler's own metrics, on the calling thread.
+            options: see `LoadOptions`.
+            first: another instance of the same archive, whose weights this one shares.
+
+        Raises:
+            LoadFailed: with the one clear reason.
+            OutOfMemory: the weights do not fit.
+        """
+        _refuse_many_processes(archive)
+        instance = None
+        try:
+            context = _context(archive, name, gpu_id, batch_size, measure, options)
+            instance = cls(archive, _namespace(archive, name, options), context, version)
+            instance._initialize(first)
+        except BaseException as error:
+            if instance is not None:
+                instance.close()
+            failure = load_failure(error, archive.root, archive.manifest)
+            raise failure from (error.__cause__ if failure is error else error)
+        return instance
+
+    def _initialize(self, first: Instance | None) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self._namespace.enter_thread()
+            torchstate.enter_thread()
+        with self._namespace.loading(), self._dtype.chosen():
+            self._entry = load_entry(self._namespace, self._archive.manifest.handler)
+            self._finish(self._entry.initialize(self.context))
+        if first is not None:
+            tie(self._entry.service, first._entry.service)
+        gpu_id = self.context.system_properties["gpu_id"]
+        default = "cpu" if gpu_id is None else f"cuda:{gpu_id}"
+        self.device = str(getattr(self._entry.service, "device", None) or default)
+
+    def warm_up(self) -> None:
+        """Run the archive's sample, if it brings one, and learn the signature from it.
+
+        Raises:
+            LoadFailed: the handler cannot answer it.
+            OutOfMemory: as said.
+        """
+        sample = sample_request(self._archive, self.context.model_name)
+        if sample is None:
+            return
+        batch = splits_batches(self._archive)
+        try:
+            (reply,) = self.run([sample])
+            self.signature = seen(sample.rows, reply.results, batch=batch)
+        except OutOfMemory:
+            raise
+        except (ServingError, RequestFault) as error:
+            raise LoadFailed(f"warm-up sample: {error}") from error
+
+    def run(self, requests: Sequence[Request]) -> list[Reply]:
+        """Answer ``requests``, all of one verb, with one call of the handler.
+
+        Raises:
+            RequestFault: one request holds a row that the handler cannot read.
+            OutOfMemory: the batch does not fit.
+            HandlerError: the handler raised (its exception is the cause), or its answer is not one
+                result per row (CONTRACT R6, T-03).
+        """
+        arrays = getattr(self._entry.service, "accepts_arrays", False)
+        rows = [_handler_rows(request, arrays) for request in requests]
+        data = [row for of_request in rows for row in of_request]
+        # Handlers take an empty list for the call that initialises (CONTRACT T-25).
+        replies = iter(self._call(data, requests, [len(part) for part in rows]) if data else ())
+        return [
+            Reply(
+                model=self.context.model_name,
+                version=self._version,
+                rows=list(islice(replies, len(of_request))),
+            )
+            for of_request in rows
+        ]
+
+    def _call(
+        self, data: list[Any], requests: Sequence[Request], counts: list[int]
+    ) -> list[RowReply]:
+        self.context.begin(
+            [r for r, count in zip(requests, counts, strict=True) for _ in range(count)]
+        )
+        try:
+            with self._namespace.activate(), self._dtype, self._stream:
+                results = self._finish(self._entry.handle(data, self.context))
+            return self.context.row_replies(_checked(results, len(data)))
+        except BadRow as error:
+            raise _fault(error, requests, counts) from error
+        except ServingError:
+            raise
+        except BaseException as error:
+            failure = handler_failure(error)
+            if isinstance(failure, OutOfMemory):
+                devices.free_cache()
+            raise failure from error
+
+    def _finish(self, result: Any) -> Any:
+        """The result itself, or what it comes to if the handler is asynchronous (CONTRACT H4)."""
+        return self._runner.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+    def use_threads(self, count: int) -> None:
+        """Let torch's operators use ``count`` threads when they are called from this thread."""
+        torchstate.use_threads(count)
+
+    def close(self) -> None:
+        """Forget the handler and its modules."""
+        self._runner.close()
+        self._namespace.close()
+
+
+def _handler_rows(request: Request, arrays: bool) -> list[Row]:
+    """The elements of ``data`` for one request; a description has one empty row (CONTRACT E4)."""
+    if request.verb is Verb.DESCRIBE:
+        return [{}]
+    return [to_row(row, arrays) for row in request.rows]
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def _checked(results: Any, rows: int) -> list[Any]:
+    if not isinstance(results, list):
+        kind = type(results).__name__
+        raise HandlerError(f"the handler answered a {kind}, a list of {rows} results is wanted")
+    if len(results) != rows:
+        raise HandlerError(f"the handler answered {len(results)} results for {rows} rows")
+    return results
+
+
+def _fault(error: BadRow, requests: Sequence[Request], counts: list[int]) -> Exception:
+    """The owner of a bad row, and the row by the name that its protocol has for it."""
+    for index, end in enumerate(accumulate(counts)):
+        if 0 <= error.index < end:
+            element = requests[index].element.format(error.index - (end - counts[index]))
+            joint = "." if _FIELD.match(error.reason) else ": "
+            return RequestFault(index, InvalidInput(f"{element}{joint}{error.reason}"))
+    return HandlerError(f"the handler refused row {error.index} of {sum(counts)}: {error.reason}")
+
+
+def _namespace(archive: Archive, name: str, options: LoadOptions) -> Namespace:
+    handler = PurePosixPath(archive.manifest.handler.partition(":")[0])
+    path = [archive.root / handler.parent, archive.root]
+    packages = packages_of(archive, name, options.workdir) if options.install_packages else None
+    return Namespace(archive.root, path, packages)
+
+
+def _context(
+    archive: Archive,
+    name: str,
+    gpu_id: int | None,
+    batch_size: int,
+    measure: Callable[[Measured], None],
+    options: LoadOptions,
+) -> Context:
+    return Context(
+        name,
+        str(archive.root),
+        # Handlers write into both dicts (CONTRACT Y3).
+        copy.deepcopy(dict(archive.manifest.raw)),
+        batch_size,
+        gpu_id,
+        TORCHSERVE_VERSION,
+        limit_max_image_pixels=options.limit_max_image_pixels,
+        metrics=MetricsCacheYamlImpl(model_name=name, measure=measure),
+        model_yaml_config=copy.deepcopy(dict(archive.yaml)),
+    )
+
+
+def _refuse_many_processes(archive: Archive) -> None:
+    """Models that are spread over processes are no use in one (CONTRACT Y5)."""
+    processes = archive.config.get("torchrun", {}).get("nproc-per-node", 1)
+    level = archive.config.get("parallelLevel", 0)
+    if processes not in (0, 1) or level > 1:
+        raise LoadFailed(
+            "model-config.yaml: parallelLevel or torchrun.nproc-per-node above 1 needs several "
+            "processes; this server runs a model in one"
+        )

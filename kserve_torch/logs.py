@@ -1,0 +1,199 @@
+"""Logging: one set-up for the process, text or JSON lines, and the access line of each request.
+
+Payloads are never logged; what a client can choose (ids, names) is kept on one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import logging.config
+import re
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import yaml
+
+from kserve_torch.errors import SettingError
+from kserve_torch.events import Event, Responded
+from kserve_torch.settings import Settings
+
+logger = logging.getLogger("kserve_torch")
+access = logging.getLogger("kserve_torch.access")
+
+#: Would say again what the access line says, or much about little.
+_QUIET = (
+    "uvicorn",
+    "uvicorn.access",
+    "uvicorn.error",
+    "kserve.trace",
+    "httpx",
+    "httpcore",
+    "PIL",
+    "matplotlib",
+)
+_LONGEST = 200
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+#: Seconds that access lines are kept, to be written together.
+FLUSH_SECONDS = 0.1
+
+
+def configure(settings: Settings) -> None:
+    """Sets logging up for the whole process and logs what the settings have to say.
+
+    Raises:
+        SettingError: ``log_config_file`` cannot be used.
+    """
+    if settings.log_config_file is not None:
+        _from_file(settings)
+    elif settings.configure_logging:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(JsonFormatter() if settings.log_json else TextFormatter())
+        logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
+        for name in _QUIET:
+            logging.getLogger(name).setLevel(logging.WARNING)
+        if settings.metrics_mode != "log":
+            logging.getLogger("ts.metrics").setLevel(logging.WARNING)
+        logging.captureWarnings(True)
+    _announce(settings)
+
+
+def _from_file(settings: Settings) -> None:
+    path = settings.log_config_file
+    try:
+        with open(str(path), encoding="utf-8") as file:
+            logging.config.dictConfig(yaml.safe_load(file))
+    except (OSError, yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
+        raise SettingError(f"log_config_file: {path}: {error}") from error
+
+
+def _announce(settings: Settings) -> None:
+    if settings.ignored:
+        logger.info("settings without an effect here: %s", ", ".join(settings.ignored))
+    if settings.unknown:
+        logger.warning("unknown settings: %s", ", ".join(settings.unknown))
+    for notice in settings.notices:
+        logger.warning("%s", notice)
+
+
+class AccessLog:
+    """Observer that logs a line for every answer, if ``access_log`` is on.
+
+    A line through `logging` takes longer than all else that the server does for a small request. So
+    the lines of `FLUSH_SECONDS` are written together, in the form that `logging` would give them;
+    only where users configure logging themselves, it gets each line on its own.
+
+    Args:
+        settings: ``access_log``, ``log_json`` and who configures logging.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._on = settings.access_log
+        self._direct = settings.configure_logging and settings.log_config_file is None
+        self._form = _json_line if settings.log_json else _text_line
+        self._kept: list[tuple[float, Responded]] = []
+
+    def __call__(self, event: Event) -> None:
+        """Logs `Responded`; the other events are not for this log. On the event loop."""
+        if not (self._on and isinstance(event, Responded) and access.isEnabledFor(logging.INFO)):
+            return
+        if not self._direct:
+            fields = access_fields(event)
+            access.info("%s", _words(fields), extra={"fields": fields})
+            return
+        if not self._kept:
+            asyncio.get_running_loop().call_later(FLUSH_SECONDS, self.flush)
+        self._kept.append((time.time(), event))
+
+    def flush(self) -> None:
+        """Writes what is kept."""
+        kept, self._kept = self._kept, []
+        lines = [self._form(_moment(when), access_fields(event)) for when, event in kept]
+        sys.stderr.write("".join(lines))
+        sys.stderr.flush()
+
+
+def _words(fields: Mapping[str, Any]) -> str:
+    return " ".join([f"{name}={value}" for name, value in fields.items()])
+
+
+def _text_line(moment: str, fields: Mapping[str, Any]) -> str:
+    return f"{moment} INFO {access.name}: {_words(fields)}\n"
+
+
+def _json_line(moment: str, fields: Mapping[str, Any]) -> str:
+    return json.dumps({"time": moment, "level": "INFO", "logger": access.name, **fields}) + "\n"
+
+
+def access_fields(event: Responded) -> dict[str, Any]:
+    """What the access line says, in its order; times are in milliseconds."""
+    return {
+        "protocol": event.protocol,
+        "model": one_line(event.model) or "-",
+        "version": one_line(event.version) or "-",
+        "status": event.status,
+        "ms": _milliseconds(event.seconds),
+        "rows": event.rows,
+        "batch": event.timing.batch_rows,
+        "queue_ms": _milliseconds(event.timing.queued),
+        "handler_ms": _milliseconds(event.timing.handler),
+        "id": one_line(event.request_id) or "-",
+    }
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+def one_line(text: str) -> str:
+    """``text`` shortened, and with escapes for whatever would break or fake a log line."""
+    text = text[:_LONGEST]
+    return text if text.isprintable() and " " not in text else repr(text)
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-01-31T12:00:00.000Z INFO kserve_torch.server: text``, then a traceback if any."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line; in ours, what a client sent can neither break it nor fake another one."""
+        if record.name.startswith("kserve_torch"):
+            record.message = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.message)
+        return super().formatMessage(record)
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """The record's own time, as `timestamp` writes it."""
+        return timestamp(record)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, then what the record adds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as JSON; values that JSON does not know become text."""
+        line: dict[str, Any] = {
+            "time": timestamp(record),
+            "level": record.levelname,
+            "logger": record.name,
+        }
+        fields = getattr(record, "fields", None)
+        line |= fields if fields is not None else {"message": record.getMessage()}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def timestamp(record: logging.LogRecord) -> str:
+    """When the record was made, in UTC, to the millisecond."""
+    return _moment(record.created)
+
+
+def _moment(seconds: float) -> str:
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

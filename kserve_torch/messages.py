@@ -1,0 +1,165 @@
+"""The values that travel: a Request on its way in, a Reply on its way out.
+
+Nothing here knows a protocol, a queue or a handler; every floor above speaks in these words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+#: One element of the ``data`` list that a handler sees. Native bodies make dicts of ``bytearray``,
+#: ``str`` or parsed JSON (CONTRACT R1, R2); v1 instances are as in the JSON, so of any type.
+Row = Any
+
+#: Most rows of one call. Each costs some 500 bytes of objects beside its data, and a body of a few
+#: megabytes can hold millions of empty ones.
+MAX_ROWS = 100_000
+
+#: Called from a worker's thread with each intermediate result of a streaming handler. It is true
+#: once there was one: part of the answer is out, and the request must not be run a second time.
+Emit = Callable[["RowReply"], None]
+
+
+class _Nothing(dict[str, Any]):
+    """An empty mapping that stays empty, and so may be a default of dataclasses."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]  # dicts have none
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("this mapping stays empty")
+
+    __setitem__ = setdefault = update = _refuse
+
+
+NOTHING: Mapping[str, Any] = _Nothing()
+
+
+#: Of our own, because handlers may seed the one that the random module shares.
+_ids = Random()
+
+
+def fresh_id() -> str:
+    """A request id in the form of a version 4 UUID; unique, not secret."""
+    return str(UUID(int=_ids.getrandbits(128), version=4))
+
+
+class Verb(StrEnum):
+    """What is asked of the handler."""
+
+    PREDICT = "predict"
+    EXPLAIN = "explain"
+    DESCRIBE = "describe"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """A named array of the open inference protocol (CONTRACT O20, O27).
+
+    Attributes:
+        name: the tensor's name, unique within its request or reply.
+        datatype: a protocol name: ``FP32``, ``INT64``, ``BYTES``, ... ``BF16`` arrays are held as
+            ``uint16`` bit patterns, ``BYTES`` as an object array of ``bytes`` or ``str``.
+        array: the elements, in their real shape.
+        parameters: the tensor's own parameters, without those of the binary extension.
+    """
+
+    name: str
+    datatype: str
+    array: np.ndarray[Any, Any]
+    parameters: Mapping[str, Any] = NOTHING
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The real shape: ``array.shape``."""
+        shape: tuple[int, ...] = self.array.shape
+        return shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The rows of one call, never split and answered as a whole.
+
+    Attributes:
+        id: the client's id or a fresh one; a handler reads it with ``context.get_request_id``.
+        model: the registered name.
+        version: the version asked for, or None for the default.
+        verb: predict, explain or describe.
+        rows: what becomes the handler's ``data`` list. A `Tensor` becomes the row dict of CONTRACT
+            V3 on the worker's thread, with an array or nested lists as the handler prefers.
+        headers: request headers, any case; the handler's view of them ignores case (CONTRACT R4).
+        content_types: per row field, its content type, where the transport knows one (CONTRACT R4).
+        parameters: request parameters of the protocol.
+        url_path: what followed ``/predictions/{m}/{v}/`` (CONTRACT R4).
+        element: how this protocol names row ``i``, as a format: ``instances[{}]``.
+        deadline: ``time.monotonic()`` after which nobody waits for the answer, or None.
+        emit: takes intermediate results of a streaming handler, or None if nobody listens.
+    """
+
+    id: str
+    model: str
+    rows: Sequence[Row]
+    version: str | None = None
+    verb: Verb = Verb.PREDICT
+    headers: Mapping[str, str] = NOTHING
+    content_types: Mapping[str, str] = NOTHING
+    parameters: Mapping[str, Any] = NOTHING
+    url_path: str = ""
+    element: str = "row {}"
+    deadline: float | None = None
+    emit: Emit | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowReply:
+    """One row's result, with what the handler said about its response (CONTRACT R8, R9).
+
+    Attributes:
+        result: what the handler returned for the row: bytes, str, tensor, array or JSON value.
+        status: HTTP status that the handler set for the row.
+        phrase: its reason phrase.
+        content_type: set by the handler, or None.
+        headers: set by the handler.
+    """
+
+    result: Any
+    status: int = 200
+    phrase: str = ""
+    content_type: str | None = None
+    headers: Mapping[str, str] = NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Where a request's time went, in seconds, and the size of the batch that it went with."""
+
+    queued: float = 0.0
+    handler: float = 0.0
+    batch_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The answer to one Request: one `RowReply` per row, in order.
+
+    Attributes:
+        model: the registered name, as it goes into the answer.
+        version: the version that answered.
+        rows: one per row of the Request.
+    """
+
+    model: str
+    version: str
+    rows: Sequence[RowReply]
+    timing: Timing = field(default_factory=Timing)
+
+    @property
+    def results(self) -> list[Any]:
+        """The bare results, one per row."""
+        return [row.result for row in self.rows]

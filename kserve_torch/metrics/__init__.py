@@ -1,0 +1,155 @@
+"""What ``/metrics`` shows: an observer that counts events, and the text of all families.
+
+``torchserve`` has TorchServe's names, ``serving`` and ``engine`` this server's own, ``host`` the
+machine, ``custom`` what handlers report and ``sdk`` KServe's histograms.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Collection, Iterable
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import parse_qsl
+
+from prometheus_client import REGISTRY
+
+from kserve_torch.events import (
+    Accepted,
+    BatchRan,
+    Event,
+    Finished,
+    Measured,
+    Responded,
+    Shed,
+    WorkerChanged,
+)
+from kserve_torch.http.exchange import Answer, Call
+from kserve_torch.metrics.custom import HandlerMetrics
+from kserve_torch.metrics.engine import EngineMetrics
+from kserve_torch.metrics.family import Family
+from kserve_torch.metrics.host import DeviceMetrics, GpuMetrics, HostMetrics
+from kserve_torch.metrics.sdk import KServeMetrics
+from kserve_torch.metrics.serving import ServingMetrics
+from kserve_torch.metrics.torchserve import LEGACY, TorchServeMetrics
+
+if TYPE_CHECKING:
+    from kserve_torch.registry import Registry
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
+log = logging.getLogger(__name__)
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+#: Which method of a source of families takes which event.
+_TAKERS: dict[type, str] = {
+    Accepted: "accepted",
+    Shed: "shed",
+    Finished: "finished",
+    BatchRan: "batch_ran",
+    WorkerChanged: "worker_changed",
+    Responded: "responded",
+    Measured: "measured",
+}
+
+
+class MetricsSettings(Protocol):
+    """The settings that are read here."""
+
+    @property
+    def metrics_mode(self) -> str: ...
+    @property
+    def metrics_config(self) -> Path | None: ...
+    @property
+    def model_metrics_auto_detect(self) -> bool: ...
+    @property
+    def disable_system_metrics(self) -> bool: ...
+    @property
+    def enable_metrics_api(self) -> bool: ...
+
+
+class Metrics:
+    """Observes events and writes them as Prometheus text.
+
+    ``metrics_mode`` decides on TorchServe's families (CONTRACT X1): ``prometheus`` shows all,
+    ``legacy`` the three ``ts_*`` counters and ``log`` none. This server's own families and KServe's
+    are always shown, because autoscalers need them.
+
+    Raises:
+        SettingError: the ``metrics_config`` file is not one.
+    """
+
+    def __init__(self, settings: MetricsSettings) -> None:
+        self._unmeasured: set[str] = set()
+        self._enabled = settings.enable_metrics_api
+        self._engine = EngineMetrics()
+        self._kserve = KServeMetrics()
+        serving = ServingMetrics(self._engine.known)
+        self._sources = [self._engine, serving, DeviceMetrics(), *_torchserve(settings)]
+        if settings.metrics_mode == "prometheus":
+            self._sources.append(self._handler_metrics(settings))
+        observers = (*self._sources, self._kserve)
+        self._takers = {event: _methods(observers, name) for event, name in _TAKERS.items()}
+
+    def __call__(self, event: Event) -> None:
+        """Count the event; on any thread."""
+        for take in self._takers.get(type(event), ()):
+            take(event)
+
+    def watch(self, registry: Registry) -> None:
+        """Read queues, workers and readiness from this registry at every scrape."""
+        self._engine.registry = registry
+
+    def exposition(self, names: Collection[str] | None = None) -> bytes:
+        """All families as text of the type `CONTENT_TYPE`.
+
+        Args:
+            names: families or samples to keep, as ``name[]`` asks for them; None keeps all.
+        """
+        families = chain.from_iterable(map(self._families, self._sources))
+        lines = chain.from_iterable(family.lines(names) for family in families)
+        own = "".join(f"{line}\n" for line in lines)
+        return own.encode() + self._kserve.text(names)
+
+    def _handler_metrics(self, settings: MetricsSettings) -> HandlerMetrics:
+        taken = {family.name for source in self._sources for family in self._families(source)}
+        taken.update(metric.name for metric in REGISTRY.collect())
+        config, detect = settings.metrics_config, settings.model_metrics_auto_detect
+        return HandlerMetrics(config, detect, socket.gethostname(), taken)
+
+    def _families(self, source: Any) -> list[Family[Any]]:
+        """What a source measures now; what cannot be measured must not hide the rest."""
+        try:
+            return list(source.families())
+        except Exception:  # psutil's, torch's and the driver's errors have no common root
+            name = type(source).__name__
+            if name not in self._unmeasured:
+                self._unmeasured.add(name)
+                log.exception("%s cannot be measured; said once", name)
+            return []
+
+    async def answer(self, call: Call) -> Answer | None:
+        """Answer ``GET /metrics[?name[]=a&name[]=b]`` (CONTRACT X1); None is for other calls."""
+        if call.path != "/metrics" or call.method not in ("GET", "HEAD") or not self._enabled:
+            return None
+        names = [value for key, value in parse_qsl(call.query) if key == "name[]"]
+        return Answer(body=self.exposition(names or None), content_type=CONTENT_TYPE)
+
+
+def _torchserve(settings: MetricsSettings) -> list[Any]:
+    """The sources of TorchServe's families, as ``metrics_mode`` asks for them."""
+    hostname = socket.gethostname()
+    if settings.metrics_mode == "legacy":
+        return [TorchServeMetrics(hostname, LEGACY)]
+    if settings.metrics_mode != "prometheus":
+        return []
+    if settings.disable_system_metrics:
+        return [TorchServeMetrics(hostname)]
+    return [TorchServeMetrics(hostname), HostMetrics(hostname), GpuMetrics(hostname)]
+
+
+def _methods(observers: Iterable[Any], name: str) -> list[Callable[[Any], None]]:
+    return [getattr(each, name) for each in observers if hasattr(each, name)]

@@ -1,0 +1,179 @@
+"""Metrics that handlers report, and the file that lists them (CONTRACT M1-M6, X3)."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from kserve_torch.errors import SettingError
+from kserve_torch.events import Measured
+from kserve_torch.metrics.family import Family, counter, gauge, histogram
+from kserve_torch.metrics.torchserve import help_text
+
+T = TypeVar("T", dict[Any, Any], list[Any])
+
+log = logging.getLogger(__name__)
+
+#: prometheus simpleclient's own bounds, which TorchServe's histograms have.
+BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+#: The words that TorchServe's log lines have for units (CONTRACT M4).
+UNITS = {"ms": "Milliseconds", "s": "Seconds", "percent": "Percent", "count": "Count"}
+#: Reported by every base handler, listed in TorchServe's default file (CONTRACT M6, X2).
+AUTOMATIC = ("HandlerTime", "PredictionTime")
+#: Reported by every base handler under ``handler.profile``.
+PROFILED = "ts_handler_"
+HOSTNAME = "Hostname"
+
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+
+
+def _histogram(name: str, text: str, labels: Collection[str]) -> Family[Any]:
+    return histogram(name, text, tuple(labels), BOUNDS)
+
+
+_MAKERS: Mapping[str, Callable[..., Family[Any]]] = {
+    "counter": counter,
+    "gauge": gauge,
+    "histogram": _histogram,
+}
+
+
+def _make(kind: str, name: str, unit: str, labels: Iterable[str]) -> Family[Any]:
+    return _MAKERS[kind](name, help_text(kind, unit), tuple(labels))
+
+
+class HandlerMetrics:
+    """The families of the handlers' own metrics.
+
+    Args:
+        config: the ``metrics_config`` file, or None for TorchServe's default one.
+        auto_detect: ``model_metrics_auto_detect``: also show what the file does not list.
+        hostname: the value of the label that every metric gets beside its own.
+        taken: names of the server's families.
+
+    Raises:
+        SettingError: the file cannot be read or has an entry that is not a metric.
+    """
+
+    def __init__(
+        self, config: Path | None, auto_detect: bool, hostname: str, taken: Collection[str]
+    ) -> None:
+        self._host = hostname
+        self._auto_detect = auto_detect
+        self._taken = frozenset(taken)
+        self._complained: set[str] = set()
+        self._lock = threading.Lock()
+        listed = read_metrics_config(config) if config else {}
+        if clash := self._taken & listed.keys():
+            raise SettingError(f"metrics_config: {min(clash)!r} is the name of a server metric")
+        self._families = {name: _make("gauge", name, "ms", _model_labels()) for name in AUTOMATIC}
+        self._families.update(listed)
+
+    def families(self) -> Iterable[Family[Any]]:
+        """The listed families and those that were detected."""
+        return list(self._families.values())
+
+    def measured(self, event: Measured) -> None:
+        """Add a handler's number to its series, or say once in the log why not."""
+        family = self._families.get(event.name) or self._detect(event)
+        if family is None:
+            return
+        values = {_label(name): value for name, value in event.dimensions}
+        values.setdefault(HOSTNAME, self._host)
+        if event.kind != family.kind or values.keys() != set(family.labels):
+            self._complain(
+                event.name,
+                f"reported as {event.kind} with dimensions {sorted(values)}, "
+                f"known as {family.kind} with {sorted(family.labels)}",
+            )
+            return
+        series = family.series(*(values[label] for label in family.labels))
+        if family.kind == "counter":
+            series.add(event.value)
+        elif family.kind == "gauge":
+            series.set(event.value)
+        else:
+            series.observe(event.value)
+
+    def _detect(self, event: Measured) -> Family[Any] | None:
+        if not self._auto_detect and not event.name.startswith(PROFILED):
+            self._complain(
+                event.name, "list it in metrics_config or set model_metrics_auto_detect=true"
+            )
+        elif event.name in self._taken:
+            self._complain(event.name, "the server has a metric of that name")
+        elif event.kind not in _MAKERS or not _NAME.fullmatch(event.name):
+            self._complain(event.name, f"not a name and type for Prometheus ({event.kind})")
+        else:
+            labels = [_label(name) for name, _ in event.dimensions]
+            unit = UNITS.get(event.unit, event.unit)
+            with self._lock:
+                new = _make(event.kind, event.name, unit, dict.fromkeys([*labels, HOSTNAME]))
+                return self._families.setdefault(event.name, new)
+        return None
+
+    def _complain(self, name: str, reason: str) -> None:
+        if name not in self._complained:
+            self._complained.add(name)
+            log.warning("handler metric %s is not shown on /metrics: %s", name, reason)
+
+
+def read_metrics_config(path: Path) -> dict[str, Family[Any]]:
+    """The families of a file's ``model_metrics`` section.
+
+    The section ``ts_metrics`` is not read: the server's own families are always as CONTRACT X2.
+
+    Raises:
+        SettingError: no file, no YAML, or an entry that is not a metric; the text names it.
+    """
+    place = f"metrics_config={path}"
+    try:
+        content = yaml.safe_load(path.read_bytes())
+    except (OSError, yaml.YAMLError) as error:
+        raise SettingError(f"{place}: {' '.join(str(error).split())}") from error
+    section = _typed(content, dict, f"{place}: the file").get("model_metrics")
+    families: dict[str, Family[Any]] = {}
+    for kind, entries in _typed(section, dict, f"{place}: model_metrics").items():
+        if kind not in _MAKERS:
+            raise SettingError(f"{place}: model_metrics.{kind}: not one of {', '.join(_MAKERS)}")
+        for number, entry in enumerate(_typed(entries, list, f"{place}: model_metrics.{kind}")):
+            family = _listed(f"{place}: model_metrics.{kind}[{number}]", kind, entry)
+            families[family.name] = family
+    return families
+
+
+def _listed(place: str, kind: str, entry: Any) -> Family[Any]:
+    name = _typed(entry, dict, place).get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise SettingError(f"{place}.name: {name!r} does not match {_NAME.pattern}")
+    dimensions = _typed(entry.get("dimensions"), list, f"{place}.dimensions")
+    if not all(isinstance(each, str) for each in dimensions):
+        raise SettingError(f"{place}.dimensions: {dimensions!r} is not a list of names")
+    labels = dict.fromkeys([*map(_label, dimensions), HOSTNAME])
+    return _make(kind, name, str(entry.get("unit", "unit")), labels)
+
+
+def _typed(value: Any, kind: type[T], place: str) -> T:
+    """``value`` if it is of this kind, an empty one for nothing."""
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        noun = "mapping" if kind is dict else "list"
+        raise SettingError(f"{place}: {value!r} is not a {noun}")
+    return value
+
+
+def _model_labels() -> tuple[str, ...]:
+    return "ModelName", "Level", HOSTNAME
+
+
+def _label(dimension: str) -> str:
+    """The dimension's name as a label: Prometheus allows letters, digits and underscores."""
+    label = re.sub(r"[^a-zA-Z0-9_]", "_", dimension)
+    return f"_{label}" if label[:1].isdigit() or not label else label

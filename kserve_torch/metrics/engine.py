@@ -1,0 +1,58 @@
+"""Gauges that are read from the registry at the moment of a scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kserve_torch.errors import ModelNotFound
+from kserve_torch.metrics.family import Family, gauge
+
+if TYPE_CHECKING:
+    from kserve_torch.registry import Registry
+    from kserve_torch.version import ModelVersion
+
+_VERSION = ("model_name", "model_version")
+
+
+class EngineMetrics:
+    """Queues, workers and readiness of every model version."""
+
+    def __init__(self) -> None:
+        self.registry: Registry | None = None
+
+    def known(self, model: str, version: str) -> bool:
+        """Whether the version is registered; the empty version stands for the default one."""
+        if self.registry is None:
+            return False
+        try:
+            self.registry.find(model, version)
+        except ModelNotFound:
+            return False
+        return True
+
+    def families(self) -> Iterable[Family[Any]]:
+        """Fresh families with the numbers of now."""
+        server_ready = gauge("server_ready", "1 if the server is ready")
+        model_ready = gauge("model_ready", "1 if the model version is ready", _VERSION)
+        depth = gauge("queue_depth", "Requests that wait for a worker", _VERSION)
+        inflight = gauge("inflight_requests", "Requests that wait or run", _VERSION)
+        oldest = gauge(
+            "oldest_request_age_seconds", "How long the first of the queue has waited", _VERSION
+        )
+        workers = gauge("workers", "Workers, by state", (*_VERSION, "state"))
+        server_ready.series().set(self.registry is not None and self.registry.ready())
+        for version in self._versions():
+            labels, now = (version.name, version.version), version.statistics()
+            model_ready.series(*labels).set(version.ready)
+            depth.series(*labels).set(now.queued)
+            inflight.series(*labels).set(now.inflight)
+            oldest.series(*labels).set(now.oldest_age)
+            for state, count in {"READY": 0, **now.workers, "HUNG": now.hung}.items():
+                workers.series(*labels, state).set(count)
+        return server_ready, model_ready, depth, inflight, oldest, workers
+
+    def _versions(self) -> Iterator[ModelVersion]:
+        if self.registry is not None:
+            for name in self.registry.names():
+                yield from self.registry.versions(name)

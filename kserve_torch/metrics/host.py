@@ -1,0 +1,96 @@
+"""The machine and its GPUs, measured at the moment of a scrape: no timer, no thread."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable
+from importlib.util import find_spec
+from typing import Any
+
+import psutil
+
+from kserve_torch.metrics.family import Family, gauge
+from kserve_torch.metrics.torchserve import ts_gauge
+
+log = logging.getLogger(__name__)
+
+MEGABYTE = 1 << 20
+GIGABYTE = 1 << 30
+
+
+def _cuda() -> Any:
+    """``torch.cuda`` if a handler uses it; a scrape neither imports torch nor wakes a GPU."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
+
+
+class HostMetrics:
+    """TorchServe's system metrics (CONTRACT X2, X3)."""
+
+    def __init__(self, hostname: str) -> None:
+        self._host = hostname
+        psutil.cpu_percent()  # the first call only starts the interval that the next one measures
+
+    def families(self) -> Iterable[Family[Any]]:
+        """Processors, memory and disk."""
+        memory, disk = psutil.virtual_memory(), psutil.disk_usage("/")
+        numbers = (
+            ("CPUUtilization", "Percent", psutil.cpu_percent()),
+            ("MemoryUsed", "Megabytes", memory.used / MEGABYTE),
+            ("MemoryAvailable", "Megabytes", memory.available / MEGABYTE),
+            ("MemoryUtilization", "Percent", memory.percent),
+            ("DiskUsage", "Gigabytes", disk.used / GIGABYTE),
+            ("DiskUtilization", "Percent", disk.percent),
+            ("DiskAvailable", "Gigabytes", disk.free / GIGABYTE),
+        )
+        for name, unit, number in numbers:
+            family = ts_gauge(name, unit, ("Level", "Hostname"))
+            family.series("Host", self._host).set(number)
+            yield family
+
+
+class GpuMetrics:
+    """TorchServe's system metrics of the GPUs in use."""
+
+    def __init__(self, hostname: str) -> None:
+        self._host = hostname
+
+    def families(self) -> Iterable[Family[Any]]:
+        """Memory and load of each GPU, whoever uses it."""
+        labels = ("Level", "DeviceId", "Hostname")
+        utilization = ts_gauge("GPUMemoryUtilization", "Percent", labels)
+        used = ts_gauge("GPUMemoryUsed", "Megabytes", labels)
+        busy = ts_gauge("GPUUtilization", "Percent", labels)
+        cuda = _cuda()
+        for index in _used_devices(cuda):
+            place = ("Host", str(index), self._host)
+            free, total = cuda.mem_get_info(index)
+            utilization.series(*place).set(100 * (total - free) / total)
+            used.series(*place).set((total - free) / MEGABYTE)
+            if find_spec("pynvml"):  # what torch asks for the load of a GPU
+                busy.series(*place).set(cuda.utilization(index))
+        return utilization, used, busy
+
+
+class DeviceMetrics:
+    """What this process itself holds on each GPU."""
+
+    def families(self) -> Iterable[Family[Any]]:
+        """Bytes in tensors, and bytes that torch's allocator keeps for them."""
+        allocated = gauge("cuda_memory_allocated_bytes", "GPU memory in tensors", ("device",))
+        reserved = gauge(
+            "cuda_memory_reserved_bytes", "GPU memory that the allocator holds", ("device",)
+        )
+        cuda = _cuda()
+        for index in _used_devices(cuda):
+            allocated.series(str(index)).set(cuda.memory_allocated(index))
+            reserved.series(str(index)).set(cuda.memory_reserved(index))
+        return allocated, reserved
+
+
+def _used_devices(cuda: Any) -> list[int]:
+    """GPUs on which this process holds memory: asking others would open a context on them."""
+    if cuda is None:
+        return []
+    return [index for index in range(cuda.device_count()) if cuda.memory_reserved(index)]

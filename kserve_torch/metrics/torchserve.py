@@ -1,0 +1,97 @@
+"""TorchServe's families of events: names, types and labels of CONTRACT X2, counted as X4 says."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from kserve_torch.events import Accepted, Finished, Responded, WorkerChanged
+from kserve_torch.messages import Request, Verb
+from kserve_torch.metrics.family import Family, Value, counter, gauge
+
+#: What ``metrics_mode=legacy`` shows.
+LEGACY = (
+    "ts_inference_requests_total",
+    "ts_inference_latency_microseconds",
+    "ts_queue_latency_microseconds",
+)
+
+_MODEL = ("model_name", "model_version", "hostname")
+_HOST = ("Level", "Hostname")
+
+
+def help_text(kind: str, unit: str) -> str:
+    """The HELP text that TorchServe gives every family."""
+    return f"Torchserve prometheus {kind} metric with unit: {unit}"
+
+
+def ts_counter(name: str, unit: str, labels: Sequence[str]) -> Family[Value]:
+    """A counter with TorchServe's HELP text."""
+    return counter(name, help_text("counter", unit), labels)
+
+
+def ts_gauge(name: str, unit: str, labels: Sequence[str]) -> Family[Value]:
+    """A gauge with TorchServe's HELP text."""
+    return gauge(name, help_text("gauge", unit), labels)
+
+
+class TorchServeMetrics:
+    """Counts requests, latencies and responses as TorchServe does.
+
+    Args:
+        hostname: the value of the ``Hostname`` labels.
+        names: the families to show; None shows all.
+    """
+
+    def __init__(self, hostname: str, names: Collection[str] | None = None) -> None:
+        self._host = hostname
+        self._names = names
+        self._responses = tuple(
+            ts_counter(f"Requests{digit}XX", "Count", _HOST) for digit in (2, 4, 5)
+        )
+        self._requests = ts_counter("ts_inference_requests_total", "Count", _MODEL)
+        self._latency = ts_counter("ts_inference_latency_microseconds", "Microseconds", _MODEL)
+        self._queue = ts_counter("ts_queue_latency_microseconds", "Microseconds", _MODEL)
+        self._queue_time = ts_gauge("QueueTime", "Milliseconds", _HOST)
+        self._thread_time = ts_gauge("WorkerThreadTime", "Milliseconds", _HOST)
+        self._load_time = ts_gauge("WorkerLoadTime", "Milliseconds", ("WorkerName", *_HOST))
+
+    def families(self) -> Iterable[Family[Any]]:
+        """The families, in the order of TorchServe's own list."""
+        families = (
+            *self._responses,
+            *(self._requests, self._latency, self._queue),
+            *(self._queue_time, self._thread_time, self._load_time),
+        )
+        return [each for each in families if self._names is None or each.name in self._names]
+
+    def accepted(self, event: Accepted) -> None:
+        """Count a prediction or explanation that found its model; its queue may still refuse it."""
+        if event.request.verb is not Verb.DESCRIBE:
+            self._requests.series(*self._labels(event.request)).add()
+
+    def finished(self, event: Finished) -> None:
+        """Add up the latencies of what a handler answered; errors have none."""
+        if event.error is not None or event.request.verb is Verb.DESCRIBE:
+            return
+        timing, labels = event.timing, self._labels(event.request)
+        self._latency.series(*labels).add((timing.queued + timing.handler) * 1e6)
+        self._queue.series(*labels).add(timing.queued * 1e6)
+        self._queue_time.series("Host", self._host).set(timing.queued * 1e3)
+
+    def responded(self, event: Responded) -> None:
+        """Count an answer by the class of its status, and note the server's own share of it."""
+        place = 0 if event.status < 400 else 1 if event.status < 500 else 2
+        self._responses[place].series("Host", self._host).add()
+        if event.timing.batch_rows:
+            own = event.seconds - event.timing.queued - event.timing.handler
+            self._thread_time.series("Host", self._host).set(max(0.0, own) * 1e3)
+
+    def worker_changed(self, event: WorkerChanged) -> None:
+        """Note how long a worker took to load."""
+        if event.seconds:
+            name = f"W-{event.worker}-{event.model}_{event.version}"
+            self._load_time.series(name, "Host", self._host).set(event.seconds * 1e3)
+
+    def _labels(self, request: Request) -> tuple[str, str, str]:
+        return request.model, request.version or "default", self._host

@@ -1,0 +1,79 @@
+"""The file that tells ``torchserve --stop`` which process to stop (CONTRACT F6)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from kserve_torch.errors import SettingError
+
+logger = logging.getLogger(__name__)
+
+#: Longer than any drain and grace period that makes sense.
+_STOP_SECONDS = 60
+_PROGRAMS = ("torchserve", "kserve_torch", "kserve-torch")
+
+
+def path() -> Path:
+    """Where TorchServe keeps it, too."""
+    return Path(tempfile.gettempdir(), ".model_server.pid")
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[None]:
+    """Names this process in the file while the block runs; the server starts without it, too."""
+    try:
+        _write(os.getpid())
+    except OSError as error:
+        logger.warning("--stop will not work: %s: %s", path(), error.strerror)
+    try:
+        yield
+    finally:
+        if _read() == os.getpid():
+            path().unlink(missing_ok=True)
+
+
+def stop() -> int | None:
+    """Asks the recorded server to stop and waits until it has; its process id, or None for none.
+
+    Raises:
+        SettingError: it is still running after a minute.
+    """
+    import psutil  # not at the top: only --stop needs it
+
+    pid = _read()
+    if pid is None or pid == os.getpid():
+        return None
+    try:
+        process = psutil.Process(pid)
+        if not any(Path(word).name in _PROGRAMS for word in process.cmdline()):
+            return None  # the number was given to another process since
+        process.terminate()
+        process.wait(_STOP_SECONDS)
+    except psutil.TimeoutExpired as error:
+        raise SettingError(f"process {pid} still runs {_STOP_SECONDS} s after SIGTERM") from error
+    except psutil.NoSuchProcess:
+        return None
+    return pid
+
+
+def _write(pid: int) -> None:
+    """A new file, so that nobody's link in the shared folder is followed."""
+    path().unlink(missing_ok=True)
+    number = os.open(path(), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(number, "w") as file:
+        file.write(str(pid))
+
+
+def _read() -> int | None:
+    """The recorded process; only a file of our own counts."""
+    try:
+        if path().lstat().st_uid != os.geteuid():
+            return None
+        return int(path().read_text())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,69 @@
+"""Profiles of a handler's steps, for as long as ``ENABLE_TORCH_PROFILER`` is set (CONTRACT E5).
+
+A trace per call is written under ``/tmp/pytorch_profiler/<model>``, as TensorBoard's plugin and
+Perfetto read it, unless the handler's ``profiler_args`` say otherwise; the table of the slowest
+operations goes to the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, record_function, tensorboard_trace_handler
+
+log = logging.getLogger(__name__)
+
+SWITCH = "ENABLE_TORCH_PROFILER"
+TRACES = Path("/tmp/pytorch_profiler")  # where TorchServe's documents say to look
+_ROWS = 10
+
+
+def enabled() -> bool:
+    """Whether calls are profiled: any value but empty, ``false`` and ``0`` (CONTRACT T-39)."""
+    return os.environ.get(SWITCH, "").lower() not in ("", "0", "false")
+
+
+class Steps:
+    """Names the steps within a profile: ``with step("inference"): ...``."""
+
+    def __init__(self, profile: torch.profiler.profile) -> None:
+        self.profile = profile
+
+    def __call__(self, name: str) -> AbstractContextManager[Any]:
+        """Record what runs in the block as ``name``."""
+        return record_function(name)
+
+
+@contextmanager
+def profile(model_name: str, profiler_args: Mapping[str, Any]) -> Iterator[Steps]:
+    """Profile the block, write its trace and log its table.
+
+    Args:
+        model_name: names the folder of the traces.
+        profiler_args: arguments for `torch.profiler.profile`; they win over the defaults.
+    """
+    with torch.profiler.profile(**_arguments(model_name, profiler_args)) as running:
+        yield Steps(running)
+    log.info(
+        "%s\n%s",
+        model_name,
+        running.key_averages().table(sort_by="cpu_time_total", row_limit=_ROWS),
+    )
+
+
+def _arguments(model_name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    arguments: dict[str, Any] = dict(given) or {"activities": _activities(), "record_shapes": True}
+    if "on_trace_ready" not in arguments:
+        arguments["on_trace_ready"] = tensorboard_trace_handler(str(TRACES / Path(model_name).name))
+    return arguments
+
+
+def _activities() -> list[ProfilerActivity]:
+    gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+    return [ProfilerActivity.CPU, *gpu]

@@ -1,0 +1,330 @@
+"""The process: settings to models, edges and sockets; start, drain, stop.
+
+Start: load every start-up model, then open the ports (INTERFACE, Readiness). Stop: readiness turns
+false at once, new connections are still served for ``drain_seconds``, what runs is finished, then
+the process ends; a second signal or ``grace_period`` ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import uvicorn
+import uvloop
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
+
+from kserve_torch import logs
+from kserve_torch.archive import find_archives, layout_of
+from kserve_torch.errors import SettingError
+from kserve_torch.grpc import GrpcServer
+from kserve_torch.http.app import App
+from kserve_torch.http.docs import Docs
+from kserve_torch.http.guard import Guard
+from kserve_torch.http.management import Management
+from kserve_torch.http.metadata import Metadata
+from kserve_torch.http.native import Native
+from kserve_torch.http.protocol import ConnectionLimits, guarded
+from kserve_torch.http.v1 import V1
+from kserve_torch.http.v2 import V2
+from kserve_torch.metrics import Metrics
+from kserve_torch.registry import Registry
+from kserve_torch.settings import Settings, load_settings
+from kserve_torch.settings.addresses import Binding
+from kserve_torch.settings.models import StartupModel
+from kserve_torch.tls import identity
+from kserve_torch.tokens import tokens_for
+
+log = logging.getLogger(__name__)
+
+#: Seconds for which a handler that computes in Python keeps the event loop waiting each time that
+#: it wants the interpreter; Python's own 0.005 add up to more than a probe waits for.
+SWITCH_SECONDS = 0.001
+#: Tools wait for this line on standard output (CONTRACT F6).
+STARTED = "Model server started."
+
+
+def run(settings: Settings) -> int:
+    """Serve until a signal comes; returns the exit code.
+
+    Raises:
+        SettingError: a setting cannot be met, such as a port that is taken.
+    """
+    logs.configure(settings)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    _name_sequence_headers(settings)
+    factory = None if settings.event_loop == "asyncio" else uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(Server(settings).serve())
+
+
+def _name_sequence_headers(settings: Settings) -> None:
+    """Tell handlers' Contexts, which read the environment, what was configured (CONTRACT T-41)."""
+    for part in ("id", "start", "end"):
+        name = getattr(settings, f"ts_header_key_sequence_{part}")
+        os.environ[f"TS_REQUEST_SEQUENCE_{part.upper()}"] = name
+
+
+def serve(model_dir: str | Path, *options: str) -> int:
+    """Serve a model folder from a program; returns the exit code.
+
+    Args:
+        model_dir: as ``--model_dir``.
+        options: further options of the command line.
+
+    Raises:
+        SettingError: a setting is wrong or cannot be met.
+    """
+    return run(load_settings(["--model_dir", str(model_dir), *options], os.environ, "kserve_torch"))
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn without its own signal handling: the process has one place for that."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Server:
+    """One process's worth of models and sockets.
+
+    Args:
+        settings: what was configured.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.registry = Registry(settings)
+        self.metrics = Metrics(settings)
+        self.metrics.watch(self.registry)
+        self._access_log = logs.AccessLog(settings)
+        self.registry.observers += [self.metrics, self._access_log]
+        self._tokens = tokens_for(settings)
+        self.grpc = GrpcServer(self.registry, settings, self._tokens)
+        self._signals = 0
+        self._stopping = asyncio.Event()
+        self._killed = asyncio.Event()
+
+    async def serve(self) -> int:
+        """Start, serve, drain, stop; returns the exit code."""
+        began = time.monotonic()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled)
+        bindings = self.settings.bindings()
+        sockets = [_bind(binding) for binding in bindings]
+        https: list[asyncio.Task[None]] = []
+        try:
+            if not self.settings.open_early:
+                await self._load_models()
+                if self._stopping.is_set():
+                    return 0
+            https = await self._open(bindings, sockets)
+            if self.settings.open_early:
+                await self._load_models()
+            await self.grpc.refresh()
+            log.info("ready after %.2f s: %s", time.monotonic() - began, self._summary())
+            print(STARTED, flush=True)
+            await self._stopping.wait()
+            return await self._stop(https)
+        finally:
+            for task in https:
+                task.cancel()
+            await asyncio.gather(*https, return_exceptions=True)
+            await self.registry.close()
+            self._access_log.flush()
+            for sock in sockets:
+                sock.close()
+
+    # --- start ---
+
+    async def _load_models(self) -> None:
+        models = startup_models(self.settings)
+        if not models:
+            log.warning("no models to load: the server is live, not ready")
+        loading = asyncio.ensure_future(self.registry.start(models))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if self._stopping.is_set():
+            loading.cancel()
+        else:
+            await loading
+
+    async def _open(
+        self, bindings: Sequence[Binding], sockets: Sequence[socket.socket]
+    ) -> list[asyncio.Task[None]]:
+        app = self._app(bindings)
+        groups: dict[bool, list[socket.socket]] = {}
+        for binding, sock in zip(bindings, sockets, strict=True):
+            groups.setdefault(binding.address.scheme == "https", []).append(sock)
+        tasks = []
+        self._https = []
+        for tls, group in groups.items():
+            server = _HttpServer(self._uvicorn_config(app, tls))
+            self._https.append(server)
+            for sock in group:
+                sock.listen(2048)
+            tasks.append(asyncio.create_task(server.serve(group)))
+        await self.grpc.start()
+        return tasks
+
+    def _uvicorn_config(self, app: ASGIApp, tls: bool) -> uvicorn.Config:
+        settings = self.settings
+        files = identity(settings, self.registry.workdir) if tls else None
+        return uvicorn.Config(
+            app,
+            http=guarded(
+                ConnectionLimits(
+                    connections=settings.max_connections, head_seconds=settings.receive_timeout
+                )
+            ),
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=settings.timeout_keep_alive,
+            timeout_graceful_shutdown=int(settings.grace_period),
+            ssl_certfile=files.certificate if files else None,
+            ssl_keyfile=files.key if files else None,
+        )
+
+    def _app(self, bindings: Sequence[Binding]) -> ASGIApp:
+        registry, settings = self.registry, self.settings
+        roles: Mapping[int | str, frozenset[str]] = {
+            binding.address.path or binding.address.port: binding.roles for binding in bindings
+        }
+        tokens = self._tokens
+        v2 = V2(registry)
+        routes = [
+            V1(registry, v2).route,
+            v2.route,
+            Metadata(registry).route,
+            Management(registry, settings, tokens).route,
+            Native(registry, settings, tokens).route,
+        ]
+        if settings.enable_docs_url:
+            routes.append(Docs(registry).route)
+        app = App(
+            routes,
+            self.metrics.answer,
+            roles,
+            settings.max_request_size,
+            settings.receive_timeout,
+            Guard(tokens),
+            draining=lambda: registry.draining,
+        )
+        return _with_cors(app, settings)
+
+    def _summary(self) -> str:
+        ready = [
+            v for name in self.registry.names() for v in self.registry.versions(name) if v.ready
+        ]
+        return (
+            ", ".join(f"{v.name} {v.version} in {v.load_seconds:.2f} s" for v in ready)
+            or "no model"
+        )
+
+    # --- stop ---
+
+    def _signalled(self) -> None:
+        self._signals += 1
+        if self._signals == 1:
+            self.registry.draining = True
+            self._stopping.set()
+        else:
+            self._killed.set()
+
+    async def _stop(self, https: Sequence[asyncio.Task[None]]) -> int:
+        log.info("draining")
+        await self.grpc.refresh()
+        drained = asyncio.ensure_future(self._drain(https))
+        killed = asyncio.ensure_future(self._killed.wait())
+        done, _ = await asyncio.wait(
+            (drained, killed),
+            timeout=self.settings.grace_period,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        if drained not in done:
+            log.warning("stopped before the last answer")
+            await self.registry.close(0.0)
+            self._access_log.flush()
+            logging.shutdown()
+            os._exit(1)  # a thread that runs on would hold up any other exit
+        killed.cancel()
+        return 0
+
+    async def _drain(self, https: Sequence[asyncio.Task[None]]) -> None:
+        await asyncio.sleep(self.settings.drain_seconds)
+        for server in self._https:
+            server.should_exit = True
+        await self.grpc.stop(self.settings.grace_period)
+        await self.registry.drain(self.settings.grace_period)
+        # uvicorn ends when the last answer has left.
+        await asyncio.gather(*https)
+
+
+def _with_cors(app: App, settings: Settings) -> ASGIApp:
+    """The application, answering browsers of the configured origins (CONTRACT F2)."""
+    if settings.cors_allowed_origin is None:
+        return app
+    methods = settings.cors_allowed_methods or "GET, POST, PUT, OPTIONS"
+    return CORSMiddleware(
+        app,
+        allow_origins=_listed(settings.cors_allowed_origin),
+        allow_methods=_listed(methods),
+        allow_headers=_listed(settings.cors_allowed_headers or ""),
+    )
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _bind(binding: Binding) -> socket.socket:
+    """A bound socket that does not listen yet, so that nothing can connect before the models load.
+
+    Raises:
+        SettingError: the address is taken or not ours.
+    """
+    address = binding.address
+    family = socket.AF_UNIX if address.scheme == "unix" else socket.AF_INET
+    if ":" in address.host:
+        family = socket.AF_INET6
+    sock = socket.socket(family)
+    try:
+        if family == socket.AF_UNIX:
+            Path(address.path).unlink(missing_ok=True)
+            sock.bind(address.path)
+        else:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((address.host, address.port))
+    except OSError as error:
+        sock.close()
+        raise SettingError(f"cannot listen at {address}: {error.strerror}") from None
+    return sock
+
+
+def startup_models(settings: Settings) -> list[StartupModel]:
+    """What is loaded at start, by the layout of the model folder (INTERFACE, Start)."""
+    named = settings.startup_models()
+    if named is not None:
+        return named
+    store = settings.model_store or settings.model_dir
+    if store is None or not store.is_dir():
+        return []
+    if settings.model_store is None and layout_of(store) in ("archive", "bare"):
+        return [StartupModel(name=settings.model_name, file=store)]
+    return [StartupModel(name=None, file=path.name) for path in find_archives(store)]

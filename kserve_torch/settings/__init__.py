@@ -1,0 +1,25 @@
+"""Settings: where they come from, what they mean, who wins.
+
+First wins::
+
+    command line  >  TS_* environment  >  config.properties  >  model-config.yaml  >  default
+
+`load_settings` applies the first three to every key of the table (`Settings`);
+`Settings.limits_for` adds the archive's yaml, model by model.
+"""
+
+from kserve_torch.errors import SettingError
+from kserve_torch.settings.addresses import Address, Binding
+from kserve_torch.settings.load import load_settings
+from kserve_torch.settings.models import Limits, StartupModel
+from kserve_torch.settings.table import Settings
+
+__all__ = [
+    "Address",
+    "Binding",
+    "Limits",
+    "SettingError",
+    "Settings",
+    "StartupModel",
+    "load_settings",
+]

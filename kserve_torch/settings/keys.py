@@ -1,0 +1,143 @@
+"""A setting's description, carried by the field that holds its value.
+
+`Settings` is the one table of keys: options, variables, ``--help``, ``--print-settings`` and the
+reference page all come from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import Field, dataclass, field
+from typing import Any, TypeVar
+
+from kserve_torch.errors import SettingError
+from kserve_torch.settings.kinds import Kind, Malformed
+
+T = TypeVar("T")
+
+#: The source of a value that nobody set.
+DEFAULT = "default"
+
+#: Keys and options that meant something to TorchServe's front end in Java, to its log and worker
+#: processes, or to kserve's transformers and access log: accepted, with no effect.
+IGNORED = frozenset(
+    (
+        "NUM_WORKERS",
+        "async_logging",
+        "blacklist_env_vars",
+        "cpp_log_config",
+        "cpu_launcher_args",
+        "cpu_launcher_enable",
+        "enable_envvars_config",
+        "initial_distribution_port",
+        "initial_worker_port",
+        "io_ratio",
+        "ipex_enable",
+        "ipex_gpu_enable",
+        "log_config",
+        "max_asyncio_workers",
+        "max_threads",
+        "metric_time_interval",
+        "model_server_home",
+        "netty_client_threads",
+        "number_of_netty_threads",
+        "plugins_path",
+        "ppath",
+        "prefer_direct_buffer",
+        "system_metrics_cmd",
+        "ts_open_inference_protocol",
+        "use_native_io",
+        "vmargs",
+        "workflow_store",
+        "access_log_format",
+        "enable_latency_logging",
+        "enable_predictor_health_check",
+        "predictor_host",
+        "predictor_protocol",
+        "predictor_request_retries",
+        "predictor_request_timeout_seconds",
+        "predictor_use_ssl",
+        "protocol",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One key of the table.
+
+    Attributes:
+        name: in ``Settings``, and usually everywhere else.
+        help: half a line about it.
+        shown: the default in words, where they say more than the value.
+        flags: options; each is also known with ``-`` for ``_``.
+        env: environment variables; the first that is set wins.
+        properties: names in ``config.properties``, likewise.
+        many: whether the option takes several values, to be joined with commas.
+        secret: whether the value is never shown.
+    """
+
+    name: str
+    default: Any
+    kind: Kind[Any]
+    help: str
+    shown: str
+    flags: tuple[str, ...]
+    env: tuple[str, ...]
+    properties: tuple[str, ...]
+    many: bool
+    secret: bool
+
+    def parse(self, text: str, source: str) -> Any:
+        """The value of ``text``.
+
+        Raises:
+            SettingError: it is none; the one line says key, value, what is allowed and the source.
+        """
+        try:
+            return self.kind.read(text.strip())
+        except Malformed as error:
+            raise SettingError(f"{self.name}: {error} ({source})") from error
+        except ValueError as error:
+            shown = "the value" if self.secret else repr(text)
+            line = f"{self.name}: {shown} is not {self.kind.allowed} ({source})"
+            raise SettingError(line) from error
+
+
+def key(
+    default: T,
+    kind: Kind[T],
+    help: str,
+    *,
+    shown: str = "",
+    flags: tuple[str, ...] | None = None,
+    env: tuple[str, ...] | None = None,
+    properties: tuple[str, ...] | None = None,
+    many: bool = False,
+    secret: bool = False,
+) -> T:
+    """A field of the table.
+
+    ``flags``, ``env`` and ``properties`` follow from the field's name; ``()`` closes that way in.
+    """
+    details = {
+        "kind": kind,
+        "help": help,
+        "shown": shown,
+        "flags": flags,
+        "env": env,
+        "properties": properties,
+        "many": many,
+        "secret": secret,
+    }
+    return field(default=default, metadata={"key": details})
+
+
+def key_of(item: Field[Any]) -> Key:
+    """The key that a field of the table describes."""
+    usual: dict[str, Any] = {
+        "flags": (f"--{item.name}",),
+        "env": (f"TS_{item.name.upper().removeprefix('TS_')}",),
+        "properties": (item.name,),
+    }
+    said = {name: value for name, value in item.metadata["key"].items() if value is not None}
+    return Key(name=item.name, default=item.default, **(usual | said))

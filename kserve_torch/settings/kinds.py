@@ -1,0 +1,119 @@
+"""How the text of a setting becomes a value, and the words that say what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+T = TypeVar("T", covariant=True)
+
+
+class Malformed(ValueError):
+    """Says which part of a long value is wrong, where the whole value would not help to show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """One kind of value.
+
+    Attributes:
+        read: text, already stripped, to value; raises ValueError.
+        allowed: completes "... is not".
+        metavar: stands for the value in ``--help``.
+        switch: whether an option of this kind may stand without a value, which means true.
+    """
+
+    read: Callable[[str], T]
+    allowed: str
+    metavar: str
+    switch: bool = False
+
+
+def integer(low: int, high: int | None = None) -> Kind[int]:
+    """Whole numbers from ``low`` to ``high``, both included."""
+
+    def read(text: str) -> int:
+        value = int(text)
+        if value < low or (high is not None and value > high):
+            raise ValueError
+        return value
+
+    upper = "up" if high is None else f"to {high}"
+    return Kind(read, f"a whole number from {low} {upper}", "N")
+
+
+def choice(*words: str) -> Kind[str]:
+    """One of ``words``, in any case."""
+
+    def read(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError
+        return text.lower()
+
+    return Kind(read, "one of " + ", ".join(words), "{" + ",".join(words) + "}")
+
+
+_BOOLEANS = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(
+    ("false", "0", "no", "off"), False
+)
+
+
+def _read_boolean(text: str) -> bool:
+    if text.lower() not in _BOOLEANS:
+        raise ValueError
+    return _BOOLEANS[text.lower()]
+
+
+def _read_seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError
+    return value
+
+
+def _read_regex(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text, re.IGNORECASE)
+    except re.error as error:
+        raise Malformed(str(error)) from error
+
+
+def _read_regexes(text: str) -> tuple[re.Pattern[str], ...]:
+    return tuple(_read_regex(part.strip()) for part in text.split(","))
+
+
+def _read_workers(text: str) -> int:
+    if int(text) != 1:
+        raise Malformed(
+            "one process serves everything; for more, raise maxWorkers of the model or the replicas"
+        )
+    return 1
+
+
+#: Names of service envelopes, the old ones too (CONTRACT V1-V4).
+_ENVELOPES = {
+    "body": "body",
+    "json": "json",
+    "kserve": "kserve",
+    "kfserving": "kserve",
+    "kservev2": "kservev2",
+    "kfservingv2": "kservev2",
+}
+
+BOOLEAN = Kind(_read_boolean, "true or false", "true|false", switch=True)
+SECONDS = Kind(_read_seconds, "a number of seconds from 0 up", "SECONDS")
+MINUTES = Kind(_read_seconds, "a number of minutes from 0 up", "MINUTES")
+TEXT = Kind(str, "a text", "TEXT")
+PATH = Kind(Path, "a path", "PATH")
+PORT = integer(1, 65535)
+REGEXES = Kind(_read_regexes, "regular expressions with commas between", "REGEX,...")
+#: More processes would have to share one queue and one port each (CONTRACT T-52).
+WORKERS = Kind(_read_workers, "1", "1")
+#: KServe fills the variable from a label that may be missing, so an unknown name is no envelope
+#: and never an error (CONTRACT Q2).
+ENVELOPE: Kind[str | None] = Kind(
+    lambda text: _ENVELOPES.get(text.lower()), "an envelope", "|".join(_ENVELOPES)
+)

@@ -1,0 +1,59 @@
+"""The flags of ``kserve.ModelServer``, by their own names and defaults (CONTRACT K25).
+
+They stand here again because importing kserve takes seconds and reads ``sys.argv``; a test
+compares them with kserve's parser.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kserve_torch.settings.keys import key
+from kserve_torch.settings.kinds import BOOLEAN, PATH, PORT, TEXT, WORKERS, choice, integer
+from kserve_torch.settings.torchserve_keys import TorchServeKeys
+
+_MESSAGE_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KServeKeys(TorchServeKeys):
+    """Flags of kserve's model server that have an effect here."""
+
+    model_name: str | None = key(
+        None, TEXT, "name of a model folder without manifest", shown="the folder's name"
+    )
+    http_port: int = key(
+        8080,
+        PORT,
+        "KServe v1 and v2 REST, native inference API and /metrics",
+        shown="8080; 8443 with ssl_certfile",
+    )
+    grpc_port: int | None = key(8081, PORT, "KServe gRPC")
+    enable_grpc: bool = key(True, BOOLEAN, "open grpc_port")
+    ssl_certfile: Path | None = key(
+        None,
+        PATH,
+        "certificate of http_port",
+        shown="none: http",
+        env=("TS_SSL_CERTFILE", "KSERVE_TLS_CERT_FILE"),
+    )
+    ssl_keyfile: Path | None = key(
+        None,
+        PATH,
+        "private key of it",
+        shown="none",
+        env=("TS_SSL_KEYFILE", "KSERVE_TLS_KEY_FILE"),
+    )
+    grpc_max_send_message_length: int = key(_MESSAGE_BYTES, integer(1), "bytes of a gRPC response")
+    grpc_max_receive_message_length: int = key(
+        _MESSAGE_BYTES, integer(1), "bytes of a gRPC request on grpc_port"
+    )
+    timeout_keep_alive: int = key(65, integer(0), "seconds that an idle connection stays open")
+    event_loop: str = key("auto", choice("auto", "asyncio", "uvloop"), "kind of event loop")
+    enable_docs_url: bool = key(False, BOOLEAN, "serve /docs")
+    configure_logging: bool = key(True, BOOLEAN, "set up logging")
+    log_config_file: Path | None = key(
+        None, PATH, "logging set-up as YAML or JSON", shown="built in"
+    )
+    workers: int = key(1, WORKERS, "processes")

@@ -1,0 +1,131 @@
+"""The command line, built from the table of keys. Nothing here is imported from kserve or torch."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from kserve_torch.errors import SettingError
+from kserve_torch.settings.keys import IGNORED, Key
+from kserve_torch.settings.kserve_keys import KServeKeys
+from kserve_torch.settings.report import show
+from kserve_torch.settings.table import KEYS, Settings
+from kserve_torch.settings.torchserve_keys import TorchServeKeys
+
+_GROUPS = {
+    Settings: "options",
+    KServeKeys: "options of kserve.ModelServer",
+    TorchServeKeys: "options of TorchServe, and keys of config.properties",
+}
+_ACTIONS = {
+    "help": (("-h", "--help"), "show this"),
+    "version": (("-v", "--version"), "show the version"),
+    "print_settings": (("--print-settings",), "show every effective value and its source"),
+    "stop": (("--stop",), "stop the server that was started as torchserve"),
+}
+#: Already the case: the server starts, in the foreground, and writes no snapshots.
+_GRANTED = ("--start", "--foreground", "--ncs", "--no_config_snapshots")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLine:
+    """What the arguments say.
+
+    Attributes:
+        program: ``torchserve`` or ``kserve_torch``.
+        action: ``start``, ``stop``, ``help``, ``version`` or ``print_settings``.
+        values: name of the key -> text.
+        ignored: names of options that have no effect here.
+        unknown: arguments that nobody knows.
+    """
+
+    program: str
+    action: str
+    values: dict[str, str]
+    ignored: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise SettingError(f"command line: {message}")
+
+
+def read_command_line(argv: Sequence[str], program: str) -> CommandLine:
+    """Reads ``argv``; a first word ``torchserve``, as containers pass it, names the program.
+
+    Raises:
+        SettingError: an option without its value.
+    """
+    words = list(argv)
+    if words[:1] == ["torchserve"]:
+        program = words.pop(0)
+    found, unknown = _parser(program).parse_known_args(words)
+    given: dict[str, Any] = vars(found)
+    return CommandLine(
+        program=program,
+        action=next((name for name in _ACTIONS if name in given), "start"),
+        values={name: _joined(given[name]) for name in KEYS if name in given},
+        ignored=tuple(sorted(IGNORED & given.keys())),
+        unknown=tuple(unknown),
+    )
+
+
+def _joined(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else ",".join(value)
+
+
+def help_text(program: str) -> str:
+    """What ``--help`` prints."""
+    return _parser(program).format_help()
+
+
+def _parser(program: str) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=program,
+        usage="%(prog)s [--model_dir DIR | --model-store DIR] [option ...]",
+        description="Serves TorchServe archives on KServe. A value comes from the command line, "
+        "TS_* variables, config.properties or model-config.yaml: the first that has it wins.",
+        add_help=False,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    groups = {table: parser.add_argument_group(title) for table, title in _GROUPS.items()}
+    for name, (flags, text) in _ACTIONS.items():
+        groups[Settings].add_argument(*flags, dest=name, action="store_true", help=text)
+    for key in KEYS.values():
+        if key.flags:
+            _add(parser, groups[_table_of(key)], key)
+    granted = [spelling for flag in _GRANTED for spelling in _spellings(flag)]
+    parser.add_argument(*granted, dest="start", action="store_true", help=argparse.SUPPRESS)
+    for name in sorted(IGNORED):
+        flags = tuple(_spellings(f"--{name}"))
+        parser.add_argument(*flags, dest=name, nargs="?", help=argparse.SUPPRESS)
+    return parser
+
+
+def _table_of(key: Key) -> type[TorchServeKeys]:
+    return next(table for table in reversed(_GROUPS) if key.name in table.__dataclass_fields__)
+
+
+def _add(parser: argparse.ArgumentParser, group: Any, key: Key) -> None:
+    """One spelling goes into ``--help``, the others work as well."""
+    how: dict[str, Any] = {"dest": key.name, "metavar": key.kind.metavar}
+    if key.many:
+        how["nargs"] = "+"
+    elif key.kind.switch:
+        how |= {"nargs": "?", "const": "true"}
+    first, *others = dict.fromkeys(name for flag in key.flags for name in _spellings(flag))
+    text = f"{key.help} (default: {key.shown or show(key, key.default)})"
+    group.add_argument(first, help=text.replace("%", "%%"), **how)
+    if others:
+        parser.add_argument(*others, help=argparse.SUPPRESS, **how)
+
+
+def _spellings(flag: str) -> Iterator[str]:
+    word = flag.removeprefix("--")
+    yield flag
+    if "_" in word:
+        yield "--" + word.replace("_", "-")

@@ -1,0 +1,64 @@
+"""Settings for people: values and sources as they are, and the reference page."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from kserve_torch.settings.keys import DEFAULT, IGNORED, Key
+from kserve_torch.settings.models import Entry, StartupModel
+from kserve_torch.settings.table import KEYS, Settings
+
+_HIDDEN = "********"
+
+
+def show(key: Key, value: Any) -> str:
+    """``value`` as it would be written in ``config.properties``; a secret as asterisks."""
+    return _HIDDEN if key.secret else _text(value)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, re.Pattern):
+        return str(value.pattern)
+    if isinstance(value, StartupModel):
+        return f"{value.name}={value.file}" if value.name else str(value.file)
+    if isinstance(value, Entry):
+        limits = " ".join(f"{name}={_text(limit)}" for name, limit in value.limits.items())
+        return f"{_text(value.model)} ({limits})"
+    if isinstance(value, tuple):
+        return ",".join(map(_text, value)) or "none"
+    return str(value)
+
+
+def settings_report(settings: Settings) -> str:
+    """What ``--print-settings`` prints: a line per key, ``key=value  # source``."""
+    lines = [f"{name}={show(key, getattr(settings, name))}" for name, key in KEYS.items()]
+    width = min(60, max(map(len, lines)))
+    rows = [
+        f"{line:<{width}}  # {settings.sources.get(name, DEFAULT)}"
+        for line, name in zip(lines, KEYS, strict=True)
+    ]
+    given = [("ignored", settings.ignored), ("unknown", settings.unknown)]
+    rows += [f"# {word}: {', '.join(names)}" for word, names in given if names]
+    return "\n".join((*rows, *(f"# {notice}" for notice in settings.notices)))
+
+
+def reference() -> str:
+    """The table of keys as a Markdown page."""
+    head = "| key | option | variable | allowed | default | what it is |\n|---|---|---|---|---|---|"
+    ignored = ", ".join(f"`{name}`" for name in sorted(IGNORED))
+    rows = "\n".join(map(_row, KEYS.values()))
+    return f"{head}\n{rows}\n\nAccepted, with no effect: {ignored}.\n"
+
+
+def _row(key: Key) -> str:
+    names = [", ".join(f"`{name}`" for name in group) for group in (key.flags, key.env)]
+    default = key.shown or show(key, key.default)
+    cells = [f"`{key.name}`", *names, key.kind.allowed, default, key.help]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -1,0 +1,128 @@
+"""`Settings`: every effective value in one frozen object, and what follows from the values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from kserve_torch.settings.addresses import ANYWHERE, Address, Binding, Wish, share
+from kserve_torch.settings.keys import DEFAULT, Key, key, key_of
+from kserve_torch.settings.kinds import BOOLEAN, PATH, SECONDS, choice, integer
+from kserve_torch.settings.kserve_keys import KServeKeys
+from kserve_torch.settings.models import Entry, Limits, StartupModel, merge
+
+_LEVEL = choice("debug", "info", "warning", "error", "critical")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(KServeKeys):
+    """Every effective value. Fields are named as TorchServe's keys and kserve's flags.
+
+    Attributes:
+        program: ``torchserve`` or ``kserve_torch``; ``management_address`` depends on it.
+        sources: per key, where its value came from, in words; they start with ``default`` if
+            nobody set it.
+        ignored: keys and options that were given and have no effect here.
+        unknown: keys and options that were given and nobody knows.
+        notices: what else the log should say at start, a line each.
+    """
+
+    program: str = "kserve_torch"
+    sources: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+
+    model_dir: Path | None = key(
+        None,
+        PATH,
+        "models to serve: KServe's layout, a store, an archive or a folder",
+        properties=(),
+    )
+    open_early: bool = key(False, BOOLEAN, "open the ports before the models are loaded")
+    drain_seconds: float = key(5.0, SECONDS, "after SIGTERM, still take new connections")
+    grace_period: float = key(30.0, SECONDS, "after SIGTERM, give up running requests")
+    receive_timeout: float = key(60.0, SECONDS, "longest wait for a request to arrive")
+    max_connections: int = key(4096, integer(1), "open HTTP connections; one more gets a 503")
+    access_log: bool = key(True, BOOLEAN, "log one line a request")
+    log_json: bool = key(False, BOOLEAN, "log JSON objects")
+    log_level: str = key("info", _LEVEL, "least level to log")
+
+    def given(self, name: str) -> bool:
+        """Whether somebody set ``name``."""
+        return not self.sources.get(name, DEFAULT).startswith(DEFAULT)
+
+    def bindings(self) -> list[Binding]:
+        """The HTTP sockets to open.
+
+        Raises:
+            SettingError: two addresses name one port on different hosts.
+        """
+        roles = ("inference", "management", "metrics")
+        wishes = [self._wish(f"{role}_address", role) for role in roles]
+        scheme = "https" if self.ssl_certfile else "http"
+        rest = Address(scheme=scheme, host=ANYWHERE, port=self.http_port)
+        # http_port names no host, so it gives way to any address that names the same port.
+        return share([*wishes, Wish("http_port", rest, "inference", given=False)])
+
+    def _wish(self, setting: str, role: str) -> Wish:
+        return Wish(setting, getattr(self, setting), role, given=self.given(setting))
+
+    def grpc_bindings(self) -> list[Binding]:
+        """The gRPC sockets to open; roles ``oip``, ``inference`` and ``management``.
+
+        Raises:
+            SettingError: two settings name one port on different hosts.
+        """
+        return share(self._grpc_wishes())
+
+    def _grpc_wishes(self) -> Iterator[Wish]:
+        for role in ("inference", "management"):
+            host = getattr(self, f"grpc_{role}_address")
+            address = Address(scheme="grpc", host=host, port=getattr(self, f"grpc_{role}_port"))
+            yield Wish(f"grpc_{role}_port", address, role, given=True)
+        if self.grpc_port is not None:
+            address = Address(scheme="grpc", host=ANYWHERE, port=self.grpc_port)
+            yield Wish("grpc_port", address, "oip", given=False)
+
+    def startup_models(self) -> list[StartupModel] | None:
+        """What to load at start; None means every archive of the store.
+
+        In one file ``model_snapshot`` beats ``load_models`` (CONTRACT F4); from the command line
+        or the environment, ``load_models`` beats both files' keys.
+        """
+        entries = self.model_snapshot or self.models
+        same_file = self.sources.get("load_models") == self.sources.get("model_snapshot")
+        if self.given("load_models") and not (self.model_snapshot and same_file):
+            if isinstance(self.load_models, str):
+                return None if self.load_models == "all" else []
+            return list(self.load_models)
+        return [entry.model for entry in entries] or None
+
+    def limits_for(self, name: str, version: str, yaml: Mapping[str, Any]) -> Limits:
+        """Limits of one version; ``yaml`` is its archive's ``model-config.yaml``."""
+        defaults = Limits(
+            min_workers=max(1, self.default_workers_per_model),
+            response_timeout=self.default_response_timeout,
+            startup_timeout=self.default_startup_timeout,
+            queue_size=self.job_queue_size,
+        )
+        return merge(defaults, name, yaml, self._entry(name, version))
+
+    def _entry(self, name: str, version: str) -> Entry | None:
+        snapshot = [entry for entry in self.model_snapshot if entry.model.name == name]
+        if len(snapshot) == 1:  # its version is not compared with the archive's (CONTRACT F4)
+            return snapshot[0]
+        for entry in (*snapshot, *self.models):
+            if (entry.model.name, entry.model.version) == (name, version):
+                return entry
+        return None
+
+
+#: Every key of the table, by name.
+KEYS: Mapping[str, Key] = MappingProxyType(
+    {item.name: key_of(item) for item in fields(Settings) if "key" in item.metadata}
+)

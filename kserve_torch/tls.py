@@ -1,0 +1,98 @@
+"""Certificate and key for https sockets: PEM files, a keystore, or made up (CONTRACT F1)."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    pkcs12,
+)
+
+from kserve_torch.errors import SettingError
+from kserve_torch.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_SELF_SIGNED_DAYS = 365
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Files with a certificate chain and its private key, both PEM."""
+
+    certificate: Path
+    key: Path
+
+
+def identity(settings: Settings, folder: Path) -> Identity:
+    """Who the server says it is on https.
+
+    Args:
+        settings: ``ssl_certfile`` and ``ssl_keyfile``, else ``certificate_file`` and
+            ``private_key_file``, else ``keystore``; with none of them a certificate is made up.
+        folder: PEM files that are made are put here, once, readable by this user alone.
+
+    Raises:
+        SettingError: the keystore cannot be read.
+    """
+    certificate = settings.ssl_certfile or settings.certificate_file
+    key = settings.ssl_keyfile or settings.private_key_file
+    if certificate is not None and key is not None:
+        return Identity(certificate, key)
+    made = Identity(folder / "certificate.pem", folder / "key.pem")
+    if made.key.exists():
+        return made
+    if settings.keystore is not None:
+        return _written(made, *_from_keystore(settings.keystore, settings.keystore_pass))
+    log.warning("https without a certificate: a self-signed one is used, which clients refuse")
+    return _written(made, *_self_signed())
+
+
+def _from_keystore(path: Path, password: str) -> tuple[bytes, bytes]:
+    """Chain and key of a PKCS#12 keystore, as PEM."""
+    try:
+        store = pkcs12.load_pkcs12(path.read_bytes(), password.encode())
+    except OSError as error:
+        raise SettingError(f"keystore: {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingError(f"keystore: {path} is no PKCS12 file of this password") from error
+    if store.key is None or store.cert is None:
+        raise SettingError(f"keystore: {path} holds no certificate with its private key")
+    chain = [store.cert, *store.additional_certs]
+    certificates = b"".join(entry.certificate.public_bytes(Encoding.PEM) for entry in chain)
+    return certificates, store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _self_signed() -> tuple[bytes, bytes]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + datetime.timedelta(days=_SELF_SIGNED_DAYS))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return certificate.public_bytes(Encoding.PEM), private
+
+
+def _written(files: Identity, certificate: bytes, key: bytes) -> Identity:
+    for path, content in ((files.certificate, certificate), (files.key, key)):
+        path.touch(mode=0o600)
+        path.write_bytes(content)
+    return files

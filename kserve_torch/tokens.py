@@ -1,0 +1,155 @@
+"""The keys that clients show when token authorisation is on (CONTRACT D7, G8, G22, T-31).
+
+There are three: one for inference, one for management, both good for a time, and the API key that
+renews them. Which of the first two a call needs depends on its route, not on its port.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kserve_torch.errors import ClientError, SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kserve_torch.settings import Settings
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "key_file.json"
+#: Random bytes of a key, which has 8 url-safe characters then.
+_KEY_BYTES = 6
+
+
+class Access(StrEnum):
+    """What a token opens."""
+
+    INFERENCE = "inference"
+    MANAGEMENT = "management"
+
+
+class InvalidKey(ClientError):
+    """No key, a wrong one or one that has expired; the text does not say which."""
+
+    grpc = "PERMISSION_DENIED"
+    kind = "InvalidKeyException"
+
+    def __init__(self, act: str) -> None:
+        super().__init__(
+            f"Token {act} failed. Token either incorrect, expired, or not provided correctly"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A key and the time, in seconds since the epoch, up to which it is good."""
+
+    key: str
+    expires: float
+
+
+class Tokens:
+    """The keys of this process, kept in a file that only its user can read.
+
+    Args:
+        folder: where ``key_file.json`` goes; one that is there is replaced.
+        lifetime: seconds that an inference or management key is good for.
+        clock: seconds since the epoch.
+
+    Raises:
+        SettingError: the file cannot be written.
+    """
+
+    def __init__(
+        self, folder: Path, lifetime: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._path = folder / FILE_NAME
+        self._lifetime = lifetime
+        self._clock = clock
+        self._api_key = _fresh()
+        self._tokens = {access: self._issue() for access in Access}
+        try:
+            self._save()
+        except OSError as error:
+            raise SettingError(
+                f"disable_token_authorization: false needs a folder that {FILE_NAME} can be "
+                f"written to; {folder}: {error.strerror}"
+            ) from None
+        log.info("token authorization is on, the keys are in %s", self._path)
+
+    def check(self, access: Access, authorization: str | None) -> None:
+        """Let a call pass that shows the key for ``access``.
+
+        Args:
+            access: what the call's route needs.
+            authorization: the ``Authorization`` header: ``Bearer <key>``.
+
+        Raises:
+            InvalidKey: it does not, or the key has expired.
+        """
+        token = self._tokens[access]
+        good = _shows(authorization, token.key)
+        if not good or self._clock() >= token.expires:
+            raise InvalidKey("Authorization")
+
+    def renew(self, access: str, authorization: str | None) -> None:
+        """Replace a key and write the file anew, for a client that shows the API key.
+
+        Raises:
+            InvalidKey: it does not, or ``access`` is no name of a key.
+        """
+        good = _shows(authorization, self._api_key)
+        if not good or access not in list(Access):
+            raise InvalidKey("Authentication")
+        self._tokens[Access(access)] = self._issue()
+        self._save()
+
+    def _issue(self) -> Token:
+        return Token(_fresh(), self._clock() + self._lifetime)
+
+    def _save(self) -> None:
+        content: dict[str, dict[str, str]] = {
+            access.value: {"key": token.key, "expiration time": _instant(token.expires)}
+            for access, token in self._tokens.items()
+        }
+        content["API"] = {"key": self._api_key}
+        draft = self._path.with_name(f"{FILE_NAME}.{secrets.token_hex(4)}")
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(handle, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2)
+        draft.replace(self._path)
+
+
+def tokens_for(settings: Settings) -> Tokens | None:
+    """The keys, in the current folder as TorchServe keeps them; None if authorisation is off.
+
+    Raises:
+        SettingError: the folder cannot be written to.
+    """
+    if settings.disable_token_authorization:
+        return None
+    return Tokens(Path.cwd(), settings.token_expiration_min * 60)
+
+
+def _fresh() -> str:
+    return secrets.token_urlsafe(_KEY_BYTES)
+
+
+def _shows(authorization: str | None, key: str) -> bool:
+    """Whether a header carries ``key``, in a time that does not depend on how much is right."""
+    return hmac.compare_digest((authorization or "").encode(), f"Bearer {key}".encode())
+
+
+def _instant(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

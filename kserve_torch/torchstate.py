@@ -1,0 +1,59 @@
+"""torch's switches that belong to the whole process, kept apart for each handler instance.
+
+A handler's gradient mode, default device and thread count live in its worker's thread, as they
+lived in its process on TorchServe, and reach nobody else. The default dtype does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+_DTYPE = torch.get_default_dtype()
+_THREADS = torch.get_num_threads()
+
+
+def enter_thread() -> None:
+    """Give a new thread the server's thread count, not what was last set in any thread."""
+    use_threads(_THREADS)
+
+
+def use_threads(count: int) -> None:
+    """Set the calling thread's number of threads for operators; no other thread's changes."""
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+
+
+class DefaultDtype:
+    """The default dtype that a handler chose when it was initialised.
+
+    It holds during that handler's calls only. Two calls that run at the same moment share it all
+    the same: torch has one per process.
+    """
+
+    def __init__(self) -> None:
+        self._own = _DTYPE
+
+    @contextmanager
+    def chosen(self) -> Iterator[None]:
+        """Initialise in here: what is set at the end becomes the handler's own."""
+        try:
+            yield
+            self._own = torch.get_default_dtype()
+        finally:
+            _set(_DTYPE)
+
+    def __enter__(self) -> None:
+        """Begin a call."""
+        _set(self._own)
+
+    def __exit__(self, *error: object) -> None:
+        """End it, and whatever it set."""
+        _set(_DTYPE)
+
+
+def _set(dtype: torch.dtype) -> None:
+    if torch.get_default_dtype() is not dtype:
+        torch.set_default_dtype(dtype)

@@ -1,0 +1,48 @@
+"""Names that need a package or machine that is not here: importable, and clear when used."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from kserve_torch.errors import LoadFailed
+
+
+def require(name: str, *packages: str) -> None:
+    """Check that what ``name`` needs is installed.
+
+    Raises:
+        LoadFailed: it names the first package that is missing.
+    """
+    for package in packages:
+        if find_spec(package) is None:
+            raise LoadFailed(f"{name} needs the package {package}, which is not installed")
+
+
+def unsupported(name: str, why: str) -> LoadFailed:
+    """The error for a name that this server does not serve even where its package is there."""
+    return LoadFailed(f"{name} is not supported: {why}")
+
+
+class AbsentHandler:
+    """Base of TorchServe's handlers for engines that need processes or devices of their own."""
+
+    needs: tuple[str, ...] = ()
+    why = "it needs a process of its own; serve it with its own KServe runtime"
+
+    def __init__(self) -> None:
+        self.initialized = False
+
+    def initialize(self, ctx: Any) -> None:
+        """Say what is missing.
+
+        Raises:
+            LoadFailed: always.
+        """
+        name = type(self).__name__
+        require(name, *self.needs)
+        raise unsupported(name, self.why)
+
+    def handle(self, data: Any, context: Any) -> Any:
+        """Say what is missing, as `initialize` does."""
+        self.initialize(context)

@@ -1,0 +1,160 @@
+"""``ts.handler_utils.micro_batching``: a batch cut into micro batches that overlap in the steps.
+
+::
+
+    rows -> preprocess -> inference -> postprocess -> results
+             threads       threads      threads
+
+Each step has its own threads and takes a micro batch from the step before as soon as it is done.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kserve_torch import profiler
+
+__all__ = ["HANDLER_METHODS", "MicroBatching", "WorkerThread", "execute_call"]
+
+HANDLER_METHODS = ["preprocess", "inference", "postprocess"]
+
+
+@dataclass(frozen=True)
+class WorkerThread:
+    """A step's thread, and the event that stops it."""
+
+    event: threading.Event
+    thread: threading.Thread
+
+
+@dataclass(frozen=True)
+class _Micro:
+    """A micro batch on its way; ``value`` is an exception once a step raised."""
+
+    index: int
+    value: Any
+
+
+def execute_call(
+    in_queue: queue.Queue[_Micro | None],
+    out_queue: queue.Queue[_Micro | None],
+    handle: Callable[[Any], Any],
+    event: threading.Event,
+) -> None:
+    """Run one step on micro batches until ``event`` is set and None comes to wake it up."""
+    while not event.is_set():
+        micro = in_queue.get()
+        if micro is None:
+            continue
+        out_queue.put(micro if isinstance(micro.value, Exception) else _step(micro, handle))
+
+
+def _step(micro: _Micro, handle: Callable[[Any], Any]) -> _Micro:
+    try:
+        return _Micro(micro.index, handle(micro.value))
+    except Exception as error:  # it is raised again where the batch was handed in
+        return _Micro(micro.index, error)
+
+
+class MicroBatching:
+    """Set as a handler's ``handle``; the handler keeps its three steps.
+
+    Args:
+        parent_handler: the handler.
+        micro_batch_size: rows per micro batch.
+        parallelism: threads per step; 1 where it names none.
+    """
+
+    def __init__(
+        self,
+        parent_handler: Any,
+        micro_batch_size: int = 1,
+        parallelism: Mapping[str, int] | None = None,
+    ) -> None:
+        self.handler = parent_handler
+        self.micro_batch_size = micro_batch_size
+        self._parallelism = dict.fromkeys(HANDLER_METHODS, 1)
+        self.thread_groups: dict[str, list[WorkerThread]] = {m: [] for m in HANDLER_METHODS}
+        queues: list[queue.Queue[Any]] = [queue.Queue() for _ in range(len(HANDLER_METHODS) + 1)]
+        self.queues = {f"{m}_in": queues[i] for i, m in enumerate(HANDLER_METHODS)}
+        self.queues |= {f"{m}_out": queues[i + 1] for i, m in enumerate(HANDLER_METHODS)}
+        self.parallelism = dict(parallelism or {})
+
+    @property
+    def parallelism(self) -> dict[str, int]:
+        """Threads per step."""
+        return dict(self._parallelism)
+
+    @parallelism.setter
+    def parallelism(self, parallelism: Mapping[str, int]) -> None:
+        for method, threads in parallelism.items():
+            if method not in HANDLER_METHODS or threads < 1:
+                allowed = ", ".join(HANDLER_METHODS)
+                raise ValueError(
+                    f"parallelism: {method}: {threads}; allowed: {allowed}, each at least 1"
+                )
+        self._parallelism.update(parallelism)
+        for method in HANDLER_METHODS:
+            self._resize(method)
+
+    def _resize(self, method: str) -> None:
+        group, wanted = self.thread_groups[method], self._parallelism[method]
+        while len(group) < wanted:
+            group.append(self._start(method))
+        self._stop(method, len(group) - wanted)
+
+    def _start(self, method: str) -> WorkerThread:
+        event = threading.Event()
+        run = getattr(self.handler, method)
+        arguments = (self.queues[f"{method}_in"], self.queues[f"{method}_out"], run, event)
+        thread = threading.Thread(target=execute_call, args=arguments, daemon=True)
+        thread.start()
+        return WorkerThread(event, thread)
+
+    def _stop(self, method: str, count: int) -> None:
+        leaving = [self.thread_groups[method].pop() for _ in range(count)]
+        for worker in leaving:
+            worker.event.set()
+        while any(worker.thread.is_alive() for worker in leaving):
+            self.queues[f"{method}_in"].put(None)
+            for worker in leaving:
+                worker.thread.join(0.01)
+
+    def shutdown(self) -> None:
+        """Stop all threads."""
+        for method in HANDLER_METHODS:
+            self._stop(method, len(self.thread_groups[method]))
+
+    def handle(self, data: list[Any]) -> list[Any]:
+        """The rows' results, in order.
+
+        Raises:
+            Exception: what a step raised, of the first micro batch that failed.
+        """
+        size = self.micro_batch_size
+        starts = range(0, len(data), size)
+        for index, start in enumerate(starts):
+            self.queues["preprocess_in"].put(_Micro(index, data[start : start + size]))
+        done = [self.queues["postprocess_out"].get() for _ in starts]
+        done.sort(key=lambda micro: micro.index)
+        for micro in done:
+            if isinstance(micro.value, Exception):
+                raise micro.value
+        return [result for micro in done for result in micro.value]
+
+    def __call__(self, data: list[Any], context: Any) -> list[Any]:
+        """Answer one batch: predictions in micro batches, all else as the handler does it."""
+        start = time.perf_counter()
+        self.handler.context = context
+        if self.handler._is_describe() or self.handler._is_explain() or profiler.enabled():
+            output: list[Any] = self.handler._answer(data)
+        else:
+            output = self.handle(data)
+        milliseconds = round((time.perf_counter() - start) * 1000, 2)
+        context.metrics.add_time("HandlerTime", milliseconds, None, "ms")
+        return output

@@ -1,0 +1,161 @@
+"""``ts.metrics.metric_cache_abstract``: what handlers call on ``context.metrics`` (CONTRACT M1)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from kserve_torch.ts.metrics import metric_cache_errors as errors
+from kserve_torch.ts.metrics.caching_metric import CachingMetric
+from kserve_torch.ts.metrics.dimension import Dimension
+from kserve_torch.ts.metrics.metric_type_enum import MetricTypes
+
+TIME_UNITS = ("ms", "s")
+SIZE_UNITS = ("MB", "kB", "GB", "B")
+
+
+class MetricCacheAbstract(ABC):
+    """Metrics by type and name, made when first used.
+
+    In all methods ``idx`` is the row that a value is about, None for the whole batch, and
+    ``dimensions`` are the value's own labels; ModelName and Level come after them (CONTRACT M3).
+
+    Attributes:
+        request_ids: row index -> request id of the running batch, or None.
+        model_name: the value of the label ModelName.
+    """
+
+    def __init__(self, config_file_path: str | None = None, model_name: str | None = None) -> None:
+        self.cache: dict[MetricTypes, dict[str, CachingMetric]] = {}
+        self.store: list[Any] = []
+        self.request_ids: dict[int, str] | None = None
+        self.model_name = model_name
+        self.config_file_path = config_file_path
+
+    def set_request_ids(self, request_ids: dict[int, str] | None) -> None:
+        """Values that follow are about these requests."""
+        self.request_ids = request_ids
+
+    def add_metric(
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        idx: int | None = None,
+        dimensions: Sequence[Dimension] = (),
+        metric_type: MetricTypes = MetricTypes.COUNTER,
+    ) -> None:
+        """Take a value of any unit."""
+        self._add(name, value, unit, self._get_req(idx), dimensions, metric_type)
+
+    def add_counter(
+        self, name: str, value: float, idx: int | None = None, dimensions: Sequence[Dimension] = ()
+    ) -> None:
+        """Count ``value`` more."""
+        self._add(name, value, "count", self._get_req(idx), dimensions, MetricTypes.COUNTER)
+
+    def add_time(
+        self,
+        name: str,
+        value: float,
+        idx: int | None = None,
+        unit: str = "ms",
+        dimensions: Sequence[Dimension] = (),
+        metric_type: MetricTypes = MetricTypes.GAUGE,
+    ) -> None:
+        """Take a time in ``ms`` or ``s``.
+
+        Raises:
+            MetricsCacheValueError: another unit.
+        """
+        if unit not in TIME_UNITS:
+            raise errors.MetricsCacheValueError(f"unit: {unit!r}; allowed for a time: {TIME_UNITS}")
+        self._add(name, value, unit, self._get_req(idx), dimensions, metric_type)
+
+    def add_size(
+        self,
+        name: str,
+        value: float,
+        idx: int | None = None,
+        unit: str = "MB",
+        dimensions: Sequence[Dimension] = (),
+        metric_type: MetricTypes = MetricTypes.GAUGE,
+    ) -> None:
+        """Take a size in ``MB``, ``kB``, ``GB`` or ``B``.
+
+        Raises:
+            ValueError: another unit.
+        """
+        if unit not in SIZE_UNITS:
+            raise ValueError(f"unit: {unit!r}; allowed for a size: {SIZE_UNITS}")
+        self._add(name, value, unit, self._get_req(idx), dimensions, metric_type)
+
+    def add_percent(
+        self,
+        name: str,
+        value: float,
+        idx: int | None = None,
+        dimensions: Sequence[Dimension] = (),
+        metric_type: MetricTypes = MetricTypes.GAUGE,
+    ) -> None:
+        """Take a percentage."""
+        self._add(name, value, "percent", self._get_req(idx), dimensions, metric_type)
+
+    def add_error(self, name: str, value: float, dimensions: Sequence[Dimension] = ()) -> None:
+        """Count ``value`` errors, of no request in particular."""
+        self._add(name, value, "", None, dimensions, MetricTypes.COUNTER)
+
+    def _add(
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        request_id: str | None,
+        dimensions: Sequence[Dimension],
+        metric_type: MetricTypes,
+    ) -> None:
+        labels = self._add_default_dims(request_id, dimensions)
+        metric = self.cache.get(metric_type, {}).get(name)
+        if metric is None:
+            names = [label.name for label in labels]
+            metric = self.add_metric_to_cache(name, unit, names, metric_type)
+        metric.add_or_update(value, [label.value for label in labels], request_id or "")
+
+    def _get_req(self, idx: int | None) -> str | None:
+        """The row's request id, those of the whole batch joined by commas, or None."""
+        if not isinstance(self.request_ids, dict):
+            return self.request_ids
+        if idx in self.request_ids:
+            return self.request_ids[idx]
+        return ",".join(self.request_ids.values())
+
+    def _add_default_dims(
+        self, request_id: str | None, dimensions: Sequence[Dimension]
+    ) -> list[Dimension]:
+        """A new list: the caller's is never added to (CONTRACT M3, T-42)."""
+        defaults = [Dimension("Level", "Error" if request_id is None else "Model")]
+        if request_id is not None:
+            defaults.insert(0, Dimension("ModelName", self.model_name))
+        names = {dimension.name for dimension in dimensions}
+        return [*dimensions, *(default for default in defaults if default.name not in names)]
+
+    @abstractmethod
+    def initialize_cache(self) -> None:
+        """Make the metrics that the configuration file lists."""
+
+    @abstractmethod
+    def get_metric(
+        self, metric_name: str, metric_type: MetricTypes = MetricTypes.COUNTER
+    ) -> CachingMetric:
+        """The metric of that name and type."""
+
+    @abstractmethod
+    def add_metric_to_cache(
+        self,
+        metric_name: str,
+        unit: str,
+        dimension_names: Sequence[str] = (),
+        metric_type: MetricTypes = MetricTypes.COUNTER,
+    ) -> CachingMetric:
+        """Make a metric."""

@@ -1,0 +1,27 @@
+"""``ts.metrics.metric_cache_errors``."""
+
+from __future__ import annotations
+
+
+class MetricsCacheTypeError(TypeError):
+    """An argument of the wrong type."""
+
+
+class MetricsCacheValueError(ValueError):
+    """An argument of the right type with a wrong value."""
+
+
+class MetricsCacheKeyError(KeyError):
+    """No such metric."""
+
+
+class MetricsCachePyYamlError(Exception):
+    """A metrics file that is not YAML."""
+
+
+class MetricsCacheIOError(OSError):
+    """A metrics file that cannot be read."""
+
+
+class GeneralMetricsCacheError(Exception):
+    """Any other failure with a metrics file."""

@@ -1,0 +1,1 @@
+"""``ts.model_service``."""

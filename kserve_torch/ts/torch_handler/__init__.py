@@ -1,0 +1,1 @@
+"""``ts.torch_handler``: the stock handlers under the names that archives import."""

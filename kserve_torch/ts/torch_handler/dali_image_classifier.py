@@ -1,0 +1,20 @@
+"""``ts.torch_handler.dali_image_classifier``."""
+
+from __future__ import annotations
+
+from kserve_torch.context import Context
+from kserve_torch.handler.image_classifier import ImageClassifier
+from kserve_torch.ts.absent import require, unsupported
+
+
+class DALIImageClassifier(ImageClassifier):
+    """TorchServe's image classifier with NVIDIA DALI for its preprocessing."""
+
+    def initialize(self, context: Context) -> None:
+        """Say what is missing.
+
+        Raises:
+            LoadFailed: always: DALI is not installed, or its pipelines are not run here.
+        """
+        require("dali_image_classifier", "nvidia", "nvidia.dali")
+        raise unsupported("dali_image_classifier", "DALI pipelines; name image_classifier instead")

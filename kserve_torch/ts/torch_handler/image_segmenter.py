@@ -1,0 +1,7 @@
+"""``ts.torch_handler.image_segmenter``."""
+
+from __future__ import annotations
+
+from kserve_torch.handler.image_segmenter import ImageSegmenter
+
+__all__ = ["ImageSegmenter"]

@@ -1,0 +1,331 @@
+"""One version of one model: its archive, its queues and the workers on them.
+
+Predictions and explanations wait in queues of their own: an explanation costs some fifty
+predictions and must not stand in their way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from kserve_torch.batcher import Lane, Ticket
+from kserve_torch.errors import DeadlineExceeded, NotReady, Overloaded, ServingError
+from kserve_torch.events import (
+    Accepted,
+    BatchRan,
+    Event,
+    Finished,
+    Shed,
+    StateChanged,
+    WorkerChanged,
+)
+from kserve_torch.messages import NOTHING, Reply, Request, Timing, Verb
+from kserve_torch.pool import PRESSURE_SECONDS, Pool
+from kserve_torch.statistics import VersionStatistics
+from kserve_torch.window import Window
+from kserve_torch.worker import Ran, Worker, WorkerState
+
+if TYPE_CHECKING:
+    from kserve_torch.archive import Archive
+    from kserve_torch.instance import Instance
+    from kserve_torch.settings import Limits
+
+log = logging.getLogger(__name__)
+
+#: Explanations that a version may run at a time: two on one thread each beat one on two.
+EXPLAIN_WORKERS = 2
+
+
+class State(StrEnum):
+    """The state of a model version, in the words of the repository extension (CONTRACT O80)."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNAVAILABLE = "UNAVAILABLE"
+    UNLOADING = "UNLOADING"
+
+
+class ModelVersion:
+    """A model version that is served, is being loaded, or failed to load.
+
+    Args:
+        name: the registered name.
+        version: the version, as the manifest says.
+        archive: what it is made of; None if that could not even be read.
+        limits: batch size, workers, time-outs, queue size.
+        load: makes a handler instance; called on a worker's thread with the worker's index and, by
+            device, the first instances, whose weights it shares and to which it adds itself.
+        emit: told of every event.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        archive: Archive | None,
+        limits: Limits,
+        load: Callable[[int, dict[int | None, Instance]], Instance],
+        emit: Callable[[Event], None],
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.archive = archive
+        self.limits = limits
+        self.state = State.LOADING
+        self.reason = ""
+        self.is_default = False
+        self.loaded_at_startup = False
+        self.created = datetime.now(UTC)
+        self.load_seconds = 0.0
+        self._emit = emit
+        self._load = load
+        self._firsts: dict[int | None, Instance] = {}
+        self._inflight = 0
+        self._drained: asyncio.Future[None] | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._predict = self._pool(Verb.PREDICT, limits.batch_size, limits.max_batch_delay)
+        self._explain = self._pool(Verb.EXPLAIN, 1, 0.0)
+
+    def _pool(self, verb: Verb, rows: int, delay: float) -> Pool:
+        window: Window[Ticket] = Window(rows, delay, self.limits.queue_size)
+        return Pool(
+            Lane(f"{self.name} {self.version} {verb}", window),
+            load=self._instance,
+            ran=functools.partial(self._ran, verb),
+            changed=self._worker_changed,
+            retry_limit=self.limits.max_retry_timeout,
+            background=verb is Verb.EXPLAIN,
+        )
+
+    # --- life ---
+
+    async def start(self, workers: int | None = None) -> None:
+        """Load the first instance, warm it up, then start the other workers.
+
+        Args:
+            workers: how many instead of ``min_workers``.
+
+        Raises:
+            LoadFailed: with the one clear reason; the state is then UNAVAILABLE.
+        """
+        count = self.limits.min_workers if workers is None else workers
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(self.limits.startup_timeout):
+                await self._predict.scale(count, max(count, self.limits.max_workers))
+        except TimeoutError:
+            self.fail(f"not ready within startupTimeout, {self.limits.startup_timeout:g} s")
+            raise NotReady(f"Model {self.name}: {self.reason}") from None
+        except ServingError as error:
+            self.fail(error.message)
+            raise
+        self._explain.maximum = EXPLAIN_WORKERS
+        self.load_seconds = time.monotonic() - began
+        self._become(State.READY)
+
+    def fail(self, reason: str) -> None:
+        """Turn UNAVAILABLE; ``reason`` is shown in the repository index."""
+        self.reason = reason
+        self._become(State.UNAVAILABLE)
+        self._predict.close()
+
+    def _become(self, state: State) -> None:
+        self.state = state
+        self._emit(StateChanged(self.name, self.version, state.value))
+
+    async def scale(self, minimum: int, maximum: int) -> None:
+        """Change the number of workers and wait until they are there."""
+        await self._predict.scale(minimum, maximum)
+        self._predict.reason = ""
+
+    async def drain(self) -> None:
+        """Wait until every accepted request is answered."""
+        if self._inflight:
+            if self._drained is None:
+                self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._drained)
+
+    async def stop(self, seconds: float) -> None:
+        """Send the workers home; what still waits is answered with NotReady."""
+        self._become(State.UNLOADING)
+        for pool in (self._predict, self._explain):
+            for ticket in pool.lane.close():
+                ticket.settle(NotReady(f"Model {self.name} {self.version} was unloaded"))
+            pool.close()
+        if self._watch is not None:
+            self._watch.cancel()
+        ends = time.monotonic() + seconds
+        for pool in (self._predict, self._explain):
+            await pool.join(max(0.0, ends - time.monotonic()))
+
+    # --- what is known about it ---
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request would be served now (CONTRACT T-46)."""
+        return self.state is State.READY and self._predict.ready > 0 and self.live
+
+    @property
+    def live(self) -> bool:
+        """False once so many threads hang that only a new process helps."""
+        return not (self._predict.worn_out or self._explain.worn_out)
+
+    def signature(self, side: str) -> Sequence[Mapping[str, Any]]:
+        """The tensors that the archive declares, else those that its warm-up showed.
+
+        Args:
+            side: ``inputs`` or ``outputs``.
+        """
+        signature = self.archive.config.get("signature") if self.archive is not None else None
+        if signature is None:
+            signature = next((first.signature for first in self._firsts.values()), NOTHING)
+        tensors: Sequence[Mapping[str, Any]] = signature.get(side, ())
+        return tensors
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """The workers for predictions."""
+        return self._predict.workers()
+
+    @property
+    def scaled_to(self) -> tuple[int, int]:
+        """The present bounds on workers."""
+        return self._predict.minimum, self._predict.maximum
+
+    def statistics(self) -> VersionStatistics:
+        """A snapshot for metrics, describe and tests."""
+        states = [worker.state.value for worker in self._predict.workers()]
+        return VersionStatistics(
+            predict=self._predict.lane.statistics(),
+            explain=self._explain.lane.statistics(),
+            running=self._predict.running + self._explain.running,
+            inflight=self._inflight,
+            hung=self._predict.hung + self._explain.hung,
+            workers={state: states.count(state) for state in set(states)},
+        )
+
+    # --- requests ---
+
+    async def submit(self, request: Request) -> Reply:
+        """Queue a request and wait for its answer; cancelling the wait withdraws the request.
+
+        Raises:
+            NotReady: no worker can take it.
+            Overloaded: the queue is full.
+            DeadlineExceeded: its deadline or ``responseTimeout`` passed.
+            HandlerError: the handler failed it.
+        """
+        pool = self._explain if request.verb is Verb.EXPLAIN else self._predict
+        ticket = self._enqueue(pool, request)
+        timer = self._expire_later(pool, ticket)
+        self._inflight += 1
+        error: str | None = None
+        reply: Reply | None = None
+        try:
+            reply = await ticket.future
+            return reply
+        except asyncio.CancelledError:
+            error = "Cancelled"
+            if pool.lane.withdraw(ticket):
+                self._emit(Shed(self.name, self.version, "disconnected"))
+            raise
+        except ServingError as failure:
+            error = type(failure).__name__
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._inflight -= 1
+            if not self._inflight and self._drained is not None:
+                self._drained.set_result(None)
+                self._drained = None
+            timing = reply.timing if reply is not None else Timing()
+            self._emit(Finished(request, self.version, timing, error))
+
+    def _enqueue(self, pool: Pool, request: Request) -> Ticket:
+        if self.state is not State.READY:
+            self._emit(Shed(self.name, self.version, "not_ready"))
+            raise self._not_ready()
+        self._emit(Accepted(request, self.version))
+        if self._predict.given_up or not (self._predict.size or self._predict.minimum):
+            self._emit(Shed(self.name, self.version, "not_ready"))
+            raise NotReady(
+                f"Model {self.name} {self.version} has no worker: scale it up to serve requests"
+            )
+        try:
+            ticket = pool.lane.submit(request)
+        except Overloaded:
+            self._emit(Shed(self.name, self.version, "queue_full"))
+            raise
+        if ticket.pressure > PRESSURE_SECONDS + pool.lane.max_delay or not pool.size:
+            pool.relieve()
+        if self._watch is None:
+            self._watch = ticket.loop.call_later(self.limits.response_timeout, self._check_hung)
+        return ticket
+
+    def _not_ready(self) -> NotReady:
+        why = {
+            State.LOADING: "it is still loading",
+            State.UNLOADING: "it is being unloaded",
+        }.get(self.state, f"it failed to load: {self.reason}")
+        return NotReady(f"Model with name {self.name} is not ready: {why}.")
+
+    def _expire_later(self, pool: Pool, ticket: Ticket) -> asyncio.TimerHandle | None:
+        deadline = ticket.request.deadline
+        if self.limits.client_timeout is not None:
+            latest = ticket.arrived + self.limits.client_timeout
+            deadline = latest if deadline is None else min(deadline, latest)
+        if deadline is None:
+            return None
+        left = max(0.0, deadline - time.monotonic())
+        return ticket.loop.call_later(left, self._expire, pool, ticket)
+
+    def _expire(self, pool: Pool, ticket: Ticket) -> None:
+        where = "while it ran"
+        if pool.lane.withdraw(ticket):
+            where = "while it waited in the queue"
+            self._emit(Shed(self.name, self.version, "deadline"))
+        ticket.settle(DeadlineExceeded(f"the request's deadline passed {where}"))
+
+    # --- reports from the workers ---
+
+    def _instance(self, index: int) -> Instance:
+        return self._load(index, self._firsts)
+
+    def _ran(self, verb: Verb, ran: Ran) -> None:
+        self._emit(
+            BatchRan(self.name, self.version, ran.rows, len(ran.outcomes), ran.seconds, verb)
+        )
+
+    def _worker_changed(self, worker: Worker) -> None:
+        seconds = worker.load_seconds if worker.state is WorkerState.READY else 0.0
+        self._emit(
+            WorkerChanged(self.name, self.version, worker.number, worker.state.value, seconds)
+        )
+
+    def _check_hung(self) -> None:
+        """Look for hung handlers; runs again as long as there are requests."""
+        self._watch = None
+        limit = self.limits.response_timeout
+        left = [pool.give_up_hung(limit) for pool in (self._predict, self._explain)]
+        if not self.live:
+            self.reason = f"{self.statistics().hung} handler threads hang"
+            log.error("%s %s: %s, giving up on it", self.name, self.version, self.reason)
+        if self._inflight:
+            soonest = min((wait for wait in left if wait is not None), default=limit)
+            loop = asyncio.get_running_loop()
+            self._watch = loop.call_later(soonest, self._check_hung)
+
+    async def describe(self) -> Any:
+        """What the handler says about itself (CONTRACT E4)."""
+        request = Request(
+            id="describe", model=self.name, version=self.version, rows=({},), verb=Verb.DESCRIBE
+        )
+        return (await self.submit(request)).results[0]

@@ -1,0 +1,113 @@
+"""Which waiting requests become a batch, and when: no clock, no tasks, no threads.
+
+A window holds requests in the order of their arrival. It never splits one, never passes one over,
+and gives a batch away
+
+- at once, if waiting could not make it bigger: batches of one row, no delay, or a full batch;
+- at once, too, if the last `PATIENCE` waits have each ended with the one request that began them:
+  whoever sends one request after the other gains nothing by them. The next batch of several
+  requests, which pile up while a worker is busy, brings the patience back;
+- else when the worker that is to take it has waited for ``max_delay`` since it was free and the
+  first row was there, as TorchServe counts it: what came while the worker was busy is mostly the
+  first part of a crowd whose answers have just gone out.
+
+CONTRACT B1; a request with more rows than a batch may have goes alone.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+
+#: Waits without company after which the next ones are left out.
+PATIENCE = 8
+
+
+@dataclass(slots=True)
+class _Waiting:
+    rows: int
+    since: float
+
+
+class Window(Generic[T]):
+    """Requests that wait for a worker.
+
+    Args:
+        max_rows: rows of a batch, at least 1.
+        max_delay: seconds that a free worker may let the first row of a batch wait for more.
+        capacity: requests that may wait.
+    """
+
+    def __init__(self, max_rows: int, max_delay: float, capacity: int) -> None:
+        self.max_rows = max_rows
+        self.max_delay = max_delay
+        self.capacity = capacity
+        self.rows = 0
+        self._fruitless = 0
+        self._waiting: OrderedDict[T, _Waiting] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Requests that wait."""
+        return len(self._waiting)
+
+    def push(self, item: T, rows: int, now: float) -> bool:
+        """Put a request at the end; False if the window is at its capacity."""
+        if len(self._waiting) >= self.capacity:
+            return False
+        self._waiting[item] = _Waiting(rows, now)
+        self.rows += rows
+        return True
+
+    def remove(self, item: T) -> bool:
+        """Take a request out that nobody waits for any more; False if it is not here."""
+        waiting = self._waiting.pop(item, None)
+        if waiting is None:
+            return False
+        self.rows -= waiting.rows
+        return True
+
+    def oldest(self) -> float | None:
+        """When the first request came, or None."""
+        for waiting in self._waiting.values():
+            return waiting.since
+        return None
+
+    def due(self, now: float, free_since: float = 0.0) -> float | None:
+        """Seconds until a batch may be taken: 0 for now, None while nothing waits.
+
+        Args:
+            now: the time.
+            free_since: since when the asking worker has been free.
+        """
+        since = self.oldest()
+        if since is None:
+            return None
+        if self.rows >= self.max_rows or self.max_delay <= 0 or self._is_alone():
+            return 0.0
+        return max(0.0, max(since, free_since) + self.max_delay - now)
+
+    def take(self) -> list[T]:
+        """The requests of the next batch, in order; empty if none waits."""
+        batch: list[T] = []
+        rows = 0
+        for item, waiting in self._waiting.items():
+            if batch and rows + waiting.rows > self.max_rows:
+                break
+            batch.append(item)
+            rows += waiting.rows
+        for item in batch:
+            del self._waiting[item]
+        self.rows -= rows
+        if len(batch) > 1:
+            self._fruitless = 0
+        elif rows < self.max_rows:
+            self._fruitless += 1
+        return batch
+
+    def _is_alone(self) -> bool:
+        return self._fruitless >= PATIENCE and len(self._waiting) == 1

@@ -1,0 +1,69 @@
+"""A working directory per thread: handlers open files relative to their model (CONTRACT T-36)."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+#: Linux' unshare(2) flag: the thread gets root, working directory and umask of its own.
+_CLONE_FS = 0x200
+
+
+class _Thread(threading.local):
+    own = False
+
+
+_thread = _Thread()
+_shared = threading.RLock()
+_explained = threading.Event()
+
+
+def own_directory(folder: Path) -> bool:
+    """Make ``folder`` the working directory of the calling thread alone, as long as it lives.
+
+    Returns:
+        False where the system does not allow it; nothing has changed then.
+    """
+    if not _thread.own and not _unshare():
+        if not _explained.is_set():
+            _explained.set()
+            log.warning(
+                "threads cannot have working directories of their own here (a seccomp profile may "
+                "forbid unshare): once loaded, handlers open relative names with open() only"
+            )
+        return False
+    _thread.own = True
+    os.chdir(folder)
+    return True
+
+
+@contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """Work in ``folder``; where all threads share one directory, one at a time and for now only."""
+    if _thread.own:
+        os.chdir(folder)
+        yield
+        return
+    with _shared:
+        before = os.open(".", os.O_RDONLY)
+        try:
+            os.chdir(folder)
+            yield
+        finally:
+            os.fchdir(before)
+            os.close(before)
+
+
+def _unshare() -> bool:
+    try:
+        unshare = ctypes.CDLL(None, use_errno=True).unshare
+    except (AttributeError, OSError):
+        return False
+    return bool(unshare(_CLONE_FS) == 0)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import orjson
+import pytest
+from cloudevents.http import from_http
+
+from kserve_torch.codec import cloudevents, v1
+from kserve_torch.errors import InvalidInput
+
+EVENT = {
+    "specversion": "1.0",
+    "id": "1",
+    "source": "/client",
+    "type": "ask",
+    "time": "2026-01-02T03:04:05Z",
+    "data": {"instances": [1]},
+}
+HEADERS = {
+    "ce-specversion": "1.0",
+    "ce-id": "1",
+    "ce-source": "/client",
+    "ce-type": "ask",
+    "ce-time": "2026-01-02T03:04:05Z",
+    "ce-extra": "e",
+    "content-type": "application/json",
+}
+NEW = {"id": "2", "time": "2026-01-02T03:04:06Z"}
+
+
+def structured(media_type=cloudevents.MEDIA_TYPE, **members):
+    return v1.decode(orjson.dumps({**EVENT, **members}), media_type)
+
+
+def test_binary_event_needs_all_four_headers():
+    event = cloudevents.from_headers(HEADERS)
+    assert event.structured is False
+    assert event.attributes["extra"] == "e"
+    assert "content-type" not in event.attributes
+    for name in ("ce-specversion", "ce-id", "ce-source", "ce-type"):
+        rest = {key: value for key, value in HEADERS.items() if key != name}
+        assert cloudevents.from_headers(rest) is None
+
+
+def test_structured_event_is_unwrapped():
+    decoded = structured()
+    assert decoded.instances == [1]
+    assert decoded.event.structured is True
+    assert decoded.event.attributes["source"] == "/client"
+
+
+def test_event_under_plain_json_is_answered_plainly():
+    decoded = structured("application/json")
+    assert decoded.instances == [1]
+    assert decoded.event.structured is False
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"specversion": 1},
+        {"specversion": "7"},
+        {"specversion": ["1.0"]},
+        {"instances": [2]},
+    ],
+)
+def test_a_body_that_only_looks_like_an_event(members):
+    body = {**EVENT, "instances": [2], **members}
+    decoded = v1.decode(orjson.dumps(body), "application/json")
+    assert decoded.instances == [2]
+    assert decoded.event is None
+
+
+@pytest.mark.parametrize("data", ["text", None, [1]])
+def test_data_that_is_no_object(data):
+    with pytest.raises(InvalidInput, match=r"^data: expected an object"):
+        structured(data=data)
+
+
+def test_declared_event_without_data():
+    body = {key: value for key, value in EVENT.items() if key != "data"}
+    with pytest.raises(InvalidInput, match='Expected "instances"'):
+        v1.decode(orjson.dumps(body), cloudevents.MEDIA_TYPE)
+
+
+def test_response_attributes():
+    event = cloudevents.from_headers(HEADERS)
+    assert cloudevents.response_attributes(event, "m", **NEW) == {
+        "specversion": "1.0",
+        "type": "io.kserve.inference.response",
+        "source": "io.kserve.inference.m",
+        **NEW,
+    }
+    merged = cloudevents.response_attributes(event, "m", **NEW, type="t", source="s", merge=True)
+    assert merged == {"specversion": "1.0", "extra": "e", "type": "t", "source": "s", **NEW}
+
+
+def test_both_forms_are_read_by_the_cloudevents_sdk():
+    attributes = cloudevents.response_attributes(cloudevents.from_headers(HEADERS), "m", **NEW)
+    body = v1.encode([1])
+    for event in (
+        from_http(dict(cloudevents.to_headers(attributes)), body),
+        from_http(
+            {"content-type": cloudevents.MEDIA_TYPE}, cloudevents.to_structured(attributes, body)
+        ),
+    ):
+        assert (event["id"], event["source"]) == ("2", "io.kserve.inference.m")
+        data = event.data if isinstance(event.data, dict) else orjson.loads(event.data)
+        assert data == {"predictions": [1]}

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import gzip
+import zlib
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kserve_torch.codec import content
+from kserve_torch.errors import ClientError, InvalidInput, PayloadTooLarge, UnsupportedContent
+
+LIMIT = 1000
+
+
+def raw_deflate(body):
+    stream = zlib.compressobj(wbits=-15)
+    return stream.compress(body) + stream.flush()
+
+
+CODINGS = {"gzip": gzip.compress, "deflate": zlib.compress, "x-gzip": gzip.compress}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("", ("", {})),
+        ("Application/JSON", ("application/json", {})),
+        ("a/b; Charset=UTF-8 ;c", ("a/b", {"charset": "UTF-8"})),
+        ('a/b; x="1;2"; y=3', ("a/b", {"x": "1;2", "y": "3"})),
+        (r'a/b; x="q\"\\"', ("a/b", {"x": 'q"\\'})),
+        ('a/b; x="open', ("a/b", {"x": '"open'})),
+        (";;=;", ("", {"": ""})),
+    ],
+)
+def test_media_types(value, expected):
+    assert content.parse_media_type(value) == expected
+
+
+@given(st.text())
+def test_any_media_type_parses(value):
+    media_type, _ = content.parse_media_type(value)
+    assert media_type == media_type.strip()
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@given(body=st.binary(max_size=LIMIT))
+def test_round_trip(coding, body):
+    assert content.decode_body(CODINGS[coding](body), coding, LIMIT) == body
+
+
+@given(st.binary(max_size=LIMIT))
+def test_deflate_without_its_wrapper(body):
+    assert content.decode_body(raw_deflate(body), "Deflate", LIMIT) == body
+
+
+def test_codings_are_undone_from_the_last():
+    sent = gzip.compress(zlib.compress(b"x"))
+    assert content.decode_body(sent, " deflate, identity , GZIP", LIMIT) == b"x"
+
+
+def test_no_coding():
+    assert content.decode_body(b"x", "", LIMIT) == b"x"
+    assert content.decode_body(b"x", "identity", LIMIT) == b"x"
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+def test_bombs_are_refused_before_they_unfold(coding):
+    bomb = CODINGS[coding](bytes(50_000_000))
+    with pytest.raises(PayloadTooLarge, match=f"over {LIMIT} bytes"):
+        content.decode_body(bomb, coding, LIMIT)
+    assert len(content.decode_body(CODINGS[coding](bytes(LIMIT)), coding, LIMIT)) == LIMIT
+
+
+@pytest.mark.parametrize(
+    ("body", "coding", "error"),
+    [
+        (b"x", "br", UnsupportedContent),
+        (b"x", "gzip, zstd", UnsupportedContent),
+        (b"x", ", ".join(["gzip"] * 5), UnsupportedContent),
+        (b"x", "gzip", InvalidInput),
+        (b"", "gzip", InvalidInput),
+        (b"", "deflate", InvalidInput),
+        (gzip.compress(b"x")[:-1], "gzip", InvalidInput),
+        (gzip.compress(b"x") + b"y", "gzip", InvalidInput),
+        (gzip.compress(b"x") + gzip.compress(b"y"), "gzip", InvalidInput),
+        (zlib.compress(b"x")[:-1] + b"\0", "deflate", InvalidInput),
+    ],
+)
+def test_damaged_bodies(body, coding, error):
+    with pytest.raises(error, match=r"^Content-Encoding: "):
+        content.decode_body(body, coding, LIMIT)
+
+
+@given(st.binary(max_size=100), st.sampled_from(["gzip", "deflate", "gzip,deflate"]))
+def test_any_body_decodes_or_is_refused(body, coding):
+    with suppress(ClientError):
+        assert len(content.decode_body(body, coding, LIMIT)) <= LIMIT

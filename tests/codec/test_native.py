@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import io
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kserve_torch.codec import native
+from kserve_torch.errors import HandlerError, InvalidInput
+from kserve_torch.messages import RowReply
+
+FORM = "application/x-www-form-urlencoded"
+
+
+def row(body, content_type="", **options):
+    return native.decode(body, content_type, **options).row
+
+
+def multipart(**parts):
+    """Body and content type as httpx writes them."""
+    request = httpx.Request("POST", "http://x", files=parts)
+    return request.read(), request.headers["content-type"]
+
+
+def save(tensor):
+    buffer = io.BytesIO()
+    torch.save(tensor, buffer)
+    return buffer.getvalue()
+
+
+def encode(result, **members):
+    return native.encode(RowReply(result=result, **members), save)
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "expected"),
+    [
+        (b"\x89PNG", "image/png", bytearray(b"\x89PNG")),
+        (b"abc", "", bytearray(b"abc")),
+        (b"", "", bytearray()),
+        (b'{"a":1}', "application/json", {"a": 1}),
+        (b'{"a":1}', "application/json; charset=utf-8", {"a": 1}),
+        (b"[1", "application/json", bytearray(b"[1")),
+        (b"[" * 100_000, "application/json", bytearray(b"[" * 100_000)),
+        (b"[Infinity]", "application/json", [float("inf")]),
+        (b'{"a":1}', "application/ld+json", bytearray(b'{"a":1}')),
+        ("ä".encode(), "text/plain", "ä"),
+        ("ä".encode(), "text/csv; charset=x", "ä"),
+        (b"\xff", "text/plain", bytearray(b"\xff")),
+        (b"{}", "application/octet-stream", bytearray(b"{}")),
+    ],
+)
+def test_a_plain_body(body, content_type, expected):
+    decoded = native.decode(body, content_type)
+    assert decoded.row == {"body": expected}
+    assert type(decoded.row["body"]) is type(expected)
+    assert decoded.content_types == {"body": content_type.partition(";")[0]}
+
+
+def test_nothing_is_decoded_if_not_wanted():
+    for content_type in ("application/json", "text/plain"):
+        assert row(b"{}", content_type, decode_input=False) == {"body": bytearray(b"{}")}
+
+
+def test_multipart():
+    body, content_type = multipart(
+        data=("x.png", b"\x89\r\n--x\r\n", "image/png"),
+        config=("c.json", b'{"k":1}', "application/json; charset=utf-8"),
+        note=(None, b"hi"),
+        text=("t.txt", "ä".encode(), "text/plain"),
+    )
+    decoded = native.decode(body, content_type)
+    assert decoded.row == {
+        "data": bytearray(b"\x89\r\n--x\r\n"),
+        "config": {"k": 1},
+        "note": bytearray(b"hi"),
+        "text": "ä",
+    }
+    assert decoded.content_types == {
+        "data": "image/png",
+        "config": "application/json",
+        "note": "",
+        "text": "text/plain",
+    }
+    assert row(body, content_type, decode_input=False)["config"] == bytearray(b'{"k":1}')
+
+
+def test_of_duplicate_fields_the_last_wins():
+    assert row(b"a=1&b=2&a=3", FORM) == {"a": bytearray(b"3"), "b": bytearray(b"2")}
+    body = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n' * 2
+    body += b'--x\r\ncontent-disposition: form-data; name="a"\r\n\r\n2\r\n--x--\r\n'
+    assert row(body, 'multipart/form-data; boundary="x"') == {"a": bytearray(b"2")}
+
+
+def test_urlencoded_values_are_bytes():
+    expected = {"ä": bytearray("ö".encode()), "e": bytearray(), "n": bytearray(b"\xff a")}
+    assert row(b"%C3%A4=%C3%B6&e=&n=%ff+a", FORM) == expected
+    assert row("ä=ö".encode(), FORM) == {"ä": bytearray("ö".encode())}
+
+
+def test_query_parameters_lose_against_the_body():
+    decoded = native.decode(b"b=2", FORM, {"a": "ä", "b": "1"})
+    assert decoded.row == {"a": bytearray("ä".encode()), "b": bytearray(b"2")}
+    assert decoded.content_types == {"a": "", "b": ""}
+
+
+PART = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n'
+
+
+@pytest.mark.parametrize(
+    ("body", "boundary"),
+    [
+        (b"", "; boundary=x"),
+        (PART, "; boundary=x"),
+        (PART + b"--x--\r\n", ""),
+        (PART + b"--x--\r\n", "; boundary=y"),
+        (PART + b"--x--\r\n", "; boundary=" + "y" * 1000),
+        (b"--x\r\nContent-Disposition: form-data\r\n\r\n1\r\n--x--\r\n", "; boundary=x"),
+        (b"--x\r\n\r\n1\r\n--x--\r\n", "; boundary=x"),
+        (b"--x\r\nbad header\r\n\r\n1\r\n--x--\r\n", "; boundary=x"),
+        (b"--x\r\n" + b"a: b\r\n" * 5000 + b"\r\n1\r\n--x--\r\n", "; boundary=x"),
+        (PART * 2000 + b"--x--\r\n", "; boundary=x"),
+    ],
+)
+def test_damaged_multipart(body, boundary):
+    with pytest.raises(InvalidInput):
+        native.decode(body, f"multipart/form-data{boundary}")
+
+
+def test_a_form_of_too_many_fields():
+    with pytest.raises(InvalidInput, match="more than 1000 fields"):
+        row(b"a=1&" * 2000, FORM)
+
+
+@given(st.binary(max_size=200), st.sampled_from(["", FORM, "multipart/form-data; boundary=x"]))
+def test_any_body_is_a_row_or_refused(body, content_type):
+    try:
+        decoded = native.decode(body, content_type)
+    except InvalidInput:
+        return
+    assert decoded.row.keys() == decoded.content_types.keys()
+
+
+@given(st.dictionaries(st.text("abcäß ", min_size=1), st.binary(max_size=50), min_size=1))
+def test_files_survive_multipart(files):
+    parts = {name: ("f", data, "application/octet-stream") for name, data in files.items()}
+    assert row(*multipart(**parts)) == files
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("result", "body", "content_type"),
+    [
+        (b"\xff", b"\xff", "application/octet-stream"),
+        (bytearray(b"x"), b"x", "application/octet-stream"),
+        ("ä", "ä".encode(), "text/plain; charset=utf-8"),
+        ({"a": [1, 2.5]}, b'{\n  "a": [\n    1,\n    2.5\n  ]\n}', "application/json"),
+        ([], b"[]", "application/json"),
+        (None, b"null", "application/json"),
+        ({1: float("nan")}, b'{\n  "1": null\n}', "application/json"),
+        (np.array([1]), b"[\n  1\n]", "application/json"),
+    ],
+)
+def test_results(result, body, content_type):
+    assert encode(result) == (body, content_type)
+
+
+def test_a_tensor_is_saved():
+    body, content_type = encode(torch.arange(3))
+    assert content_type == "application/octet-stream"
+    assert torch.load(io.BytesIO(body)).tolist() == [0, 1, 2]
+
+
+def test_the_handlers_content_type_wins():
+    assert encode(b"x", content_type="image/png") == (b"x", "image/png")
+
+
+@pytest.mark.parametrize("result", [object(), {"a": object()}, "\ud800", 2**80])
+def test_results_that_cannot_be_sent(result):
+    with pytest.raises(HandlerError, match=r"^Unsupported model output data type"):
+        encode(result)
+
+
+@given(st.recursive(st.integers(-9, 9) | st.text(), st.lists, max_leaves=5))
+def test_json_bodies_come_back(value):
+    sent = orjson.dumps(value)
+    body, _ = encode({"v": row(sent, "application/json")["body"]})
+    assert orjson.loads(body) == {"v": value}

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import numpy as np
+import orjson
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kserve_torch.codec import v2
+from kserve_torch.codec.results import join_batch, result_to_tensors
+from kserve_torch.codec.v2 import V2Request
+from kserve_torch.errors import HandlerError
+
+BF16_ONE = 0x3F80
+
+
+def only(result):
+    (tensor,) = result_to_tensors([result], ["x"])
+    assert tensor.name == "x"
+    return tensor.datatype, tensor.shape, tensor.array.reshape(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (2, ("INT64", (1,), [2])),
+        (0.5, ("FP64", (1,), [0.5])),
+        (True, ("BOOL", (1,), [True])),
+        (2**64 - 1, ("UINT64", (1,), [2**64 - 1])),
+        ("a", ("BYTES", (1,), ["a"])),
+        (b"\xff", ("BYTES", (1,), [b"\xff"])),
+        (bytearray(b"a"), ("BYTES", (1,), [b"a"])),
+        (None, ("BYTES", (1,), ["null"])),
+        ({"tabby": 0.4}, ("BYTES", (1,), ['{"tabby":0.4}'])),
+        ({"a": np.ones(1), "b": 2}, ("BYTES", (1,), ['{"a":[1.0],"b":2}'])),
+        ({}, ("BYTES", (1,), ["{}"])),
+        ([], ("FP64", (0,), [])),
+        ([1, 2], ("INT64", (2,), [1, 2])),
+        ([1, 2.5], ("FP64", (2,), [1.0, 2.5])),
+        ((1, 2), ("INT64", (2,), [1, 2])),
+        ([[1, 2], [3, 4]], ("INT64", (2, 2), [1, 2, 3, 4])),
+        ([[True], [False]], ("BOOL", (2, 1), [True, False])),
+        ([["a", "b"]], ("BYTES", (1, 2), ["a", "b"])),
+        (["a", b"b"], ("BYTES", (2,), ["a", b"b"])),
+        ([bytearray(b"ab"), bytearray(b"cd")], ("BYTES", (2,), [b"ab", b"cd"])),
+        ([[bytearray(b"ab")], [memoryview(b"c")]], ("BYTES", (2, 1), [b"ab", b"c"])),
+        ([["a", "b"], ["c"]], ("BYTES", (2,), ['["a","b"]', '["c"]'])),
+        ([["a"], "b"], ("BYTES", (2,), ['["a"]', "b"])),
+        ([[1, 2], [3]], ("BYTES", (2,), ["[1,2]", "[3]"])),
+        ([1, "a"], ("BYTES", (2,), ["1", "a"])),
+        ([True, "a"], ("BYTES", (2,), ["true", "a"])),
+        ([1.5, None], ("BYTES", (2,), ["1.5", "null"])),
+        ([{"box": [1, 2]}, {"box": []}], ("BYTES", (2,), ['{"box":[1,2]}', '{"box":[]}'])),
+        ([float("nan")], ("FP64", (1,), None)),
+        (np.float32(0.5), ("FP32", (1,), [0.5])),
+        (np.array([[1, 2]], "u1"), ("UINT8", (1, 2), [1, 2])),
+        (np.array([1, 2], ">i4"), ("INT32", (2,), [1, 2])),
+        (np.array(["a"]), ("BYTES", (1,), ["a"])),
+        (np.array([{"k": 1}, None], object), ("BYTES", (2,), ['{"k":1}', "null"])),
+        (np.zeros((2, 0), "f2"), ("FP16", (2, 0), [])),
+        (torch.tensor([[1.5]]), ("FP32", (1, 1), [1.5])),
+        (torch.tensor(3), ("INT64", (1,), [3])),
+        (torch.ones(1, requires_grad=True), ("FP32", (1,), [1.0])),
+        (torch.ones(2, dtype=torch.bfloat16), ("BF16", (2,), [BF16_ONE, BF16_ONE])),
+        ([torch.tensor(1), torch.tensor(2)], ("INT64", (2,), [1, 2])),
+        ([torch.ones(1, dtype=torch.bfloat16)] * 2, ("BF16", (2, 1), [BF16_ONE, BF16_ONE])),
+        ([np.ones(2), np.ones(1)], ("BYTES", (2,), ["[1.0,1.0]", "[1.0]"])),
+        ([np.ones(1, "f4"), np.ones(1, "i8")], ("BYTES", (2,), ["[1.0]", "[1]"])),
+    ],
+)
+def test_one_result(result, expected):
+    datatype, shape, values = only(result)
+    assert (datatype, shape) == expected[:2]
+    assert expected[2] is None or values == expected[2]
+
+
+class Foreign:
+    """A tensor of another library, which can become a numpy array."""
+
+    dtype = "int32"
+
+    def numpy(self):
+        return np.array([1, 2], "i4")
+
+
+def test_tensors_of_other_libraries():
+    assert only(Foreign()) == ("INT32", (2,), [1, 2])
+
+
+def test_names_are_the_inputs():
+    outputs = result_to_tensors([1, 2], ["a", "b"])
+    assert [tensor.name for tensor in outputs] == ["a", "b"]
+    outputs = result_to_tensors([1, 2, 3], ["a"])
+    assert [tensor.name for tensor in outputs] == ["a", "output-1", "output-2"]
+
+
+def test_a_dict_of_arrays_is_several_outputs():
+    result = {"boxes": torch.zeros(2, 4), "scores": np.ones(2)}
+    assert [tensor.name for tensor in result_to_tensors([result], ["x"])] == ["boxes", "scores"]
+    outputs = result_to_tensors([result, 1], ["x", "y"])
+    assert [tensor.name for tensor in outputs] == ["x.boxes", "x.scores", "y"]
+
+
+def test_flatten():
+    (tensor,) = result_to_tensors([[[1, 2]]], ["x"], flatten=True)
+    assert tensor.shape == (2,)
+    (tensor,) = join_batch([[1, 2], [3, 4]], ["x"], flatten=True)
+    assert tensor.shape == (4,)
+
+
+@pytest.mark.parametrize("result", [1j, np.array([1j]), object(), 2**80, [object()], {"a": 2**80}])
+def test_results_that_no_datatype_holds(result):
+    with pytest.raises(HandlerError, match=r'^output "x": '):
+        only(result)
+
+
+@pytest.mark.parametrize(
+    ("results", "datatype", "shape"),
+    [
+        ([1, 2], "INT64", (2,)),
+        ([[1, 2], [3, 4]], "INT64", (2, 2)),
+        ([np.ones((1, 3), "f4")] * 2, "FP32", (2, 1, 3)),
+        ([{"a": 1}, {"b": 2}], "BYTES", (2,)),
+        ([[1], [2, 3]], "BYTES", (2,)),
+        ([torch.ones(1), 1.0], "BYTES", (2,)),
+        ([], "FP64", (0,)),
+    ],
+)
+def test_join(results, datatype, shape):
+    (tensor,) = join_batch(results, ["x"])
+    assert (tensor.name, tensor.datatype, tensor.shape) == ("x", datatype, shape)
+
+
+def test_join_of_named_outputs():
+    rows = [{"a": np.ones(2), "b": torch.tensor(i)} for i in range(3)]
+    outputs = join_batch(rows, ["x"])
+    assert [(t.name, t.shape) for t in outputs] == [("a", (3, 2)), ("b", (3,))]
+    (mixed,) = join_batch([rows[0], {"a": np.ones(2)}], ["x", "y"])
+    assert (mixed.name, mixed.datatype) == ("output-0", "BYTES")
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner),
+    max_leaves=10,
+)
+
+
+@given(st.lists(JSON_VALUES, max_size=3))
+def test_any_json_result_can_be_sent(results):
+    for outputs in (result_to_tensors(results, []), join_batch(results, [])):
+        body, _ = v2.encode("m", None, None, outputs, V2Request(inputs=[]))
+        again = v2.from_document({"inputs": orjson.loads(body)["outputs"] or [_FILLER]})
+        assert len(again.inputs) == max(len(outputs), 1)
+
+
+_FILLER = {"name": "f", "shape": [0], "datatype": "FP32", "data": []}

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kserve_torch.codec import results, rows, tensors
+from kserve_torch.errors import InvalidInput
+from kserve_torch.messages import Tensor
+
+
+def tensor(values, datatype="INT64", name="x", **members):
+    return Tensor(name=name, datatype=datatype, array=np.asarray(values), **members)
+
+
+def words(*values, name="x"):
+    return tensor(np.array(values, object), "BYTES", name)
+
+
+def test_a_tensor_as_lists():
+    assert rows.to_row(tensor([[1, 2]], parameters={"p": 1})) == {
+        "name": "x",
+        "shape": [1, 2],
+        "datatype": "INT64",
+        "data": [[1, 2]],
+        "parameters": {"p": 1},
+    }
+    assert "parameters" not in rows.to_row(tensor([1]))
+
+
+def test_a_tensor_as_an_array():
+    source = tensor([1, 2])
+    assert rows.to_row(source, arrays=True)["data"] is source.array
+
+
+@pytest.mark.parametrize(
+    ("sent", "data"),
+    [
+        (words("a"), "a"),
+        (words(b"a"), bytearray(b"a")),
+        (words("a", b"b"), ["a", bytearray(b"b")]),
+        (words(), []),
+        (tensor(np.array([["a"], ["b"]], object), "BYTES"), [["a"], ["b"]]),
+        (tensor(np.array("a", object), "BYTES"), "a"),
+        (tensor(7), 7),
+        (tensor(np.array([0x3F80], np.uint16), "BF16"), [1.0]),
+        (tensor(np.array([0.5], "f2"), "FP16"), [0.5]),
+    ],
+)
+def test_data(sent, data):
+    assert rows.data_of(sent) == data
+    assert type(rows.data_of(sent)) is type(data)
+
+
+def test_bf16_arrays_are_in_single_precision():
+    values = rows.data_of(tensor(np.array([0x3F80], np.uint16), "BF16"), arrays=True)
+    assert values.dtype == np.float32
+
+
+@pytest.mark.parametrize("row", [{"data": 1}, {}, [1], "a", 1, None, bytearray(b"x")])
+def test_rows_that_are_no_tensors_pass(row):
+    assert rows.to_row(row) is row
+
+
+def test_base64():
+    assert rows.in_base64(words(b"\xff", "kept")).array.tolist() == ["/w==", "kept"]
+    scalar = rows.in_base64(tensor(np.array(b"a", object), "BYTES"))
+    assert (scalar.shape, scalar.array.item()) == ((), "YQ==")
+    assert rows.in_base64(words()).shape == (0,)
+    numbers = tensor([1])
+    assert rows.in_base64(numbers) is numbers
+
+
+def test_split_one_input():
+    parts = rows.split_batch([tensor([[1, 2], [3, 4]])])
+    assert [rows.to_row(part)["data"] for part in parts] == [[1, 2], [3, 4]]
+    assert parts[0].shape == (2,)
+    assert rows.split_batch([tensor(np.zeros((0, 2)))]) == []
+
+
+def test_split_several_inputs():
+    parts = rows.split_batch([tensor([1, 2], name="a"), words("p", b"q", name="w")])
+    assert [rows.to_row(part) for part in parts] == [
+        {"a": 1, "w": "p"},
+        {"a": 2, "w": bytearray(b"q")},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        ([tensor(1)], 'inputs[0] "x".shape: shape [], expected a batch dimension'),
+        (
+            [tensor([1, 2]), tensor([1], name="y")],
+            'inputs[1] "y".shape: shape [1], expected 2 rows as in inputs[0]',
+        ),
+        ([tensor([1]), tensor(1, name="y")], 'inputs[1] "y".shape: shape [], expected 1 rows'),
+    ],
+)
+def test_inputs_that_are_no_batch(inputs, text):
+    with pytest.raises(InvalidInput) as caught:
+        rows.split_batch(inputs)
+    assert caught.value.message.startswith(text)
+
+
+@given(
+    st.lists(st.lists(st.integers(-9, 9), min_size=3, max_size=3), min_size=1, max_size=5),
+    st.booleans(),
+)
+def test_a_batch_that_is_split_can_be_joined(values, arrays):
+    sent = tensors.tensor_from_json("x", "INT64", [-1, 3], values, "inputs[0]")
+    data = [rows.to_row(part, arrays)["data"] for part in rows.split_batch([sent])]
+    (joined,) = results.join_batch(data, ["x"])
+    assert (joined.name, joined.datatype) == ("x", "INT64")
+    np.testing.assert_array_equal(joined.array, sent.array)

@@ -1,0 +1,161 @@
+import json
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILES = ["Dockerfile", "Dockerfile.dev", "deploy/transformer/Dockerfile"]
+
+
+def instructions(name):
+    """The instructions of a Dockerfile, continued lines joined, comments left out."""
+    lines = [x for x in (ROOT / name).read_text().splitlines() if not x.startswith("#")]
+    text = "\n".join(lines).replace("\\\n", " ")
+    return [tuple(line.split(None, 1)) for line in text.splitlines() if line.strip()]
+
+
+def last(name, word):
+    return [rest for instruction, rest in instructions(name) if instruction == word][-1]
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_image_runs_as_an_ordinary_user_from_an_exec_form_entry_point(name):
+    assert last(name, "USER") == "1000:1000"
+    assert isinstance(json.loads(last(name, "ENTRYPOINT")), list)
+    words = {word for word, _ in instructions(name)}
+    assert "HEALTHCHECK" not in words
+    assert "ADD" not in words
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_base_image_is_an_argument_and_installs_are_constrained(name):
+    assert instructions(name)[0] == ("ARG", "PYTHON_IMAGE=python:3.12-slim")
+    runs = " && ".join(rest for word, rest in instructions(name) if word == "RUN")
+    installs = [c for c in re.split(r"&&|;", runs) if "pip install" in c]
+    assert installs
+    for install in installs:
+        assert "--constraint" in install or "--no-deps" in install
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_what_is_copied_exists_and_is_not_ignored(name):
+    kept = (ROOT / ".dockerignore").read_text().splitlines()
+    for word, rest in instructions(name):
+        sources = [s for s in shlex.split(rest)[:-1] if not s.startswith("--")]
+        if word != "COPY" or "--from=" in rest or sources == ["."]:
+            continue
+        for source in sources:
+            assert f"!{source.split('/')[0]}" in kept
+
+
+def test_server_image_exposes_the_ports_and_has_labels():
+    ports = set(last("Dockerfile", "EXPOSE").split())
+    assert ports == {"8080", "8081", "8082", "8085", "7070", "7071"}
+    assert "org.opencontainers.image.version" in last("Dockerfile", "LABEL")
+    assert json.loads(last("Dockerfile", "CMD")) == ["--model_dir=/mnt/models"]
+
+
+# --- the entry point and the build script, with stand-ins for the programs that they run ---
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """A folder on PATH whose programs print their name and arguments."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("torchserve", "kserve-torch", "docker"):
+        script = folder / name
+        script.write_text(f'#!/bin/sh\nprintf "%s\\n" {name} "$@"\n')
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    for name in ("TORCH_INDEX", "PYTHON_IMAGE"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, cwd="/")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (
+            ["torchserve", "--start", "--model-store=/a b"],
+            ["torchserve", "--start", "--model-store=/a b"],
+        ),
+        (["--model_dir=/mnt/models"], ["kserve-torch", "--model_dir=/mnt/models"]),
+        ([], ["kserve-torch"]),
+        (["kserve-torch", "--help"], ["kserve-torch", "--help"]),
+    ],
+)
+def test_entry_point_takes_stock_arguments_and_bare_options(programs, arguments, command):
+    done = run(ROOT / "deploy/image/entrypoint.sh", *arguments)
+    assert done.stdout.splitlines() == command
+
+
+def test_entry_point_becomes_the_program(programs):
+    (programs / "torchserve").write_text("#!/bin/sh\necho $$\n")
+    with subprocess.Popen(
+        [ROOT / "deploy/image/entrypoint.sh", "torchserve"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.read().strip() == str(process.pid)
+
+
+def built(*options):
+    done = run(ROOT / "build_image.sh", *options)
+    assert done.returncode == 0, done.stderr
+    *command, said = done.stdout.splitlines()
+    return command, said
+
+
+def test_default_build_is_the_cpu_image_of_this_version(programs):
+    from kserve_torch import __version__
+
+    command, said = built()
+    tag = f"kserve-torch:{__version__}"
+    assert command[:6] == ["docker", "build", "--file", "Dockerfile", "--tag", tag]
+    assert "VARIANT=cpu" in command
+    assert command[-1] == "."
+    assert said == f"Built {tag}"
+
+
+@pytest.mark.parametrize(
+    ("options", "file", "tag"),
+    [
+        (["-g"], "Dockerfile", "kserve-torch:0.1.0-gpu"),
+        (["--gpu", "--tag", "team/torch:1-gpu"], "Dockerfile", "team/torch:1-gpu"),
+        (["-d"], "Dockerfile.dev", "kserve-torch:0.1.0-dev"),
+        (["-t", "team/torch:1"], "Dockerfile", "team/torch:1"),
+    ],
+)
+def test_options_choose_file_variant_and_tag(programs, options, file, tag):
+    command, _ = built(*options)
+    assert command[3] == file
+    assert command[5] == tag
+    assert ("VARIANT=gpu" in command) == ("gpu" in tag)
+
+
+def test_torch_index_is_passed_for_cpu_images_alone(programs, monkeypatch):
+    monkeypatch.setenv("TORCH_INDEX", "file:///wheels")
+    assert "TORCH_INDEX=file:///wheels" in built()[0]
+    assert "TORCH_INDEX=file:///wheels" not in built("-g")[0]
+
+
+def test_help_names_the_options_and_builds_nothing(programs):
+    done = run(ROOT / "build_image.sh", "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("Usage: ./build_image.sh [-g] [-d] [-t repository/image:tag]")
+
+
+@pytest.mark.parametrize("options", [["-x"], ["-t"], ["image"]])
+def test_wrong_options_are_refused_with_one_line(programs, options):
+    done = run(ROOT / "build_image.sh", *options)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("build_image.sh: ")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,260 @@
+import copy
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kserve_torch.settings import load_settings
+
+from . import manifests
+
+ALL = dict(manifests.manifests())
+RUNTIME = next(m for m in ALL.values() if m["kind"] == "ClusterServingRuntime")
+CONTAINER = RUNTIME["spec"]["containers"][0]
+SERVICES = {name: m for name, m in ALL.items() if m["kind"] == "InferenceService"}
+KUSTOMIZATIONS = sorted(manifests.DEPLOY.rglob("kustomization.yaml"))
+#: The arguments of KServe's own TorchServe runtime (CONTRACT Q1).
+STOCK = [
+    "torchserve",
+    "--start",
+    "--model-store=/mnt/models/model-store",
+    "--ts-config=/mnt/models/config/config.properties",
+]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_manifest_is_valid(name):
+    assert manifests.faults(ALL[name]) == []
+
+
+def changed(name, change):
+    manifest = copy.deepcopy(next(m for key, m in ALL.items() if key.endswith(name)))
+    change(manifest)
+    return manifests.faults(manifest)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "fault"),
+    [
+        ("InferenceService/mnist-gpu", lambda m: m["spec"].update(predicter={}), "predicter"),
+        ("InferenceService/mnist-gpu", lambda m: m["spec"].pop("predictor"), "predictor"),
+        (
+            "InferenceService/mnist-gpu",
+            lambda m: m["spec"]["predictor"].update(minReplicas="1"),
+            "is not of type 'integer'",
+        ),
+        (
+            "ClusterServingRuntime/kserve-torch",
+            lambda m: m["spec"]["containers"][0]["readinessProbe"].update(path="/x"),
+            "'path' was unexpected",
+        ),
+        (
+            "TrainedModel/mnist",
+            lambda m: m["spec"]["model"].pop("memory"),
+            "'memory' is a required",
+        ),
+        (
+            "ScaledObject/mnist-scaled",
+            lambda m: m["spec"]["triggers"][0]["metadata"].update(threshold=4),
+            "4 is not of type 'string'",
+        ),
+        ("ServiceMonitor/kserve-torch", lambda m: m["spec"].pop("endpoints"), "'endpoints'"),
+        ("PrometheusRule/kserve-torch", lambda m: m["spec"].update(rules=[]), "'rules'"),
+        (
+            "Pod/model-store-pod",
+            lambda m: m["spec"].update(container=[]),
+            "spec.container: Extra inputs",
+        ),
+        (
+            "Pod/model-store-pod",
+            lambda m: m["spec"].pop("containers"),
+            "spec.containers: Field required",
+        ),
+        (
+            "HorizontalPodAutoscaler/mnist-hpa",
+            lambda m: m["spec"].update(maxReplicas="5"),
+            "spec.maxReplicas: Input should be a valid integer",
+        ),
+        (
+            "PersistentVolumeClaim/model-pv-claim",
+            lambda m: m["spec"].update(accessModes="ReadWriteOnce"),
+            "spec.accessModes: Input should be a valid list",
+        ),
+    ],
+)
+def test_a_wrong_manifest_is_noticed(name, change, fault):
+    assert any(fault in each for each in changed(name, change))
+
+
+@pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda p: p.parent.name)
+def test_kustomization_names_what_exists(path):
+    kustomization = yaml.safe_load(path.read_text())
+    named = [*kustomization["resources"]]
+    named += [patch["path"] for patch in kustomization.get("patches", ()) if "path" in patch]
+    named += [f for each in kustomization.get("configMapGenerator", ()) for f in each["files"]]
+    for name in named:
+        assert (path.parent / name).exists()
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
+@pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda p: p.parent.name)
+def test_kustomization_renders_to_valid_manifests(path):
+    done = subprocess.run(
+        ["kubectl", "kustomize", path.parent],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    rendered = list(yaml.safe_load_all(done.stdout))
+    assert rendered
+    for manifest in rendered:
+        assert manifests.faults(manifest) == []
+        if manifest["kind"] == "ClusterServingRuntime":
+            image = manifest["spec"]["containers"][0]["image"]
+            assert image.endswith("-gpu") == (path.parent.name == "gpu")
+
+
+# --- the runtime, by what the server makes of it ---
+
+
+def rendered_environment(envelope="kserve", protocol="v1"):
+    """The container's environment as KServe's webhook fills it (CONTRACT Q2)."""
+    rendered = {
+        each["name"]: each["value"].replace("{{.Labels.serviceEnvelope}}", envelope)
+        for each in CONTAINER["env"]
+    }
+    return rendered | {"PROTOCOL_VERSION": protocol}
+
+
+def started(folder, arguments=(), **environment):
+    """The settings that the server starts with, its model folder in the place of /mnt/models."""
+    models = folder / "models"
+    (models / "config").mkdir(parents=True)
+    (models / "model-store").mkdir()
+    properties = (manifests.DEPLOY / "storage/config.properties").read_text()
+    config = models / "config/config.properties"
+    config.write_text(properties.replace("/mnt/models", str(models)))
+    program, *given = [
+        argument.replace("/mnt/models", str(models))
+        for argument in [*CONTAINER["args"], *arguments]
+    ]
+    return load_settings(given, rendered_environment(**environment), program)
+
+
+def test_arguments_are_those_of_the_stock_runtime():
+    assert CONTAINER["args"] == STOCK
+    assert CONTAINER["name"] == "kserve-container"
+    assert RUNTIME["metadata"]["annotations"]["serving.kserve.io/server-type"] == "torchserve"
+    assert RUNTIME["spec"]["protocolVersions"] == ["v1", "v2", "grpc-v2"]
+
+
+def test_arguments_environment_and_sample_config_start_the_server(tmp_path):
+    settings = started(tmp_path)
+    assert settings.open_early
+    assert settings.grace_period == 25
+    assert settings.service_envelope == "kserve"
+    assert settings.metrics_mode == "prometheus"
+    sources = settings.sources
+    assert "TS_OPEN_EARLY" in sources["open_early"]
+    assert [model.name for model in settings.startup_models()] == ["mnist"]
+
+
+@pytest.mark.parametrize(
+    ("envelope", "protocol", "taken"),
+    [
+        ("kserve", "v1", "kserve"),
+        ("kservev2", "v2", "kservev2"),
+        ("kservev2", "grpc-v2", "kservev2"),
+        ("<no value>", "v1", None),
+        ("", "v1", None),
+    ],
+)
+def test_every_rendering_of_the_envelope_is_accepted(tmp_path, envelope, protocol, taken):
+    assert started(tmp_path, envelope=envelope, protocol=protocol).service_envelope == taken
+
+
+def test_arguments_of_kserves_samples_may_follow(tmp_path):
+    settings = started(tmp_path, ["--disable-token-auth", "--enable-model-api"])
+    assert settings.enable_model_api
+
+
+def test_probes_and_annotations_name_ports_where_the_server_listens(tmp_path):
+    roles = {binding.address.port: binding.roles for binding in started(tmp_path).bindings()}
+    for probe in ("readinessProbe", "livenessProbe"):
+        assert "inference" in roles[CONTAINER[probe]["httpGet"]["port"]]
+    assert CONTAINER["readinessProbe"]["httpGet"]["path"] == "/v2/health/ready"
+    assert CONTAINER["livenessProbe"]["httpGet"]["path"] == "/v2/health/live"
+    annotations = RUNTIME["spec"]["annotations"]
+    assert "metrics" in roles[int(annotations["prometheus.kserve.io/port"])]
+    assert annotations["prometheus.kserve.io/path"] == "/metrics"
+    service = next(m for name, m in ALL.items() if name.endswith("Service/kserve-torch-metrics"))
+    assert "metrics" in roles[service["spec"]["ports"][0]["targetPort"]]
+
+
+def test_pods_carry_the_label_by_which_the_metrics_service_finds_them():
+    service = next(m for name, m in ALL.items() if name.endswith("Service/kserve-torch-metrics"))
+    monitor = next(m for name, m in ALL.items() if name.endswith("ServiceMonitor/kserve-torch"))
+    assert service["spec"]["selector"].items() <= RUNTIME["spec"]["labels"].items()
+    selected = monitor["spec"]["selector"]["matchLabels"]
+    assert selected.items() <= service["metadata"]["labels"].items()
+    assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
+
+
+def test_grpc_example_names_a_grpc_port_h2c(tmp_path):
+    settings = started(tmp_path)
+    (port,) = ALL["examples/mnist-grpc.yaml:InferenceService/mnist-grpc"]["spec"]["predictor"][
+        "pytorch"
+    ]["ports"]
+    assert port["name"] == "h2c"
+    assert port["containerPort"] in (settings.grpc_port, settings.grpc_inference_port)
+
+
+def test_container_is_confined_and_writes_to_its_scratch_volume_alone():
+    context = CONTAINER["securityContext"]
+    assert (context["runAsNonRoot"], context["runAsUser"]) == (True, 1000)
+    assert context["readOnlyRootFilesystem"]
+    assert not context["allowPrivilegeEscalation"]
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    volumes = {volume["name"] for volume in RUNTIME["spec"]["volumes"]}
+    assert [(m["name"], m["mountPath"]) for m in CONTAINER["volumeMounts"]] == [("scratch", "/tmp")]
+    assert volumes == {"scratch"}
+
+
+def test_liveness_waits_for_the_ports_and_the_grace_period_ends_before_the_kill():
+    liveness = CONTAINER["livenessProbe"]
+    patience = liveness["initialDelaySeconds"]
+    patience += liveness["periodSeconds"] * (liveness["failureThreshold"] - 1)
+    assert patience >= 60
+    assert int(rendered_environment()["TS_GRACE_PERIOD"]) < 30
+
+
+@pytest.mark.parametrize("name", [n for n, m in SERVICES.items() if "gpu" in m["metadata"]["name"]])
+def test_gpu_services_ask_for_a_gpu_and_its_image(name):
+    predictor = SERVICES[name]["spec"]["predictor"]["pytorch"]
+    assert predictor["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert "-gpu" in predictor["runtimeVersion"]
+
+
+def test_services_name_things_that_exist():
+    names = {(m["kind"], m["metadata"]["name"]) for m in ALL.values()}
+    pvc = ALL["examples/mnist-pvc.yaml:InferenceService/mnist-pvc"]
+    claim = pvc["spec"]["predictor"]["pytorch"]["storageUri"].removeprefix("pvc://")
+    assert ("PersistentVolumeClaim", claim) in names
+    for manifest in ALL.values():
+        if manifest["kind"] == "TrainedModel":
+            assert ("InferenceService", manifest["spec"]["inferenceService"]) in names
+        if manifest["kind"] in ("ScaledObject", "HorizontalPodAutoscaler"):
+            target = manifest["spec"]["scaleTargetRef"]["name"].removesuffix("-predictor")
+            assert ("InferenceService", target) in names
+
+
+def test_versions_in_manifests_are_the_packages():
+    from kserve_torch import __version__
+
+    for path in Path(manifests.DEPLOY).rglob("*.yaml"):
+        for line in path.read_text().splitlines():
+            if "image: kserve-torch" in line or "newTag:" in line or "runtimeVersion:" in line:
+                assert __version__ in line, f"{path}: {line}"

@@ -1,0 +1,547 @@
+"""Hostile bodies on every route: a 4xx of the right form each time, and the next request works."""
+
+import base64
+import io
+import json
+import random
+import socket
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+import torch
+from PIL import Image
+
+from kserve_torch.grpc.protos import open_inference_pb2 as pb
+
+from ..archives import make_archive
+from .actor import PROTOCOLS, V1, V2, Client, store_of, talking_to
+
+V1_PATHS = ("/v1/models/m:predict", "/v1/models/m:explain")
+V2_PATHS = ("/v2/models/m/infer", "/v2/models/m/versions/1.0/infer", "/v2/models/m/explain")
+REPOSITORY = ("/v2/repository/index", "/v2/repository/models/m/load")
+HUGE = "9" * 400
+
+
+def instances(text: str) -> bytes:
+    return b'{"instances": %s}' % text.encode()
+
+
+def inputs(**members: Any) -> bytes:
+    whole = {"name": "a", "shape": [1], "datatype": "INT64", "data": [1], **members}
+    present = {key: value for key, value in whole.items() if value is not ...}
+    return json.dumps({"inputs": [present]}).encode()
+
+
+NO_JSON = {
+    "empty": b"",
+    "blank": b"   ",
+    "truncated": b'{"instances": [{"data": "x"',
+    "two values": b"{} {}",
+    "deep": b'{"instances": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "deep objects": b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+    "latin-1": '{"instances": ["é"]}'.encode("latin-1"),
+    "overlong": b'{"instances": ["\xc0\x80"]}',
+    "surrogate": b'{"instances": ["\xed\xa0\x80"]}',
+    "lone escape": b'{"instances": ["\\ud800"]}',
+    "utf-16": '{"instances": []}'.encode("utf-16"),
+    "bom": b"\xef\xbb\xbf{}{",
+    "nul": b"\0",
+    "binary": bytes(range(256)),
+    "nan": b'{"instances": [NaN]}',
+    "infinity": b'{"inputs": [Infinity]}',
+    "hex": b'{"instances": [0x10]}',
+    "comment": b'{"instances": [] /* none */}',
+    "comma": b'{"instances": [1,]}',
+    "single quotes": b"{'instances': []}",
+    "control character": b'{"instances": ["\x01"]}',
+    "html": b"<html></html>",
+}
+NO_OBJECT = {name: name.encode() for name in ("[]", "null", "1", '"text"', "true")}
+NO_INSTANCES = {
+    "none": b"{}",
+    "null": instances("null"),
+    "object": instances("{}"),
+    "text": instances('"x"'),
+    "number": instances("1"),
+    "bad twin": b'{"instances": [1], "instances": 2}',
+    "parameters": b'{"instances": [{"data": "say x"}], "parameters": 1}',
+    "inputs": b'{"inputs": {"x": [1]}}',
+}
+NO_TENSOR = {
+    "missing name": inputs(name=...),
+    "number as name": inputs(name=1),
+    "missing shape": inputs(shape=...),
+    "missing datatype": inputs(datatype=...),
+    "missing data": inputs(data=...),
+    "unknown datatype": inputs(datatype="INT128"),
+    "datatype in lower case": inputs(datatype="int64"),
+    "datatype null": inputs(datatype=None),
+    "negative shape": inputs(shape=[-1, -1]),
+    "fractional shape": inputs(shape=[1.5]),
+    "shape of texts": inputs(shape=["1"]),
+    "shape of truth": inputs(shape=[True]),
+    "no list as shape": inputs(shape="1"),
+    "shape too large": inputs(shape=[2]),
+    "shape too small": inputs(shape=[0]),
+    "overflowing shape": inputs(shape=[2**62, 4, 4]),
+    "huge shape": inputs(shape=[2**40]),
+    "shape beyond 64 bits": b'{"inputs":[{"name":"a","shape":[%s],"datatype":"INT8","data":[1]}]}'
+    % HUGE.encode(),
+    "many dimensions": inputs(shape=[1] * 100),
+    "ragged data": inputs(shape=[2, 2], data=[[1, 2], [3]]),
+    "deep data": inputs(data=[[[[[1]]]], 2], shape=[2]),
+    "text in numbers": inputs(data=["x"]),
+    "null in numbers": inputs(data=[None]),
+    "object in numbers": inputs(data=[{}]),
+    "fraction in integers": inputs(data=[1.5]),
+    "overflow": inputs(datatype="INT8", data=[300]),
+    "negative unsigned": inputs(datatype="UINT8", data=[-1]),
+    "beyond 64 bits": inputs(data=[2**70]),
+    "number in bytes": inputs(datatype="BYTES", data=[1]),
+    "number for truth": inputs(datatype="BOOL", data=[7]),
+    "size without data": inputs(data=..., parameters={"binary_data_size": 8}),
+    "negative size": inputs(data=..., parameters={"binary_data_size": -8}),
+    "huge size": inputs(data=..., parameters={"binary_data_size": 2**63}),
+    "size of text": inputs(data=..., parameters={"binary_data_size": "8"}),
+    "size and data": inputs(parameters={"binary_data_size": 8}),
+    "no inputs": b'{"inputs": []}',
+    "inputs null": b'{"inputs": null}',
+    "input is no object": b'{"inputs": [1]}',
+    "twins": b'{"inputs": [%s, %s]}' % ((inputs()[12:-2],) * 2),
+    "id": b'{"id": 1, ' + inputs()[1:],
+    "parameters": b'{"parameters": [], ' + inputs()[1:],
+    "unknown output": b'{"outputs": [{"name": "none"}], '
+    + inputs(data=["say x"], datatype="BYTES")[1:],
+    "outputs": b'{"outputs": {"name": 1}, ' + inputs()[1:],
+}
+HEADERS = {
+    "charset": {"content-type": "application/json; charset=rot13"},
+    "charset of zip": {"content-type": "application/json; charset=zlib"},
+    "coding": {"content-encoding": "br"},
+    "codings": {"content-encoding": ", ".join(["gzip"] * 50)},
+    "no gzip": {"content-encoding": "gzip"},
+    "multipart without boundary": {"content-type": "multipart/form-data"},
+    "time-out": {"x-request-timeout-ms": "x"},
+}
+LENGTHS = ("-1", "1e3", "0x10", "1000000", HUGE, "", "\u0661", "1,2", "+5")
+
+
+COLOURS = """
+import torch
+
+class Colours(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, image):
+        return image.mean((2, 3)).repeat(1, 4) * self.scale
+"""
+
+
+def weights() -> bytes:
+    buffer = io.BytesIO()
+    torch.save({"scale": torch.ones(1)}, buffer)
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    store = store_of(tmp_path_factory.mktemp("store"), m="")
+    make_archive(
+        store / "images.mar",
+        {"model.py": COLOURS, "model.pt": weights()},
+        modelName="images",
+        handler="image_classifier",
+        modelFile="model.py",
+        serializedFile="model.pt",
+    )
+    with talking_to(store) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def _serves_on(client: Client) -> Iterator[None]:
+    yield
+    assert client.server.process.poll() is None
+    assert client.ask(V1, "m", "say on").ok
+    assert client.ask(V2, "m", "say on").ok
+    assert "unexpected" not in client.server.log
+
+
+def check_kserve(answer: httpx.Response) -> None:
+    assert 400 <= answer.status_code < 500, (answer.status_code, answer.text)
+    assert list(answer.json()) == ["error"]
+    check_text(answer.json()["error"])
+
+
+def check_native(answer: httpx.Response) -> None:
+    assert 400 <= answer.status_code < 500, (answer.status_code, answer.text)
+    error = answer.json()
+    assert list(error) == ["code", "type", "message"]
+    assert error["code"] == answer.status_code
+    assert error["type"].endswith("Exception")
+    check_text(error["message"])
+
+
+def check_text(text: str) -> None:
+    assert 0 < len(text) < 1000
+    assert "Traceback" not in text
+    assert "site-packages" not in text
+    assert "/tmp" not in text
+
+
+@pytest.mark.parametrize("name", [*NO_JSON, *NO_OBJECT, *NO_INSTANCES])
+@pytest.mark.parametrize("path", V1_PATHS)
+def test_v1(client: Client, path: str, name: str) -> None:
+    body = {**NO_JSON, **NO_OBJECT, **NO_INSTANCES}[name]
+    check_kserve(client.http.post(path, content=body))
+
+
+@pytest.mark.parametrize("name", [*NO_JSON, *NO_OBJECT, *NO_TENSOR])
+@pytest.mark.parametrize("path", V2_PATHS)
+def test_v2(client: Client, path: str, name: str) -> None:
+    body = {**NO_JSON, **NO_OBJECT, **NO_TENSOR}[name]
+    check_kserve(client.http.post(path, content=body))
+
+
+@pytest.mark.parametrize("name", NO_TENSOR)
+def test_v2_on_v1(client: Client, name: str) -> None:
+    check_kserve(client.http.post(V1_PATHS[0], content=NO_TENSOR[name]))
+
+
+@pytest.mark.parametrize("name", [key for key in NO_JSON if key not in ("empty", "blank")])
+@pytest.mark.parametrize("path", REPOSITORY)
+def test_repository(client: Client, path: str, name: str) -> None:
+    check_kserve(client.http.post(path, content=NO_JSON[name]))
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_binary_header_length(client: Client, length: str) -> None:
+    headers = {"inference-header-content-length": length.encode()}
+    check_kserve(client.http.post(V2_PATHS[0], content=inputs(), headers=headers))
+
+
+@pytest.mark.parametrize(("size", "sent"), [(8, 7), (8, 9), (8, 0), (0, 8), (7, 7), (2**40, 8)])
+@pytest.mark.parametrize("datatype", ["INT64", "BYTES", "BF16", "BOOL"])
+def test_binary_sizes(client: Client, datatype: str, size: int, sent: int) -> None:
+    parameters = {"binary_data_size": size}
+    head = inputs(data=..., shape=[3], datatype=datatype, parameters=parameters)
+    headers = {"inference-header-content-length": str(len(head))}
+    body = head + b"\xff" * sent
+    check_kserve(client.http.post(V2_PATHS[0], content=body, headers=headers))
+
+
+@pytest.mark.parametrize("name", HEADERS)
+@pytest.mark.parametrize("path", [V1_PATHS[0], V2_PATHS[0]])
+def test_headers(client: Client, path: str, name: str) -> None:
+    check_kserve(client.http.post(path, content=b"{", headers=HEADERS[name]))
+
+
+@pytest.mark.parametrize(
+    "name", ["coding", "codings", "no gzip", "multipart without boundary", "time-out"]
+)
+def test_native_headers(client: Client, name: str) -> None:
+    check_native(client.http.post("/predictions/m", content=b"{", headers=HEADERS[name]))
+
+
+MULTIPARTS = {
+    "never begins": b"text",
+    "never ends": b"--b\r\ncontent-disposition: form-data; name=data\r\n\r\nx",
+    "no headers": b"--b\r\n\r\nx\r\n--b--\r\n",
+    "no name": b"--b\r\ncontent-disposition: form-data\r\n\r\nx\r\n--b--\r\n",
+    "many parts": b"--b\r\ncontent-disposition: form-data; name=d\r\n\r\n\r\n" * 20_000,
+    "long header": b"--b\r\ncontent-disposition: " + b"x" * 100_000 + b"\r\n\r\n\r\n--b--",
+}
+
+
+@pytest.mark.parametrize("name", MULTIPARTS)
+def test_multipart(client: Client, name: str) -> None:
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    answer = client.http.post("/predictions/m", content=MULTIPARTS[name], headers=headers)
+    if name in ("never begins", "never ends", "no name", "no headers"):
+        check_native(answer)
+    else:
+        assert answer.status_code < 504
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
+@pytest.mark.parametrize("path", [*V1_PATHS, *V2_PATHS, *REPOSITORY])
+def test_wrong_methods(client: Client, path: str, method: str) -> None:
+    answer = client.http.request(method, path, content=b"{}")
+    assert answer.status_code == 405
+    if method != "HEAD":
+        check_kserve(answer)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "/v1",
+            "/v1/",
+            "/v1/models/none",
+            "/v1/models/m:train",
+            "/v1/models/:predict",
+        ),
+        *("/v1/models/m/:predict", "/v1/models/../m:predict", "/v1/models/%00:predict"),
+        *("/v1/models/%ff:predict", "/v1/models/m%2f..%2fm:predict", "/v1/models/" + "x" * 500),
+        *("/v2/models/none", "/v2/models/m/versions/9/infer", "/v2/models/m/versions/", "/v2/none"),
+        *("/v2/models/m/versions/%2e%2e/infer", "/v2/models//infer", "/v2/models/%0a/ready"),
+        *("/v2/repository", "/v2/repository/models/none/load", "/v2/repository/models/..%2f/load"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_paths(client: Client, method: str, path: str) -> None:
+    check_kserve(client.http.request(method, path, content=b"{}"))
+
+
+@pytest.mark.parametrize(
+    "path", ["/predictions", "/predictions/", "/predictions/none", "/predictions/m/9", "/nothing"]
+)
+def test_native_paths(client: Client, path: str) -> None:
+    check_native(client.http.post(path, content=b"x"))
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+def image(kind: str = "PNG", size: tuple[int, int] = (300, 300)) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", size, "red").save(buffer, kind)
+    return buffer.getvalue()
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    checked = kind + data
+    return struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG that says it is large; its few bytes of pixels compress to nothing."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(bytes(10_000))
+    end = chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + end
+
+
+IMAGES = {
+    "empty": b"",
+    "text": b"no image",
+    "truncated png": image()[:100],
+    "half a png": image()[: len(image()) // 2],
+    "truncated jpeg": image("JPEG")[:300],
+    "truncated gif": image("GIF")[:30],
+    "signature": b"\x89PNG\r\n\x1a\n",
+    "wrong checksum": image()[:20] + b"\xff\xff" + image()[22:],
+    "bomb": bomb(60_000, 60_000),
+    "no pixels": bomb(0, 0),
+    "largest": bomb(2**31 - 1, 2**31 - 1),
+    "svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+    "tiff": b"II*\0" + b"\xff" * 100,
+    "eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+}
+NO_BASE64 = ("?", "a", "aaaaa", "====", "é", "data:image/png;base64,?", " ")
+
+
+def test_a_good_image(client: Client) -> None:
+    data = base64.b64encode(image()).decode()
+    assert client.http.post(
+        "/v1/models/images:predict", json={"instances": [{"data": data}]}
+    ).is_success
+    assert client.http.post("/predictions/images", content=image()).is_success
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images(client: Client, name: str) -> None:
+    """A bad image among good ones is named, in every protocol."""
+    data = base64.b64encode(IMAGES[name]).decode()
+    good = {"data": base64.b64encode(image()).decode()}
+    answer = client.http.post(
+        "/v1/models/images:predict", json={"instances": [good, {"data": data}]}
+    )
+    check_kserve(answer)
+    assert "instances[1]" in answer.text
+    whole = {"name": "a", "shape": [1], "datatype": "BYTES", "data": [data]}
+    check_kserve(client.http.post("/v2/models/images/infer", json={"inputs": [whole]}))
+    check_native(client.http.post("/predictions/images", content=IMAGES[name]))
+
+
+@pytest.mark.parametrize("text", NO_BASE64)
+def test_base64(client: Client, text: str) -> None:
+    answer = client.http.post("/v1/models/images:predict", json={"instances": [{"data": text}]})
+    check_kserve(answer)
+    assert "instances[0]" in answer.text
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "null",
+        "1",
+        "[]",
+        "{}",
+        '{"data": 1}',
+        '{"data": [[]]}',
+        '{"data": {"b64": 1}}',
+        '{"data": [["a"]]}',
+        '{"data": [NaN]}',
+        '{"b64": ""}',
+    ],
+)
+def test_rows_that_are_no_images(client: Client, row: str) -> None:
+    check_kserve(client.http.post("/v1/models/images:predict", content=instances(f"[{row}]")))
+
+
+# --- below HTTP -----------------------------------------------------------------------------------
+
+SMUGGLED = {
+    "two lengths": b"content-length: 5\r\ncontent-length: 6\r\n\r\nxxxxx",
+    "length and chunks": b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunks and length": b"transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n",
+    "unknown coding": b"transfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "two codings": b"transfer-encoding: chunked\r\ntransfer-encoding: x\r\n\r\n0\r\n\r\n",
+    "negative length": b"content-length: -5\r\n\r\nxxxxx",
+    "length of letters": b"content-length: five\r\n\r\nxxxxx",
+    "length beyond 64 bits": b"content-length: %s\r\n\r\nx" % HUGE.encode(),
+    "signed length": b"content-length: +5\r\n\r\nxxxxx",
+    "space before colon": b"content-length : 5\r\n\r\nxxxxx",
+    "folded header": b"x-a: b\r\n c\r\ncontent-length: 5\r\n\r\nxxxxx",
+    "no colon": b"content-length 5\r\n\r\nxxxxx",
+    "nul in header": b"x-a: \0\r\n\r\n",
+    "bad chunk size": b"transfer-encoding: chunked\r\n\r\nzz\r\nx\r\n0\r\n\r\n",
+    "huge chunk size": b"transfer-encoding: chunked\r\n\r\n" + b"f" * 40 + b"\r\nx\r\n0\r\n\r\n",
+    "negative chunk size": b"transfer-encoding: chunked\r\n\r\n-1\r\nx\r\n0\r\n\r\n",
+    "chunk without end": b"transfer-encoding: chunked\r\n\r\n1\r\nxx\r\n0\r\n\r\n",
+}
+NO_HTTP = {
+    "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
+    "http 2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "http 0.9": b"GET /\r\n",
+    "words": b"hello there\r\n\r\n",
+    "version": b"GET / HTTP/9.9\r\n\r\n",
+    "method": b"G\xc3\x89T / HTTP/1.1\r\n\r\n",
+    "bytes": bytes(range(256)) + b"\r\n\r\n",
+    "path": b"GET /\xff\xfe HTTP/1.1\r\nhost: x\r\n\r\n",
+    "connect": b"CONNECT a:1 HTTP/1.1\r\nhost: x\r\n\r\n",
+}
+
+
+def everything(client: Client, sent: bytes) -> bytes:
+    with closing(socket.create_connection(("127.0.0.1", client.server.ports["http"]), 10)) as sock:
+        sock.sendall(sent)
+        sock.shutdown(socket.SHUT_WR)
+        received = b""
+        try:
+            while chunk := sock.recv(65536):
+                received += chunk
+        except ConnectionResetError:
+            pass
+        return received
+
+
+@pytest.mark.parametrize("name", SMUGGLED)
+def test_smuggling(client: Client, name: str) -> None:
+    hidden = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
+    head = b"POST /v1/models/m:predict HTTP/1.1\r\nhost: x\r\n"
+    answers = everything(client, head + SMUGGLED[name] + hidden)
+    assert answers.startswith(b"HTTP/1.1 4")
+    assert answers.count(b"HTTP/1.1 ") == 1, answers
+    assert list(json.loads(answers.partition(b"\r\n\r\n")[2])) == ["error"]
+
+
+@pytest.mark.parametrize("name", NO_HTTP)
+def test_no_http(client: Client, name: str) -> None:
+    answer = everything(client, NO_HTTP[name])
+    assert answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 505 ")) or not answer, answer
+    assert b"Traceback" not in answer
+
+
+# --- gRPC -----------------------------------------------------------------------------------------
+
+
+def tensor(**fields: Any) -> pb.ModelInferRequest.InferInputTensor:
+    whole = {"name": "a", "shape": [1], "datatype": "INT64", **fields}
+    return pb.ModelInferRequest.InferInputTensor(**whole)
+
+
+ONE = pb.InferTensorContents(int64_contents=[1])
+BAD_MESSAGES = {
+    "nothing": pb.ModelInferRequest(model_name="m"),
+    "no contents": pb.ModelInferRequest(model_name="m", inputs=[tensor()]),
+    "negative shape": pb.ModelInferRequest(
+        model_name="m", inputs=[tensor(shape=[-1, -1], contents=ONE)]
+    ),
+    "overflowing shape": pb.ModelInferRequest(
+        model_name="m", inputs=[tensor(shape=[2**62, 8], contents=ONE)]
+    ),
+    "other contents": pb.ModelInferRequest(
+        model_name="m", inputs=[tensor(datatype="FP32", contents=ONE)]
+    ),
+    "unknown datatype": pb.ModelInferRequest(
+        model_name="m", inputs=[tensor(datatype="X", contents=ONE)]
+    ),
+    "short raw": pb.ModelInferRequest(
+        model_name="m", inputs=[tensor()], raw_input_contents=[b"1234567"]
+    ),
+    "raw of nobody": pb.ModelInferRequest(
+        model_name="m", inputs=[tensor()], raw_input_contents=[bytes(8), bytes(8)]
+    ),
+    "raw and contents": pb.ModelInferRequest(
+        model_name="m", inputs=[tensor(contents=ONE)], raw_input_contents=[bytes(8)]
+    ),
+    "length of bytes": pb.ModelInferRequest(
+        model_name="m", inputs=[tensor(datatype="BYTES")], raw_input_contents=[b"\xff" * 8]
+    ),
+    "twins": pb.ModelInferRequest(
+        model_name="m", inputs=[tensor(contents=ONE), tensor(contents=ONE)]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_MESSAGES)
+def test_grpc(client: Client, name: str) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        client.grpc.ModelInfer(BAD_MESSAGES[name])
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    check_text(caught.value.details())
+
+
+def test_grpc_garbage(client: Client) -> None:
+    """Whatever bytes come as a message, the answer is a status and not a dead server."""
+    generator = random.Random(7)
+    good = BAD_MESSAGES["no contents"].SerializeToString()
+    call = client.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+    for _ in range(300):
+        data = bytearray(good * generator.randint(1, 3))
+        for _ in range(generator.randint(1, 6)):
+            data[generator.randrange(len(data))] = generator.randrange(256)
+        with pytest.raises(grpc.RpcError) as caught:
+            call(bytes(data))
+        assert caught.value.code() in (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            grpc.StatusCode.NOT_FOUND,
+        ), (bytes(data), caught.value.details())
+
+
+def test_the_log_cannot_be_forged(client: Client) -> None:
+    forged = "\n2026-01-01T00:00:00.000Z INFO kserve_torch: all is well"
+    body = {"id": forged, "inputs": [{**json.loads(inputs())["inputs"][0], "name": forged}]}
+    client.http.post(V2_PATHS[0], json=body)
+    body["inputs"][0]["data"] = ["raise"]
+    body["inputs"][0]["datatype"] = "BYTES"
+    assert client.http.post(V2_PATHS[0], json=body).status_code == 500
+    client.http.get("/v1/models/" + forged.replace("\n", "%0a"))
+    assert not any(line.startswith("2026-01-01") for line in client.server.lines)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_unknown_models(client: Client, protocol: str) -> None:
+    answer = client.ask(protocol, "none", "say no")
+    assert answer.status in (404, grpc.StatusCode.NOT_FOUND)

@@ -1,0 +1,268 @@
+"""What a client may cost: sizes of heads and bodies, slow senders, the number of connections."""
+
+import gzip
+import json
+import socket
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+
+from .actor import NATIVE, PROTOCOLS, V1, Client, store_of, talking_to
+
+BODY = 300_000
+PATIENCE = 1.0
+CONNECTIONS = 20
+LIMITS = (
+    *("--max_request_size", str(BODY), "--receive_timeout", str(PATIENCE)),
+    *("--grpc_max_receive_message_length", str(BODY), "--max_connections", str(CONNECTIONS)),
+)
+PATHS = {"v1": "/v1/models/m:predict", "v2": "/v2/models/m/infer", "native": "/predictions/m"}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    store = store_of(tmp_path_factory.mktemp("store"), m="")
+    with talking_to(store, *LIMITS) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def _serves_on(client: Client) -> Iterator[None]:
+    yield
+    for protocol in PROTOCOLS:
+        assert client.ask(protocol, "m", "say on").ok
+
+
+def connect(client: Client) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", client.server.ports["http"]), 20)
+
+
+def everything(sock: socket.socket) -> bytes:
+    """What comes until the server closes."""
+    received = b""
+    while chunk := sock.recv(65536):
+        received += chunk
+    return received
+
+
+def exchange(client: Client, *sent: bytes) -> tuple[int, dict[str, object], bytes]:
+    """Status, JSON and head of the answer to raw bytes; the server must close afterwards."""
+    with closing(connect(client)) as sock:
+        for part in sent:
+            sock.sendall(part)
+        head, _, body = everything(sock).partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body), head.lower()
+
+
+def right_form(protocol: str, error: object, status: int) -> bool:
+    assert isinstance(error, dict)
+    if protocol == NATIVE:
+        return list(error) == ["code", "type", "message"] and error["code"] == status
+    return list(error) == ["error"]
+
+
+@pytest.mark.parametrize("protocol", PATHS)
+def test_a_body_that_says_it_is_too_large(client: Client, protocol: str) -> None:
+    answer = client.http.post(PATHS[protocol], content=b"x" * (4 * BODY))
+    assert answer.status_code == 413
+    assert right_form(protocol, answer.json(), 413)
+    assert str(BODY) in answer.text
+
+
+@pytest.mark.parametrize("protocol", PATHS)
+def test_a_body_that_turns_out_too_large(client: Client, protocol: str) -> None:
+    chunks = (b"x" * 10_000 for _ in range(4 * BODY // 10_000))
+    answer = client.http.post(PATHS[protocol], content=chunks)
+    assert answer.status_code == 413
+    assert right_form(protocol, answer.json(), 413)
+
+
+@pytest.mark.parametrize("length", [BODY, BODY + 1])
+def test_the_limit_is_exact(client: Client, length: int) -> None:
+    body = b"say " + b"x" * (length - 4)
+    assert client.http.post(PATHS["native"], content=body).status_code == (
+        200 if length == BODY else 413
+    )
+
+
+def test_a_grpc_message_that_is_too_large(client: Client) -> None:
+    answer = client.ask("grpc", "m", "say " + "x" * BODY)
+    assert answer.status == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_a_body_is_not_asked_for_if_it_is_too_large(client: Client) -> None:
+    head = b"POST /v1/models/m:predict HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\n"
+    status, error, _ = exchange(client, head + b"content-length: %d\r\n\r\n" % (BODY + 1))
+    assert (status, list(error)) == (413, ["error"])
+
+
+def test_a_body_that_is_welcome_is_asked_for(client: Client) -> None:
+    body = b"say please"
+    with closing(connect(client)) as sock:
+        sock.sendall(
+            b"POST /predictions/m HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+            b"expect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(body)
+        )
+        assert sock.recv(65536).startswith(b"HTTP/1.1 100 ")
+        sock.sendall(body)
+        assert everything(sock).endswith(body)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+@pytest.mark.parametrize("protocol", PATHS)
+def test_a_bomb_is_not_blown_up(client: Client, protocol: str, coding: str) -> None:
+    compress = gzip.compress if coding == "gzip" else zlib.compress
+    bomb = compress(b" " * (200 * BODY), 9)
+    assert len(bomb) < BODY
+    answer = client.http.post(PATHS[protocol], content=bomb, headers={"content-encoding": coding})
+    assert answer.status_code == 413
+    assert right_form(protocol, answer.json(), 413)
+
+
+def test_a_bomb_of_two_layers(client: Client) -> None:
+    bomb = gzip.compress(gzip.compress(b" " * (500 * BODY), 9), 9)
+    headers = {"content-encoding": "gzip, gzip"}
+    answer = client.http.post(PATHS["v1"], content=bomb, headers=headers)
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\nhost: x\r\nx-long: " + b"x" * 100_000,
+        b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nhost: x",
+        b"GET / HTTP/1.1\r\nhost: x\r\n" + b"\r\n".join(b"x-%d: y" % i for i in range(10_000)),
+    ],
+    ids=["long", "path", "many"],
+)
+@pytest.mark.parametrize("end", [b"\r\n\r\n", b""], ids=["complete", "endless"])
+def test_a_head_that_is_too_large(client: Client, head: bytes, end: bytes) -> None:
+    status, error, answer = exchange(client, head + end)
+    assert (status, list(error)) == (431, ["error"])
+    assert b"connection: close" in answer
+
+
+def test_headers_that_do_not_come(client: Client) -> None:
+    began = time.monotonic()
+    status, error, _ = exchange(client, b"POST /v1/models/m:predict HTTP/1.1\r\nhost: x\r\nx-")
+    assert (status, list(error)) == (408, ["error"])
+    assert PATIENCE * 0.9 < time.monotonic() - began < PATIENCE + 5
+
+
+def test_headers_that_trickle(client: Client) -> None:
+    with closing(connect(client)) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n")
+        sock.settimeout(PATIENCE / 20)
+        answer = b""
+        while not answer:
+            sock.sendall(b"x-a: b\r\n")
+            try:
+                answer = sock.recv(65536)
+            except TimeoutError:
+                continue
+        assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_connection_without_a_request(client: Client) -> None:
+    with closing(connect(client)) as sock:
+        assert everything(sock) == b""
+
+
+@pytest.mark.parametrize("protocol", PATHS)
+def test_a_body_that_does_not_come(client: Client, protocol: str) -> None:
+    head = f"POST {PATHS[protocol]} HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n".encode()
+    status, error, _ = exchange(client, head)
+    assert status == 408
+    assert right_form(protocol, error, 408)
+
+
+@pytest.mark.parametrize("framing", ["content-length: 1000", "transfer-encoding: chunked"])
+def test_a_body_that_trickles(client: Client, framing: str) -> None:
+    chunk = b"1\r\n \r\n" if "chunked" in framing else b" "
+    with closing(connect(client)) as sock:
+        sock.sendall(f"POST {PATHS[V1]} HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n".encode())
+        sock.settimeout(PATIENCE / 20)
+        answer = b""
+        while not answer:
+            sock.sendall(chunk)
+            try:
+                answer = sock.recv(65536)
+            except TimeoutError:
+                continue
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"did not arrive within" in answer
+
+
+def test_connections_over_the_limit(client: Client) -> None:
+    with ExitStack() as stack:
+        held = [stack.enter_context(closing(connect(client))) for _ in range(CONNECTIONS)]
+        request = "GET {} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        status, error, head = exchange(client, request.format("/v1/models").encode())
+        assert (status, list(error)) == (503, ["error"])
+        assert b"retry-after: 1" in head
+        # A probe that were refused would have the pod restarted.
+        status, live, _ = exchange(client, request.format("/v2/health/live").encode())
+        assert (status, live) == (200, {"live": True})
+        assert len(held) == CONNECTIONS
+
+
+def test_a_client_that_leaves_in_mid_body(client: Client) -> None:
+    for _ in range(50):
+        with closing(connect(client)) as sock:
+            sock.sendall(b"POST /v1/models/m:predict HTTP/1.1\r\nhost: x\r\n")
+            sock.sendall(b'content-length: 5000\r\n\r\n{"instances": [')
+    assert "Traceback" not in client.server.log
+
+
+def test_one_connection_many_requests(client: Client) -> None:
+    """Pipelined requests are answered in their order."""
+    request = "POST /predictions/m HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n{}\r\n{}"
+    bodies = [f"say {i}" for i in range(100)]
+    sent = "".join(
+        request.format(len(body), "connection: close\r\n" if body == bodies[-1] else "", body)
+        for body in bodies
+    )
+    with closing(connect(client)) as sock:
+        sock.sendall(sent.encode())
+        received = everything(sock).decode()
+    said = [part.rpartition("\r\n\r\n")[2] for part in received.split("HTTP/1.1 200 OK")[1:]]
+    assert [text[: len(body)] for text, body in zip(said, bodies, strict=True)] == bodies
+
+
+def test_head_is_get_without_a_body(client: Client) -> None:
+    answer = client.http.head("/v2/health/live")
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-length"] == str(len(b'{"live":true}'))
+
+
+def test_a_websocket_is_not_offered(client: Client) -> None:
+    headers = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+    answer = client.http.get("/v2/health/live", headers=headers)
+    assert answer.status_code == 200
+
+
+def test_too_many_rows(tmp_path: Path) -> None:
+    store = store_of(tmp_path, m="", b="v2_rows: batch")
+    with talking_to(store) as client:
+        many = b'{"instances":[' + b",".join([b"{}"] * 100_001) + b"]}"
+        answer = client.http.post(PATHS["v1"], content=many)
+        assert (answer.status_code, list(answer.json())) == (400, ["error"])
+        assert "100001 rows" in answer.text
+        blob = {"binary_data_size": 200_000}
+        one = {"name": "x", "shape": [200_000], "datatype": "UINT8", "parameters": blob}
+        head = json.dumps({"inputs": [one]}).encode()
+        headers = {"inference-header-content-length": str(len(head))}
+        answer = httpx.post(
+            f"{client.server.url}/v2/models/b/infer",
+            content=head + bytes(200_000),
+            headers=headers,
+            trust_env=False,
+        )
+        assert answer.status_code == 400
+        assert "200000 rows" in answer.text

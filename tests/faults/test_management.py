@@ -1,0 +1,329 @@
+"""The management API and hostile archives: nobody gets in, nothing gets out."""
+
+import http.server
+import io
+import json
+import os
+import stat
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from ..archives import ECHO, make_archive, manifest, write_tar
+from ..server import ROOT
+from .actor import GRPC, PROTOCOLS, V1, Client, store_of, talking_to
+
+
+class Tricks(http.server.BaseHTTPRequestHandler):
+    """An HTTP server inside the cluster that redirects to itself, and to files."""
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/redirect/"):
+            self.send_response(302)
+            self.send_header("location", self.path.removeprefix("/redirect/"))
+            self.send_header("content-length", "0")
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.send_header("content-length", "6")
+        self.end_headers()
+        self.wfile.write(b"secret")
+
+    def log_message(self, *args: object) -> None:
+        seen.append(self.path)
+
+
+seen: list[str] = []
+
+
+@pytest.fixture(scope="module")
+def inside() -> Iterator[str]:
+    """The URL of a server that only insiders should reach."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Tricks)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``store`` with a good model, and beside it what must not be reached."""
+    folder = tmp_path_factory.mktemp("server")
+    (folder / "store").mkdir()
+    store_of(folder / "store", m="")
+    make_archive(folder / "outside.mar", {"handler.py": ECHO}, modelName="outside")
+    (folder / "store" / "link.mar").symlink_to(folder / "outside.mar")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def client(folder: Path) -> Iterator[Client]:
+    environment = {"TMPDIR": str(folder)}
+    options = ("--enable_model_api", "--load_models", "m.mar")
+    with talking_to(folder / "store", *options, env=environment, cwd=folder) as client:
+        client.http.base_url = client.server.inference_url
+        yield client
+
+
+def names(client: Client) -> list[str]:
+    return [model["modelName"] for model in client.http.get("/models").json()["models"]]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_got_in(client: Client) -> Iterator[None]:
+    yield
+    assert names(client) == ["m"]
+    assert client.ask(V1, "m", "say on").ok
+    assert not Path("/tmp/owned").exists()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("../outside.mar", "./../outside.mar", "m.mar/../../outside.mar", "/etc/passwd"),
+        *("%2e%2e/outside.mar", "..%2foutside.mar", "..\\outside.mar", "link.mar", ".", "/", ""),
+        *("m.mar\0.txt", "\0", "~/x.mar", "$HOME/x.mar", "//etc/passwd", "m.mar/", "a" * 5000),
+        *(
+            "file:///etc/passwd",
+            "file://../outside.mar",
+            "file:outside.mar",
+            "file://%2fetc%2fpasswd",
+        ),
+        *(
+            "ftp://localhost/a.mar",
+            "gopher://localhost/",
+            "s3://a/b.mar",
+            "data:,x",
+            "http://",
+            "http:///",
+        ),
+        *("http://[::1/a.mar", "https://user:pass@/", "jar:file:///x!/y", "\n", "http://a\nb/"),
+    ],
+)
+def test_tricks_in_the_url(client: Client, url: str) -> None:
+    answer = client.http.post("/models", params={"url": url})
+    assert 400 <= answer.status_code < 500, answer.text
+    error = answer.json()
+    assert list(error) == ["code", "type", "message"]
+    assert "root:" not in error["message"]
+    assert "Traceback" not in error["message"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.1", "localhost", "127.1", "2130706433", "0x7f.1", "0.0.0.0", "[::1]", "[::]"),
+        *("[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "169.254.169.254", "10.0.0.1", "192.168.1.1"),
+        *("[fe80::1]", "[fd00::1]", "100.64.0.1", "[64:ff9b::7f00:1]", "224.0.0.1"),
+    ],
+)
+def test_addresses_inside_are_not_connected_to(client: Client, inside: str, host: str) -> None:
+    port = inside.rpartition(":")[2]
+    before = len(seen)
+    answer = client.http.post("/models", params={"url": f"http://{host}:{port}/a.mar"})
+    assert answer.status_code == 400
+    assert answer.json()["type"] == "DownloadArchiveException"
+    assert "secret" not in answer.text
+    assert len(seen) == before
+
+
+def test_redirects_are_checked_like_the_first_url(folder: Path, inside: str) -> None:
+    allowed = f"{inside}/redirect/.*,{inside}/public/.*"
+    options = ("--enable_model_api", "--load_models", "m.mar", "--allowed_urls", allowed)
+    with talking_to(folder / "store", *options, cwd=folder) as client:
+        client.http.base_url = client.server.inference_url
+        for target in (f"{inside}/private/a.mar", "file:///etc/passwd", "/private/a.mar"):
+            before = len(seen)
+            answer = client.http.post("/models", params={"url": f"{inside}/redirect/{target}"})
+            assert answer.status_code in (400, 404), answer.text
+            assert [path for path in seen[before:] if not path.startswith("/redirect")] == []
+        answer = client.http.post("/models", params={"url": f"{inside}/public/a.mar"})
+        assert (answer.status_code, answer.json()["type"]) == (400, "InvalidModelException")
+        assert seen[-1] == "/public/a.mar"
+        loop = f"{inside}/redirect/" * 20
+        assert client.http.post("/models", params={"url": loop}).status_code in (400, 404)
+
+
+@pytest.mark.parametrize(
+    "name", ["../m", "a/b", "..", ".", "", "a\0b", "a b\n", "%2e%2e", "a" * 3000, "/etc", "é☃"]
+)
+def test_tricks_in_the_name(client: Client, folder: Path, name: str) -> None:
+    """Odd names are refused or are nothing but names; no file is made for them."""
+    answer = client.http.post("/models", params={"url": "m.mar", "model_name": name})
+    assert answer.status_code < 500
+    for left in set(names(client)) - {"m"}:
+        left = quote(left, safe="")
+        assert client.http.post(f"/v2/repository/models/{left}/unload").status_code == 200
+    written = [path.name for path in folder.rglob("*") if not path.name.startswith("kserve_torch")]
+    assert not any(part in written for part in ("owned", "b", "é☃"))
+
+
+# --- archives -------------------------------------------------------------------------------------
+
+
+def zipped(*entries: tuple[zipfile.ZipInfo | str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("MAR-INF/MANIFEST.json", manifest(modelName="evil"))
+        archive.writestr("handler.py", ECHO)
+        for info, content in entries:
+            archive.writestr(info, content)
+    return buffer.getvalue()
+
+
+def special(kind: int, name: str = "x") -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name)
+    info.create_system = 3
+    info.external_attr = (kind | 0o777) << 16
+    return info
+
+
+def linked(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+ZIPS = {
+    "parent": zipped(("../owned", b"x")),
+    "parents": zipped(("a/../../../../../../tmp/owned", b"x")),
+    "absolute": zipped(("/tmp/owned", b"x")),
+    "backslashes": zipped(("..\\..\\owned", b"x")),
+    "link": zipped((special(stat.S_IFLNK), b"/etc/passwd")),
+    "device": zipped((special(stat.S_IFCHR), b"")),
+    "pipe": zipped((special(stat.S_IFIFO), b"")),
+    "handler outside": b"",
+    "torn": zipped()[:-30],
+    "empty": b"",
+    "text": b"no archive",
+    "no manifest": b"PK\x05\x06" + bytes(18),
+}
+MANIFESTS = {
+    "no json": "{",
+    "list": "[]",
+    "no model": "{}",
+    "handler outside": manifest(modelName="evil", handler="../../outside.py"),
+    "absolute handler": manifest(modelName="evil", handler="/etc/passwd"),
+    "weights outside": manifest(modelName="evil", serializedFile="../../../etc/passwd"),
+    "config outside": manifest(modelName="evil", configFile="/etc/passwd"),
+    "numbers": manifest(modelName=1, handler=2),
+    "deep": "[" * 100_000,
+    "no handler": manifest(modelName="evil", handler=None),
+}
+
+
+def refused(client: Client, folder: Path, name: str) -> None:
+    answer = client.http.post("/models", params={"url": name, "initial_workers": 1})
+    assert 400 <= answer.status_code < 600, answer.text
+    message = answer.json()["message"]
+    assert "Traceback" not in message
+    assert "root:" not in message
+    assert str(folder) not in message
+    assert not (folder / "owned").exists()
+    (folder / "store" / name).unlink()
+
+
+@pytest.mark.parametrize("name", [name for name in ZIPS if name != "handler outside"])
+def test_hostile_zips(client: Client, folder: Path, name: str) -> None:
+    (folder / "store" / "evil.mar").write_bytes(ZIPS[name])
+    refused(client, folder, "evil.mar")
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_wrong_manifests(client: Client, folder: Path, name: str) -> None:
+    files = {"MAR-INF/MANIFEST.json": MANIFESTS[name], "handler.py": ECHO}
+    make_archive(folder / "store" / "evil.mar", files)
+    refused(client, folder, "evil.mar")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        linked("model/x", "/etc/passwd"),
+        linked("model/x", "../../../etc/passwd"),
+        linked("model/x", "/etc/passwd", tarfile.LNKTYPE),
+        linked("model/x", "", tarfile.CHRTYPE),
+        linked("model/x", "", tarfile.FIFOTYPE),
+        linked("model/x", "x"),
+        linked("../owned", "", tarfile.DIRTYPE),
+        linked("/tmp/owned", "", tarfile.DIRTYPE),
+    ],
+    ids=["link", "relative", "hard link", "device", "pipe", "loop", "parent", "absolute"],
+)
+def test_hostile_tars(client: Client, folder: Path, entry: tarfile.TarInfo) -> None:
+    contents = {"model/MAR-INF/MANIFEST.json": manifest(modelName="evil").encode()}
+    write_tar(folder / "store" / "evil.tar.gz", contents, entry)
+    refused(client, folder, "evil.tar.gz")
+
+
+def test_nothing_stays_of_what_was_refused(client: Client, folder: Path) -> None:
+    unpacked = [path.parent.name for path in folder.glob("kserve_torch-*/*/*")]
+    assert unpacked == ["models"]  # m
+    assert list(folder.glob("kserve_torch-downloads-*/*")) == []
+
+
+def test_changes_need_the_model_api(folder: Path) -> None:
+    with talking_to(folder / "store", "--load_models", "m.mar", cwd=folder) as client:
+        url = client.server.inference_url
+        for method, path in (("POST", "/models?url=m.mar"), ("DELETE", "/models/m")):
+            answer = httpx.request(method, url + path, trust_env=False)
+            assert (answer.status_code, answer.json()["code"]) == (405, 405)
+        # It answers on its own port only.
+        assert client.http.get("/models").status_code == 404
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def test_keys(folder: Path, tmp_path: Path) -> None:
+    options = ("--enable_model_api", "--load_models", "m.mar")
+    options += ("--disable_token_authorization", "false", "--log_level", "debug")
+    with talking_to(folder / "store", *options, cwd=tmp_path) as client:
+        file = tmp_path / "key_file.json"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        keys = {name: entry["key"] for name, entry in json.loads(file.read_text()).items()}
+        right = {"authorization": f"Bearer {keys['inference']}"}
+        wrong = ("", "Bearer", "Bearer x", f"Bearer {keys['management']}", keys["inference"])
+        for protocol in PROTOCOLS:
+            if protocol == GRPC:
+                metadata = (("authorization", right["authorization"]),)
+                assert client.ask(GRPC, "m", "say yes", metadata=metadata).ok
+                assert not client.ask(GRPC, "m", "say no").ok
+                continue
+            assert client.ask(protocol, "m", "say yes", headers=right).ok
+            for value in wrong:
+                refusal = client.ask(protocol, "m", "say no", headers={"authorization": value})
+                assert refusal.status in (400, 401, 403)
+        assert client.http.get("/v2/health/live").status_code == 200  # a probe has no key
+        management = {"authorization": f"Bearer {keys['management']}"}
+        url = client.server.inference_url + "/models"
+        assert httpx.get(url, headers=management, trust_env=False).status_code == 200
+        assert httpx.get(url, headers=right, trust_env=False).status_code == 400
+        assert not any(key in client.server.log for key in keys.values())
+        for path in ("/metrics", "/models/m", "/v2/models/m"):
+            text = client.http.get(path, headers=management).text
+            assert not any(key in text for key in keys.values())
+
+
+def test_settings_show_no_secret(folder: Path) -> None:
+    command = [sys.executable, "-m", "kserve_torch", "--print-settings"]
+    config = folder / "secret.properties"
+    config.write_text("keystore_pass=opensesame\n")
+    shown = subprocess.run(
+        [*command, "--model_dir", folder / "store", "--ts-config", config],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "keystore_pass" in shown.stdout
+    assert "opensesame" not in shown.stdout + shown.stderr

@@ -1,0 +1,201 @@
+"""The end: nothing accepted is lost, nothing is left behind; a second signal is obeyed at once."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import httpx
+import psutil
+import pytest
+
+from ..server import Server, free_ports
+from .actor import GRPC, PROTOCOLS, V1, Answer, Client, Gate, add_actor, store_of, talking_to, until
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    return store_of(folder, m="batchSize: 1")
+
+
+@contextmanager
+def stopping(store: Path, temporary: Path, *options: str) -> Iterator[Client]:
+    """A server that writes below ``temporary``; the test ends it."""
+    temporary.mkdir()
+    with talking_to(store, *options, env={"TMPDIR": str(temporary)}) as client:
+        yield client
+        assert client.server.process.poll() is not None, "the test has not stopped the server"
+
+
+def refused(client: Client) -> bool:
+    """Whether the HTTP port takes no new connections."""
+    try:
+        httpx.get(f"{client.server.url}/v2/health/live", trust_env=False)
+    except httpx.TransportError:
+        return True
+    return False
+
+
+def ready(client: Client) -> bool:
+    try:
+        return bool(client.http.get("/v2/health/ready").json()["ready"])
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_under_load_no_request_fails(store: Path, tmp_path: Path, number: int) -> None:
+    """Clients go on as long as the server says it is ready, as those behind a service do."""
+    with stopping(store, tmp_path / "tmp", "--drain_seconds", "1") as client:
+        answers: list[tuple[str, Answer]] = []
+
+        def ask_on(worker: int) -> None:
+            protocol = PROTOCOLS[worker % len(PROTOCOLS)]
+            count = 0
+            while ready(client):
+                text = f"say {worker} {count}"
+                answers.append((text, client.ask(protocol, "m", text)))
+                count += 1
+
+        threads = [threading.Thread(target=ask_on, args=(i,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(answers) > 200)
+        code = client.server.stop(number)
+        for thread in threads:
+            thread.join()
+        assert code == 0
+        assert [answer for text, answer in answers if text not in answer.text] == []
+        assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_what_runs_and_waits_is_answered(
+    store: Path, tmp_path: Path, gate: Callable[[], Gate]
+) -> None:
+    wall = gate()
+    with stopping(store, tmp_path / "tmp") as client:
+        begun = [client.begin(V1, "m", wall.command)]
+        wall.reached()
+        begun += [client.begin(protocol, "m", f"say {protocol}") for protocol in PROTOCOLS * 2]
+        until(lambda: client.queued("m") == 8)
+        client.server.process.send_signal(signal.SIGTERM)
+        until(lambda: refused(client))
+        assert client.server.process.poll() is None
+        wall.open()
+        assert client.server.wait() == 0
+        assert all(one.result().ok for one in begun)
+        assert "Traceback" not in client.server.log
+        assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_while_it_drains(store: Path, tmp_path: Path, gate: Callable[[], Gate]) -> None:
+    """Not ready for more, and still there for those who have not heard of it."""
+    with stopping(store, tmp_path / "tmp", "--drain_seconds", "30") as client:
+        assert client.http.get("/v2/health/ready").json() == {"ready": True}
+        client.server.process.send_signal(signal.SIGTERM)
+        until(lambda: not ready(client))
+        answer = client.http.get("/v2/health/ready")
+        assert (answer.status_code, answer.json()) == (503, {"ready": False})
+        assert answer.headers["connection"] == "close"
+        assert client.http.get("/v2/health/live").json() == {"live": True}
+        assert client.http.get("/v2/models/m/ready").status_code == 503
+        assert client.http.get("/v1/models/m").status_code == 503
+        assert client.http.get("/ping").status_code == 500
+        for protocol in PROTOCOLS:
+            assert client.ask(protocol, "m", "say still here").ok
+        client.server.stop(signal.SIGTERM)
+
+
+def test_a_second_signal_ends_it_at_once(
+    store: Path, tmp_path: Path, gate: Callable[[], Gate]
+) -> None:
+    wall = gate()
+    with stopping(store, tmp_path / "tmp") as client:
+        lost = client.begin(V1, "m", wall.command)
+        wall.reached()
+        client.server.process.send_signal(signal.SIGTERM)
+        until(lambda: refused(client))
+        assert client.server.stop(signal.SIGTERM, timeout=5) == 1
+        with pytest.raises(httpx.TransportError):
+            lost.result()
+        assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_the_grace_period_runs_out(store: Path, tmp_path: Path, gate: Callable[[], Gate]) -> None:
+    wall = gate()
+    with stopping(store, tmp_path / "tmp", "--grace_period", "1") as client:
+        lost = client.begin(V1, "m", wall.command)
+        wall.reached()
+        began = time.monotonic()
+        assert client.server.stop(timeout=10) == 1
+        assert 0.9 < time.monotonic() - began < 6
+        with pytest.raises(httpx.TransportError):
+            lost.result()
+        assert "stopped before the last answer" in client.server.log
+        assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_worker_that_hangs_does_not_hold_it_up(tmp_path: Path, gate: Callable[[], Gate]) -> None:
+    (tmp_path / "store").mkdir()
+    store = store_of(tmp_path / "store", m="batchSize: 1\nresponseTimeout: 1")
+    wall = gate()
+    with stopping(store, tmp_path / "tmp") as client:
+        assert client.ask(V1, "m", wall.command).status == 504
+        assert client.server.stop(timeout=10) == 0
+        assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_while_a_model_loads(tmp_path: Path, gate: Callable[[], Gate]) -> None:
+    wall = gate()
+    handler = f"open({str(wall.path)!r}).read()\ndef handle(data, context): return data"
+    (tmp_path / "store").mkdir()
+    add_actor(tmp_path / "store", "m", handler=handler)
+    (tmp_path / "tmp").mkdir()
+    server = Server(tmp_path / "store", env={"TMPDIR": str(tmp_path / "tmp")}, wait=False)
+    wall.reached()
+    assert server.stop(timeout=20) == 0
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_grpc_stream_ends_with_its_answers(
+    store: Path, tmp_path: Path, gate: Callable[[], Gate]
+) -> None:
+    wall = gate()
+    with stopping(store, tmp_path / "tmp") as client:
+        answer = client.begin(GRPC, "m", wall.command)
+        wall.reached()
+        client.server.process.send_signal(signal.SIGTERM)
+        until(lambda: refused(client))
+        late = client.ask(GRPC, "m", "say no", timeout=5)
+        assert late.status == grpc.StatusCode.UNAVAILABLE
+        wall.open()
+        assert client.server.wait() == 0
+        assert answer.result().ok
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
+def test_as_process_1(store: Path, tmp_path: Path) -> None:
+    """As in a container: no init above it, nobody else reaps, signals have no default action."""
+    probe = ["unshare", "--fork", "--pid", "--kill-child", "true"]
+    if subprocess.run(probe, capture_output=True, check=False).returncode:
+        pytest.skip("unshare is not allowed here")
+    (tmp_path / "tmp").mkdir()
+    report = tmp_path / "pid"
+    script = f"echo $$ > {report}; exec {sys.executable} -m kserve_torch --model_dir {store}"
+    command = ["unshare", "--fork", "--pid", "--kill-child", "sh", "-c", script + ' "$@"', "sh"]
+    http, grpc_port = map(str, free_ports(2))
+    ports = ("--http_port", http, "--grpc_port", grpc_port, "--drain_seconds", "0")
+    server = Server(None, *ports, command=command, env={"TMPDIR": str(tmp_path / "tmp")})
+    assert report.read_text().strip() == "1"
+    [child] = psutil.Process(server.process.pid).children()
+    child.send_signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert list((tmp_path / "tmp").iterdir()) == []

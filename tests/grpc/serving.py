@@ -1,0 +1,197 @@
+"""A real server with real models for these tests, and clients without generated code."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from kserve_torch.events import Event, Responded
+from kserve_torch.grpc import GrpcServer, oip
+from kserve_torch.registry import Registry
+from kserve_torch.settings import Settings
+from kserve_torch.tokens import Tokens
+
+HANDLERS = {
+    # Gives every tensor back as it is.
+    "echo": """
+class Echo:
+    accepts_arrays = True
+    def initialize(self, context):
+        pass
+    def handle(self, data, context):
+        return [row["data"] for row in data]
+""",
+    # Answers with what it was told, as JSON text.
+    "mirror": """
+import json
+def handle(data, context):
+    if data is None:
+        return None
+    def told(i, row):
+        headers = context.get_all_request_header(i)
+        values = {name: [type(value).__name__, str(value)] for name, value in row.items()}
+        return json.dumps({"row": values, "headers": {k: str(v) for k, v in headers.items()}})
+    return [told(i, row) for i, row in enumerate(data)]
+""",
+    # Raises, or sets a status, as its input says: "code text".
+    "moody": """
+from ts.utils.util import PredictionException
+def handle(data, context):
+    if data is None:
+        return None
+    code, _, text = bytes(data[0].get("data") or data[0].get("body")).decode().partition(" ")
+    if code == "crash":
+        raise RuntimeError("secret of the handler")
+    if code == "memory":
+        raise MemoryError
+    if code == "status":
+        context.set_response_status(code=418, phrase="teapot", idx=0)
+        return [text]
+    raise PredictionException(text, int(code))
+""",
+    # Sends each word of its input on its own.
+    "words": """
+from ts.handler_utils.utils import send_intermediate_predict_response
+def handle(data, context):
+    if data is None:
+        return None
+    words = bytes(data[0].get("data") or data[0].get("body")).decode().split()
+    for word in words[:-1]:
+        send_intermediate_predict_response([word], context.request_ids, "", 200, context)
+    if words[-1] == "crash":
+        raise RuntimeError("half way")
+    return [words[-1]]
+""",
+    # Waits until somebody opens the pipe that its input names.
+    "gate": """
+def handle(data, context):
+    if data is None:
+        return None
+    open(bytes(data[0].get("data") or data[0].get("body")).decode()).close()
+    return ["open"]
+""",
+    # Answers with a tensor of the length it was told.
+    "tensor": """
+import torch
+def handle(data, context):
+    if data is None:
+        return None
+    return [torch.arange(float(row["data"])) for row in data]
+""",
+    # Doubles rows that are single elements of a batch.
+    "batch": """
+def handle(data, context):
+    if data is None:
+        return None
+    return [[value * 2 for value in row["data"]] for row in data]
+""",
+}
+
+CONFIGS = {
+    "batch": "v2_rows: batch",
+    "base64": "v2_grpc_bytes: b64",
+    "gate": "jobQueueSize: 1",
+    "echo": """
+signature:
+  inputs: [{name: x, datatype: FP32, shape: [-1, 3]}]
+  outputs: [{name: y, datatype: INT64, shape: [-1]}]
+""",
+}
+
+
+def write_archive(store: Path, name: str, handler: str, version: str = "1.0") -> None:
+    """An unpacked archive ``store/name``."""
+    folder = store / name
+    (folder / "MAR-INF").mkdir(parents=True)
+    model = {"modelName": name, "modelVersion": version, "handler": "handler.py"}
+    if name in CONFIGS:
+        model["configFile"] = "model-config.yaml"
+        (folder / "model-config.yaml").write_text(CONFIGS[name])
+    manifest = {"runtime": "python", "model": model}
+    (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
+    (folder / "handler.py").write_text(HANDLERS.get(handler, handler))
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the event loop run until ``condition`` holds; else the test's time-out ends it."""
+    while not condition():  # noqa: ASYNC110  # nothing announces every condition
+        await asyncio.sleep(0.001)
+
+
+class Stub:
+    """Callables for the methods of a service; ``name`` replaces its full name."""
+
+    def __init__(
+        self, channel: grpc.aio.Channel, service: ServiceDescriptor, name: str | None = None
+    ) -> None:
+        for method in service.methods:
+            request = "stream" if method.client_streaming else "unary"
+            response = "stream" if method.server_streaming else "unary"
+            call = getattr(channel, f"{request}_{response}")(
+                f"/{name or service.full_name}/{method.name}",
+                request_serializer=GetMessageClass(method.input_type).SerializeToString,
+                response_deserializer=GetMessageClass(method.output_type).FromString,
+            )
+            setattr(self, method.name, call)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+class Serving:
+    """A registry, its gRPC server on free ports of this machine, and channels to it."""
+
+    def __init__(self, store: Path, *, tokens: Tokens | None = None, **settings: Any) -> None:
+        oip_port, inference_port, management_port = free_ports(3)
+        ports = {
+            "grpc_port": oip_port,
+            "grpc_inference_port": inference_port,
+            "grpc_management_port": management_port,
+            "grpc_inference_address": "127.0.0.1",
+        }
+        self.settings = Settings(**{"model_store": store, **ports, **settings})
+        self.registry = Registry(self.settings)
+        self.server = GrpcServer(self.registry, self.settings, tokens)
+        self.events: list[Event] = []
+        self.registry.observers.append(self.events.append)
+        self.channels: list[grpc.aio.Channel] = []
+
+    async def start(self, models: Sequence[str]) -> None:
+        for model in models:
+            await self.registry.register(model)
+        await self.server.start()
+
+    def channel(self, port: int | None) -> grpc.aio.Channel:
+        channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+        self.channels.append(channel)
+        return channel
+
+    def oip(self, name: str = oip.NAMES[0]) -> Any:
+        return Stub(self.channel(self.settings.grpc_port), oip.SERVICE, name)
+
+    def stub(self, service: ServiceDescriptor, port: int | None, name: str | None = None) -> Any:
+        return Stub(self.channel(port), service, name)
+
+    def responses(self) -> Iterator[Responded]:
+        return (event for event in self.events if isinstance(event, Responded))
+
+    async def stop(self) -> None:
+        for channel in self.channels:
+            await channel.close()
+        await self.server.stop(0)
+        await self.registry.close()

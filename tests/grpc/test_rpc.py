@@ -1,0 +1,78 @@
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.message import Message
+
+from kserve_torch.grpc.protos import open_inference_pb2 as pb
+from kserve_torch.grpc.rpc import metadata_of
+
+from .serving import Serving
+
+
+async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), caught.value.details()
+
+
+@pytest.mark.parametrize("garbage", [b"\xff\xff\xff", b"\x0a\x05abc", b"\x0a\x01\xff"])
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+async def test_bytes_that_are_no_message(serving: Serving, method: str, garbage: bytes) -> None:
+    channel = serving.channel(serving.settings.grpc_port)
+    path = f"/inference.GRPCInferenceService/{method}"
+    if method == "ModelInfer":
+        call: Any = channel.unary_unary(path)(garbage)
+    else:
+        call = channel.stream_stream(path)(iter([garbage])).read()
+    assert await refused(call) == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "the request is not a valid ModelInferRequest",
+    )
+
+
+async def test_unknown_fields_do_no_harm(serving: Serving) -> None:
+    request = pb.ServerLiveRequest.FromString(b"\xfa\x3f\x03abc")
+    assert (await serving.oip().ServerLive(request)).live
+
+
+@pytest.mark.parametrize("path", ["/inference.GRPCInferenceService/Nothing", "/no.Service/Live"])
+async def test_what_nobody_serves(serving: Serving, path: str) -> None:
+    call = serving.channel(serving.settings.grpc_port).unary_unary(path)
+    assert (await refused(call(b"")))[0] is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_many_calls_at_once_get_their_own_answers(serving: Serving) -> None:
+    stub = serving.oip()
+
+    def asking(i: int) -> Message:
+        request = pb.ModelInferRequest(
+            model_name="echo", id=str(i), raw_input_contents=[bytes([i])]
+        )
+        request.inputs.add(name="x", datatype="UINT8", shape=[1])
+        return request
+
+    answers = await asyncio.gather(*(stub.ModelInfer(asking(i)) for i in range(64)))
+    assert [(a.id, a.raw_output_contents[0]) for a in answers] == [
+        (str(i), bytes([i])) for i in range(64)
+    ]
+
+
+async def test_gzip(serving: Serving) -> None:
+    response = await serving.oip().ServerLive(
+        pb.ServerLiveRequest(), compression=grpc.Compression.Gzip
+    )
+    assert response.live
+
+
+def test_what_metadata_cannot_carry_is_left_out() -> None:
+    headers = {
+        "X-Own": "1",
+        "grpc-status": "0",
+        "x-bin": "1",
+        "a b": "1",
+        "x-e": "é",
+        "x-n": "a\nb",
+    }
+    assert metadata_of(headers) == (("x-own", "1"),)

@@ -1,0 +1,217 @@
+import asyncio
+import datetime
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from grpc_health.v1 import health_pb2
+
+from kserve_torch.errors import SettingError
+from kserve_torch.grpc import health, management, oip, torchserve
+from kserve_torch.grpc.protos import inference_pb2, management_pb2
+from kserve_torch.grpc.protos import open_inference_pb2 as pb
+from kserve_torch.tokens import Access, Tokens
+
+from .serving import Serving, Stub, free_ports, until
+
+
+async def refused(call: Any) -> grpc.StatusCode:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code()
+
+
+def int8(size: int) -> pb.ModelInferRequest:
+    request = pb.ModelInferRequest(model_name="echo", raw_input_contents=[bytes(size)])
+    request.inputs.add(name="x", datatype="INT8", shape=[size])
+    return request
+
+
+async def test_each_port_has_its_services(serving: Serving) -> None:
+    settings = serving.settings
+    live, models = pb.ServerLiveRequest(), management_pb2.ListModelsRequest()
+    for port, has_oip, has_management in (
+        (settings.grpc_port, True, False),
+        (settings.grpc_inference_port, True, False),
+        (settings.grpc_management_port, False, True),
+    ):
+        calls = (
+            (serving.stub(oip.SERVICE, port, oip.NAMES[0]).ServerLive(live), has_oip),
+            (serving.stub(management.SERVICE, port).ListModels(models), has_management),
+        )
+        for call, there in calls:
+            if there:
+                await call
+            else:
+                assert await refused(call) is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_port_that_is_taken_is_named(store: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        serving = Serving(store, grpc_inference_port=port)
+        with pytest.raises(SettingError, match=f"^grpc_inference_port: .*127.0.0.1:{port}"):
+            await serving.server.start()
+        await serving.stop()
+
+
+async def test_a_port_of_another_server_of_ours_is_taken_too(store: Path, serving: Serving) -> None:
+    other = Serving(store, grpc_management_port=serving.settings.grpc_management_port)
+    with pytest.raises(SettingError, match=r"^grpc_management_port: "):
+        await other.server.start()
+    await other.stop()
+
+
+async def test_settings_that_name_one_port_share_it(store: Path) -> None:
+    (port,) = free_ports(1)
+    ports = {"grpc_port": port, "grpc_inference_port": port, "grpc_management_port": port}
+    serving = Serving(store, **ports)
+    await serving.start([])
+    await serving.oip().ServerLive(pb.ServerLiveRequest())
+    models = serving.stub(management.SERVICE, port)
+    await models.ListModels(management_pb2.ListModelsRequest())
+    await serving.stop()
+
+
+async def test_no_kserve_port(store: Path) -> None:
+    serving = Serving(store, grpc_port=None)
+    await serving.start([])
+    stub = serving.stub(oip.SERVICE, serving.settings.grpc_inference_port)
+    await stub.ServerLive(pb.ServerLiveRequest())
+    await serving.stop()
+
+
+async def test_message_sizes(store: Path) -> None:
+    serving = Serving(
+        store,
+        grpc_max_receive_message_length=10_000,
+        grpc_max_send_message_length=5000,
+        max_request_size=1000,
+        max_response_size=500,
+    )
+    await serving.start(["echo"])
+    native = serving.stub(oip.SERVICE, serving.settings.grpc_inference_port)
+    for stub, good, long_answer, long_request in (
+        (serving.oip(), 4000, 6000, 11_000),
+        (native, 300, 700, 2000),
+    ):
+        assert len((await stub.ModelInfer(int8(good))).raw_output_contents[0]) == good
+        for size in (long_answer, long_request):
+            code = await refused(stub.ModelInfer(int8(size)))
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await serving.stop()
+
+
+async def test_tokens(store: Path, tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path, 60.0)
+    serving = Serving(store, tokens=tokens)
+    await serving.start(["echo"])
+    keys = {access: tokens._tokens[access].key for access in Access}
+    calls = {
+        Access.INFERENCE: lambda **more: serving.oip().ModelInfer(int8(1), **more),
+        Access.MANAGEMENT: lambda **more: serving.stub(
+            management.SERVICE, serving.settings.grpc_management_port
+        ).ListModels(management_pb2.ListModelsRequest(), **more),
+    }
+    for access, call in calls.items():
+        for key in ("nonsense", *(keys[other] for other in Access if other is not access)):
+            wrong = (("authorization", f"Bearer {key}"),)
+            assert await refused(call(metadata=wrong)) is grpc.StatusCode.PERMISSION_DENIED
+        assert await refused(call()) is grpc.StatusCode.PERMISSION_DENIED
+        await call(metadata=(("authorization", f"Bearer {keys[access]}"),))
+    probe = serving.stub(health.SERVICE, serving.settings.grpc_port)
+    await probe.Check(health_pb2.HealthCheckRequest())
+    await serving.stop()
+
+
+async def test_stop_lets_running_calls_end_and_watchers_go(store: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    serving = Serving(store)
+    await serving.start(["gate"])
+    watch = serving.stub(health.SERVICE, serving.settings.grpc_port).Watch(
+        health_pb2.HealthCheckRequest()
+    )
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+    native = serving.stub(torchserve.SERVICE, serving.settings.grpc_inference_port)
+    request = inference_pb2.PredictionsRequest(model_name="gate")
+    request.input["data"] = str(tmp_path / "pipe").encode()
+    running = native.Predictions(request)
+    await until(lambda: serving.registry.find("gate").statistics().running)
+
+    stopping = asyncio.create_task(serving.server.stop(grace=30))
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert await watch.read() is grpc.aio.EOF
+    assert not stopping.done()
+    (tmp_path / "pipe").open("w").close()
+    assert (await running).prediction == b"open"
+    await stopping
+    await serving.stop()
+
+
+# --- TLS ------------------------------------------------------------------------------------------
+
+
+def self_signed(folder: Path) -> dict[str, Path]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC))
+        .not_valid_after(datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    (folder / "cert.pem").write_bytes(certificate.public_bytes(pem))
+    return {"private_key_file": folder / "key.pem", "certificate_file": folder / "cert.pem"}
+
+
+async def test_tls_on_the_ports_of_torchserve(store: Path, tmp_path: Path) -> None:
+    files = self_signed(tmp_path)
+    serving = Serving(store, enable_grpc_ssl=True, **files)
+    await serving.start([])
+    trusted = grpc.ssl_channel_credentials(files["certificate_file"].read_bytes())
+    target = f"localhost:{serving.settings.grpc_inference_port}"
+    options = (("grpc.ssl_target_name_override", "localhost"),)
+    async with grpc.aio.secure_channel(target, trusted, options) as channel:
+        stub: Any = Stub(channel, oip.SERVICE)
+        assert (await stub.ServerLive(pb.ServerLiveRequest())).live
+    assert (await serving.oip().ServerLive(pb.ServerLiveRequest())).live
+    await serving.stop()
+
+
+async def test_tls_with_a_certificate_that_is_made_up(store: Path) -> None:
+    serving = Serving(store, enable_grpc_ssl=True)
+    await serving.start([])
+    trusted = (serving.registry.workdir / "certificate.pem").read_bytes()
+    target = f"localhost:{serving.settings.grpc_inference_port}"
+    credentials = grpc.ssl_channel_credentials(trusted)
+    async with grpc.aio.secure_channel(target, credentials) as channel:
+        stub: Any = Stub(channel, oip.SERVICE)
+        assert (await stub.ServerLive(pb.ServerLiveRequest())).live
+    await serving.stop()
+
+
+@pytest.mark.parametrize("key", ["private_key_file", "certificate_file"])
+async def test_tls_without_its_files(store: Path, tmp_path: Path, key: str) -> None:
+    files: dict[str, Path | None] = {**self_signed(tmp_path)}
+    for wrong in (None, tmp_path / "nothing.pem"):
+        serving = Serving(store, enable_grpc_ssl=True, **{**files, key: wrong})
+        with pytest.raises(SettingError, match=f"^{key}: "):
+            await serving.server.start()
+        await serving.stop()

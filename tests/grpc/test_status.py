@@ -1,0 +1,70 @@
+import logging
+
+import pytest
+from grpc import StatusCode
+
+from kserve_torch import errors
+from kserve_torch.grpc.status import MAX_TEXT, code_of, status_of
+
+
+def subclasses(base: type[errors.ServingError]) -> set[type[errors.ServingError]]:
+    return {base}.union(*map(subclasses, base.__subclasses__()))
+
+
+@pytest.mark.parametrize("kind", sorted(subclasses(errors.ServingError), key=lambda k: k.__name__))
+def test_every_error_names_a_code_that_there_is(kind: type[errors.ServingError]) -> None:
+    assert StatusCode[kind.grpc]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidInput("x"), StatusCode.INVALID_ARGUMENT),
+        (errors.VersionNotFound("x"), StatusCode.NOT_FOUND),
+        (errors.PayloadTooLarge("x"), StatusCode.RESOURCE_EXHAUSTED),
+        (errors.Overloaded("x"), StatusCode.RESOURCE_EXHAUSTED),
+        (errors.NotReady("x"), StatusCode.UNAVAILABLE),
+        (errors.LoadFailed("x"), StatusCode.UNAVAILABLE),
+        (errors.DeadlineExceeded("x"), StatusCode.DEADLINE_EXCEEDED),
+        (errors.OutOfMemory("x"), StatusCode.RESOURCE_EXHAUSTED),
+        (errors.HandlerError("x"), StatusCode.INTERNAL),
+        (errors.Unsupported("x"), StatusCode.UNIMPLEMENTED),
+        (errors.PredictionError("x", 404), StatusCode.NOT_FOUND),
+        (errors.PredictionError("x", 599), StatusCode.INTERNAL),
+    ],
+)
+def test_errors_as_statuses(error: errors.ServingError, code: StatusCode) -> None:
+    status = status_of(error, "s/M")
+    assert (status.code, status.text) == (code, "x")
+
+
+@pytest.mark.parametrize(
+    ("http", "code"),
+    [
+        (418, StatusCode.INVALID_ARGUMENT),
+        (429, StatusCode.RESOURCE_EXHAUSTED),
+        (500, StatusCode.INTERNAL),
+    ],
+)
+def test_http_codes_as_grpc_codes(http: int, code: StatusCode) -> None:
+    assert code_of(http) is code
+
+
+def test_overload_says_when_to_come_back() -> None:
+    assert status_of(errors.Overloaded("x", retry_after=3), "s/M").metadata() == (
+        ("grpc-retry-pushback-ms", "3000"),
+    )
+    assert status_of(errors.NotReady("x"), "s/M").metadata() == ()
+
+
+def test_unexpected_errors_are_logged_once_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        status = status_of(KeyError("/etc/secret"), "s/M")
+    assert (status.code, status.text) == (StatusCode.INTERNAL, "internal server error")
+    (record,) = caplog.records
+    assert record.exc_info
+    assert "s/M" in record.getMessage()
+
+
+def test_long_texts_are_cut() -> None:
+    assert len(status_of(errors.InvalidInput("x" * 10**6), "s/M").text) == MAX_TEXT

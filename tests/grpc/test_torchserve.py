@@ -1,0 +1,130 @@
+import io
+import json
+from typing import Any
+
+import grpc
+import pytest
+import torch
+from google.protobuf.empty_pb2 import Empty
+
+from kserve_torch.grpc import oip, torchserve
+from kserve_torch.grpc.protos import inference_pb2 as pb
+from kserve_torch.grpc.protos import open_inference_pb2
+
+from .serving import Serving
+
+
+def native(serving: Serving) -> Any:
+    return serving.stub(torchserve.SERVICE, serving.settings.grpc_inference_port)
+
+
+def predict(model: str, sequence: str | None = None, **fields: bytes) -> pb.PredictionsRequest:
+    request = pb.PredictionsRequest(model_name=model, input=fields)
+    if sequence is not None:
+        request.sequenceId = sequence
+    return request
+
+
+async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), caught.value.details()
+
+
+async def test_ping(serving: Serving) -> None:
+    response = await native(serving).Ping(Empty())
+    assert json.loads(response.health) == {"status": "Healthy"}
+
+
+async def test_input_map_is_one_row_of_bytearrays(serving: Serving) -> None:
+    request = predict("mirror", data=b"\x01", target=b"7")
+    response = await native(serving).Predictions(request, metadata=(("x-tenant", "blue"),))
+    said = json.loads(response.prediction)
+    assert said["row"] == {
+        "data": ["bytearray", "bytearray(b'\\x01')"],
+        "target": ["bytearray", "bytearray(b'7')"],
+    }
+    assert said["headers"]["x-tenant"] == "blue"
+
+
+async def test_version_can_be_named(serving: Serving) -> None:
+    request = predict("mirror", data=b"1")
+    request.model_version = "1.0"
+    assert (await native(serving).Predictions(request)).prediction
+    request.model_version = "9"
+    assert (await refused(native(serving).Predictions(request)))[0] is grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("model", "said", "code"),
+    [
+        ("nobody", b"", grpc.StatusCode.NOT_FOUND),
+        ("", b"", grpc.StatusCode.INVALID_ARGUMENT),
+        ("moody", b"400 odd", grpc.StatusCode.INVALID_ARGUMENT),
+        ("moody", b"status kettle", grpc.StatusCode.INVALID_ARGUMENT),
+        ("moody", b"crash", grpc.StatusCode.INTERNAL),
+    ],
+)
+async def test_errors(serving: Serving, model: str, said: bytes, code: grpc.StatusCode) -> None:
+    got, text = await refused(native(serving).Predictions(predict(model, data=said)))
+    assert got is code
+    assert text
+    assert "Traceback" not in text
+
+
+async def test_the_open_inference_protocol_on_this_port(serving: Serving) -> None:
+    port = serving.settings.grpc_inference_port
+    for name in oip.NAMES:
+        stub = serving.stub(oip.SERVICE, port, name)
+        assert (await stub.ServerLive(open_inference_pb2.ServerLiveRequest())).live
+
+
+async def test_stream_of_intermediate_results(serving: Serving) -> None:
+    request = predict("words", data=b"one two three")
+    responses = [r.prediction async for r in native(serving).StreamPredictions(request)]
+    assert responses == [b"one", b"two", b"three"]
+
+
+async def test_a_stream_that_fails_half_way(serving: Serving) -> None:
+    stream = native(serving).StreamPredictions(predict("words", data=b"a crash"))
+    assert (await stream.read()).prediction == b"a"
+    assert (await refused(stream.read()))[0] is grpc.StatusCode.INTERNAL
+
+
+async def test_sequences_in_both_directions(serving: Serving) -> None:
+    requests = [
+        predict("mirror", "s1", data=b"1"),
+        predict("mirror", "s1", data=b"2"),
+        predict("nobody", "s1", data=b"3"),
+        predict("mirror", data=b"4"),
+        predict("words", "s2", data=b"five six"),
+    ]
+    responses = [r async for r in native(serving).StreamPredictions2(iter(requests))]
+    first, second = (json.loads(r.prediction)["headers"] for r in responses[:2])
+    assert first["ts_request_sequence_id"] == second["ts_request_sequence_id"] == "s1"
+    assert "ts_request_sequence_start" in first
+    assert "ts_request_sequence_start" not in second
+    assert [r.status.code for r in responses] == [0, 0, 5, 3, 0, 0]
+    assert "nobody" in responses[2].status.message
+    assert responses[3].status.message == "Parameter sequenceId is required."
+    assert [r.prediction for r in responses[4:]] == [b"five", b"six"]
+    assert [r.sequenceId for r in responses] == ["s1", "s1", "s1", "", "s2", "s2"]
+
+
+async def test_envelope_of_the_settings(store: Any) -> None:
+    serving = Serving(store, service_envelope="json")
+    await serving.start(["mirror"])
+    try:
+        request = predict("mirror", body=b'{"instances": [{"data": 1}, {"data": 2}]}')
+        said = json.loads((await native(serving).Predictions(request)).prediction)
+        assert len(said["predictions"]) == 2
+        code, text = await refused(native(serving).Predictions(predict("mirror", body=b"{}")))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "instances" in text
+    finally:
+        await serving.stop()
+
+
+async def test_tensors_are_sent_as_torch_saves_them(serving: Serving) -> None:
+    response = await native(serving).Predictions(predict("tensor", data=b"3"))
+    assert torch.equal(torch.load(io.BytesIO(response.prediction)), torch.arange(3.0))

@@ -1,0 +1,241 @@
+import numpy as np
+import pytest
+import torch
+
+from kserve_torch.errors import BadRow, InvalidInput, LoadFailed, Unsupported
+from kserve_torch.handler.base import BaseHandler
+from kserve_torch.handler.vision import VisionHandler
+from kserve_torch.messages import Verb
+
+ZEROS = torch.zeros(1, 8, 8).tolist()
+
+
+def test_attributes_after_initialize(folder, load):
+    (folder / "index_to_name.json").write_text('{"0": "a", "1": "b", "2": "c"}')
+    handler = load(BaseHandler(), folder, yaml={"handler": {"x": 1}}).handler
+    assert handler.initialized
+    assert not handler.model.training
+    assert handler.mapping == {"0": "a", "1": "b", "2": "c"}
+    assert handler.device == handler.get_device() == torch.device("cpu")
+    assert handler.map_location == "cpu"
+    assert handler.model_pt_path == str(folder / "weights.pt")
+    assert handler.manifest["model"]["modelFile"] == "net.py"
+    assert handler.model_yaml_config == {"handler": {"x": 1}}
+    assert handler.target == 0
+    assert handler.profiler_args == {}
+
+
+def test_one_result_per_row_as_lists(folder, load):
+    loaded = load(BaseHandler(), folder)
+    ones = torch.ones(1, 8, 8)
+    results = loaded.ask(ZEROS, ones.tolist())
+    with torch.inference_mode():
+        expected = loaded.handler.model(torch.stack([torch.zeros(1, 8, 8), ones]))
+    assert results == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"data": ZEROS},
+        {"body": ZEROS},
+        {"data": None, "body": ZEROS},
+        {"data": torch.zeros(1, 8, 8)},
+        {"data": np.zeros((1, 8, 8))},
+        {"data": np.zeros((1, 8, 8), np.float32)},
+    ],
+)
+def test_rows_of_every_kind_give_the_same_answer(folder, load, row):
+    loaded = load(BaseHandler(), folder)
+    assert loaded.ask(row) == loaded.ask(ZEROS)
+
+
+def test_read_only_arrays_are_not_written_to(folder, load):
+    array = np.frombuffer(bytes(8 * 8 * 4), np.float32).reshape(1, 8, 8)
+    loaded = load(BaseHandler(), folder)
+    assert loaded.ask({"data": array}) == loaded.ask(ZEROS)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"data": [[1], [1, 2]]}, "data: expected numbers in a list of regular shape"),
+        ({"data": ["a"]}, "data: expected numbers in a list of regular shape"),
+        ({"data": np.array(["a"])}, "data: expected numbers in a list of regular shape"),
+        ({"data": "abc"}, "data: expected numbers or lists of numbers, got str"),
+        ({}, "data: missing or empty"),
+        ({"data": []}, "data: missing or empty"),
+    ],
+)
+def test_an_unreadable_row_is_named(folder, load, row, reason):
+    with pytest.raises(BadRow) as caught:
+        load(BaseHandler(), folder).ask(ZEROS, row)
+    assert caught.value.index == 1
+    assert caught.value.reason == reason
+
+
+def test_rows_of_different_shapes(folder, load):
+    with pytest.raises(InvalidInput, match=r"row 0 \[1, 8, 8\], row 1 \[1, 9, 9\]"):
+        load(BaseHandler(), folder).ask(ZEROS, torch.zeros(1, 9, 9).tolist())
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (torch.zeros(3, 8, 8), r"\[1, 3, 8, 8\] float32: Given groups=1"),
+        (torch.zeros(1, 9, 9), r"\[1, 1, 9, 9\] float32: mat1 and mat2 shapes"),
+        (torch.zeros(1, 2, 2), r"\[1, 1, 2, 2\] float32: .*actual input size"),
+        (torch.zeros(5), r"\[1, 5\] float32: Expected 3D"),
+        (torch.zeros(1, 8, 8, dtype=torch.int64), r"\[1, 1, 8, 8\] int64"),
+    ],
+)
+def test_a_shape_that_the_model_does_not_take(folder, load, row, said):
+    with pytest.raises(InvalidInput, match=f"the model does not take {said}"):
+        load(BaseHandler(), folder).ask(row.tolist())
+
+
+def test_the_models_own_fault_stays_its_own(folder, load):
+    loaded = load(BaseHandler(), folder)
+    loaded.handler.model = lambda _: (_ for _ in ()).throw(RuntimeError("CUDA out of memory"))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        loaded.ask(ZEROS)
+
+
+def test_steps_can_be_overridden_and_get_what_they_need(folder, load):
+    class Handler(BaseHandler):
+        def preprocess(self, data):
+            return torch.stack([torch.tensor(row["data"]) for row in data])
+
+        def inference(self, data, *args, **kwargs):
+            return super().inference(data)
+
+        def postprocess(self, data):
+            return data.argmax(1).tolist()
+
+    assert load(Handler(), folder).ask({"data": ZEROS})[0] in range(3)
+
+
+def test_a_handler_that_does_not_call_init(folder, load):
+    class Handler(BaseHandler):
+        def __init__(self):
+            self.mine = 1
+
+    assert len(load(Handler(), folder).ask(ZEROS)[0]) == 3
+
+
+def test_handler_time_is_measured(folder, load):
+    loaded = load(BaseHandler(), folder)
+    loaded.ask(ZEROS)
+    (measured,) = loaded.measured
+    assert (measured.name, measured.kind, measured.unit) == ("HandlerTime", "gauge", "ms")
+    assert measured.dimensions == (("ModelName", "m"), ("Level", "Model"))
+    assert measured.value > 0
+
+
+def test_steps_are_measured_where_the_yaml_asks_for_it(folder, load):
+    loaded = load(BaseHandler(), folder, yaml={"handler": {"profile": True}})
+    loaded.ask(ZEROS)
+    assert [measured.name for measured in loaded.measured] == [
+        "ts_handler_preprocess",
+        "ts_handler_inference",
+        "ts_handler_postprocess",
+        "HandlerTime",
+    ]
+
+
+def test_describe(folder, load):
+    class Handler(BaseHandler):
+        def describe_handle(self):
+            return {"inputs": [1, 8, 8]}
+
+    assert load(Handler(), folder).ask({}, verb=Verb.DESCRIBE) == [{"inputs": [1, 8, 8]}]
+    assert load(BaseHandler(), folder).ask({}, verb=Verb.DESCRIBE) == [None]
+
+
+def test_a_handler_without_explanations_says_so(folder, load):
+    with pytest.raises(Unsupported, match="BaseHandler gives no explanations"):
+        load(BaseHandler(), folder).ask(ZEROS, verb=Verb.EXPLAIN)
+
+
+def test_explain_is_not_sticky(folder, load):
+    class Handler(BaseHandler):
+        def get_insights(self, tensor_data, _, target=0):
+            return [("explained", target)] * len(tensor_data)
+
+    loaded = load(Handler(), folder)
+    assert loaded.ask({"data": ZEROS}, verb=Verb.EXPLAIN) == [("explained", 0)]
+    assert len(loaded.ask({"data": ZEROS})[0]) == 3
+    assert loaded.handler.explain is False
+
+
+@pytest.mark.parametrize(
+    ("targets", "passed"),
+    [
+        ([2], 2),
+        ([None], 0),
+        (["2"], 2),
+        ([bytearray(b"2")], 2),
+        ([[1, 2]], (1, 2)),
+        ([np.array([1, 2])], (1, 2)),
+        ([1, 2, None], [1, 2, 0]),
+    ],
+)
+def test_each_row_is_explained_for_its_own_target(folder, load, targets, passed):
+    seen = []
+
+    class Handler(BaseHandler):
+        def get_insights(self, tensor_data, _, target=0):
+            seen.append(target)
+            return [0] * len(tensor_data)
+
+    rows = [{"data": ZEROS, "target": target} for target in targets]
+    load(Handler(), folder).ask(*rows, verb=Verb.EXPLAIN)
+    assert seen == [passed]
+
+
+@pytest.mark.parametrize("target", ["x", {"a": 1}, ["x"], bytearray(b"\xff")])
+def test_a_target_that_is_no_class(folder, load, target):
+    rows = [{"data": ZEROS}, {"data": ZEROS, "target": target}]
+    with pytest.raises(BadRow, match="row 1: target: not a class index"):
+        load(BaseHandler(), folder).ask(*rows, verb=Verb.EXPLAIN)
+
+
+def test_only_handlers_that_read_rows_as_ours_do_get_arrays():
+    class Post(VisionHandler):
+        def postprocess(self, data):
+            return data
+
+    class Pre(VisionHandler):
+        def preprocess(self, data):
+            return data
+
+    class Under(Pre):
+        pass
+
+    class Says(Pre):
+        accepts_arrays = True
+
+    assert [c.accepts_arrays for c in (BaseHandler, Post, Pre, Under, Says)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "reason"),
+    [
+        ({}, "No model weights could be loaded"),
+        ({"serializedFile": "weights.pth"}, "weights.pth: named in the manifest, not in"),
+        ({"modelFile": "gone.py"}, "gone.py: named in the manifest, not in the archive"),
+        ({"modelFile": "net.py", "serializedFile": "gone.pt"}, "gone.pt: named in the manifest"),
+        ({"serializedFile": "model.so"}, "model.so: needs pt2.export.aot_compile: true"),
+    ],
+)
+def test_one_reason_why_a_model_does_not_load(folder, load, manifest, reason):
+    with pytest.raises(LoadFailed) as caught:
+        load(BaseHandler(), folder, manifest)
+    assert reason in caught.value.message
+    assert str(folder) not in caught.value.message

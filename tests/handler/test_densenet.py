@@ -1,0 +1,51 @@
+import io
+
+import pytest
+import torch
+
+from kserve_torch.errors import BadRow, InvalidInput
+from kserve_torch.handler.densenet import DenseNetHandler
+
+
+def saved(value):
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def test_tensors_in_tensors_out(folder, load):
+    loaded = load(DenseNetHandler(), folder)
+    one, two = torch.zeros(1, 8, 8), torch.ones(1, 8, 8)
+    answers = loaded.ask({"data": saved(one)}, {"body": bytearray(saved(two))})
+    with torch.inference_mode():
+        expected = loaded.handler.model(torch.stack([one, two]))
+    assert [answer.shape for answer in answers] == [(1, 3), (1, 3)]
+    assert torch.allclose(torch.cat(answers), expected)
+
+
+def test_numbers_do_too(folder, load):
+    loaded = load(DenseNetHandler(), folder)
+    zeros = torch.zeros(1, 8, 8)
+    assert torch.equal(
+        loaded.ask({"data": zeros.tolist()})[0], loaded.ask({"data": saved(zeros)})[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"junk", "data: not a tensor saved by torch"),
+        (saved({"a": 1}), "data: expected one saved tensor, got dict"),
+        (saved(io.BytesIO), "data: not a tensor saved by torch"),
+        ("text", "data: expected numbers or lists of numbers, got str"),
+    ],
+)
+def test_what_is_no_tensor(folder, load, value, reason):
+    with pytest.raises(BadRow) as caught:
+        load(DenseNetHandler(), folder).ask({"data": value})
+    assert (caught.value.index, caught.value.reason) == (0, reason)
+
+
+def test_a_shape_that_the_model_does_not_take(folder, load):
+    with pytest.raises(InvalidInput, match=r"\[1, 2, 3\]"):
+        load(DenseNetHandler(), folder).ask({"data": saved(torch.zeros(2, 3))})

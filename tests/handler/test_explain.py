@@ -1,0 +1,91 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from kserve_torch.errors import InvalidInput, Unsupported
+from kserve_torch.handler.explain import LazyAttribution, integrated_gradients
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(108, 4)).eval()
+
+
+@pytest.fixture
+def ig(model):
+    return LazyAttribution("IntegratedGradients", lambda: (model,))
+
+
+def test_captum_is_imported_by_the_first_explanation_only():
+    code = """
+import sys
+from kserve_torch.handler.vision import VisionHandler
+from kserve_torch.handler.text_classifier import TextClassifier
+import torch
+from kserve_torch.handler.explain import LazyAttribution, integrated_gradients
+ig = LazyAttribution("IntegratedGradients", lambda: (torch.nn.Linear(2, 2),))
+assert "captum" not in sys.modules
+integrated_gradients(ig, torch.zeros(1, 2), 0)
+assert "captum" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_attributions_add_up_to_the_difference(model, ig):
+    inputs = torch.rand(1, 1, 8, 8)
+    attributions = np.array(integrated_gradients(ig, inputs, 2))
+    with torch.no_grad():
+        difference = model(inputs)[0, 2] - model(torch.zeros_like(inputs))[0, 2]
+    assert attributions.shape == (1, 1, 8, 8)
+    assert attributions.sum() == pytest.approx(difference.item(), abs=1e-3)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 64, 1000])
+def test_a_batch_gives_the_same_numbers_as_its_rows_alone(ig, limit):
+    inputs = torch.rand(5, 1, 8, 8)
+    targets = [3, 0, 1, 1, 2]
+    together = integrated_gradients(ig, inputs, targets, internal_batch_size=limit)
+    alone = [
+        integrated_gradients(ig, inputs[i : i + 1], target)[0] for i, target in enumerate(targets)
+    ]
+    assert np.abs(np.array(together) - np.array(alone)).max() < 1e-5
+
+
+def test_no_more_rows_than_the_limit_go_through_the_model_at_once(model, ig):
+    sizes = []
+    model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    integrated_gradients(ig, torch.rand(4, 1, 8, 8), 0, internal_batch_size=10)
+    assert max(sizes) <= 10
+    sizes.clear()
+    integrated_gradients(ig, torch.rand(1, 1, 8, 8), 0)
+    assert max(sizes) == 15
+
+
+def test_a_shape_that_the_model_does_not_take(ig):
+    with pytest.raises(InvalidInput, match=r"\[1, 3, 8, 8\]"):
+        integrated_gradients(ig, torch.rand(1, 3, 8, 8), 0)
+
+
+def test_captums_own_object_shows_through(ig, model):
+    assert ig.forward_func is model
+    assert ig.has_convergence_delta()
+
+
+def test_without_captum_the_error_names_it(ig, monkeypatch):
+    monkeypatch.setitem(sys.modules, "captum", None)
+    monkeypatch.setitem(sys.modules, "captum.attr", None)
+    with pytest.raises(Unsupported, match="captum"):
+        integrated_gradients(ig, torch.rand(1, 1, 8, 8), 0)
+
+
+def test_archives_that_set_captums_object_themselves(model):
+    captum = pytest.importorskip("captum.attr")
+    own = captum.IntegratedGradients(model)
+    lazy = LazyAttribution("IntegratedGradients", lambda: (model,))
+    inputs = torch.rand(1, 1, 8, 8)
+    assert integrated_gradients(own, inputs, 1) == integrated_gradients(lazy, inputs, 1)

@@ -1,0 +1,144 @@
+import base64
+import io
+from contextlib import suppress
+
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms
+
+from kserve_torch.errors import BadRow
+from kserve_torch.handler.images import ToRGB, decode_image, to_tensors
+
+TO_TENSOR = transforms.ToTensor()
+IMAGENET = transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+GREY = transforms.Normalize((0.1307,), (0.3081,))
+
+
+def images(png, count, mode="L", size=(8, 8)):
+    return [decode_image(0, png(mode, size, seed=seed)) for seed in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 16])
+@pytest.mark.parametrize("size", [(8, 8), (5, 9)])
+@pytest.mark.parametrize(
+    ("mode", "steps"),
+    [
+        ("L", [TO_TENSOR]),
+        ("L", [TO_TENSOR, GREY]),
+        ("RGB", [TO_TENSOR]),
+        ("RGB", [TO_TENSOR, GREY]),
+        ("RGB", [TO_TENSOR, IMAGENET]),
+    ],
+)
+def test_a_whole_batch_gives_torchvisions_tensors_to_the_bit(png, count, size, mode, steps):
+    processing = transforms.Compose(steps)
+    batch = images(png, count, mode, size)
+    result = to_tensors(batch, processing)
+    expected = torch.stack([processing(image) for image in batch])
+    assert isinstance(result, torch.Tensor)
+    assert torch.equal(result, expected)
+    assert result.stride() == expected.stride()
+    assert result.dtype == expected.dtype
+
+
+class Mine(transforms.ToTensor):
+    def __call__(self, image):
+        return super().__call__(image) + 1
+
+
+@pytest.mark.parametrize(
+    "processing",
+    [
+        TO_TENSOR,
+        transforms.Compose([Mine()]),
+        transforms.Compose([TO_TENSOR, GREY, GREY]),
+        transforms.Compose([TO_TENSOR, lambda tensor: tensor * 2]),
+        transforms.Compose([transforms.Resize(4), TO_TENSOR]),
+        transforms.Compose(
+            [TO_TENSOR, transforms.Normalize(torch.tensor([0.5]), torch.tensor([2.0]))]
+        ),
+    ],
+)
+def test_any_other_transform_is_called_image_by_image(png, processing):
+    batch = images(png, 2)
+    result = to_tensors(batch, processing)
+    assert isinstance(result, list)
+    assert all(torch.equal(r, processing(i)) for r, i in zip(result, batch, strict=True))
+
+
+@pytest.mark.parametrize("mode", ["1", "I;16", "LA", "RGBA", "P"])
+def test_other_modes_go_through_torchvision(png, mode):
+    buffer = images(png, 1)[0].convert("RGB").convert("L" if mode == "I;16" else mode)
+    image = Image.new("I;16", (8, 8), 300) if mode == "I;16" else buffer
+    result = to_tensors([image], transforms.Compose([TO_TENSOR]))
+    assert torch.equal(result[0], TO_TENSOR(image))
+
+
+def test_images_of_several_sizes_or_modes(png):
+    batch = [*images(png, 1), *images(png, 1, size=(4, 4)), *images(png, 1, "RGB")]
+    result = to_tensors(batch, transforms.Compose([TO_TENSOR]))
+    assert [tuple(tensor.shape) for tensor in result] == [(1, 8, 8), (1, 4, 4), (3, 8, 8)]
+
+
+def test_a_normalize_that_torchvision_refuses_is_refused_as_there(png):
+    processing = transforms.Compose([TO_TENSOR, transforms.Normalize((0.5,), (0.0,))])
+    with pytest.raises(ValueError, match="zero"):
+        to_tensors(images(png, 1), processing)
+
+
+def test_bytes_and_base64_of_all_kinds(png):
+    data = png()
+    text = base64.b64encode(data).decode()
+    wrapped = base64.encodebytes(data).decode()
+    for form in (data, bytearray(data), memoryview(data), text, wrapped):
+        assert (
+            decode_image(0, form).tobytes()
+            == Image.frombytes("L", (8, 8), decode_image(0, data).tobytes()).tobytes()
+        )
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ("@@@", "data: not valid base64"),
+        ("abc", "data: not valid base64"),
+        ("nät", "data: not valid base64"),
+        (base64.b64encode(b"hello").decode(), "data: not a decodable image"),
+        (b"hello", "data: not a decodable image"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(40), "data: not a decodable image"),
+        (b"", "data: not a decodable image"),
+    ],
+)
+def test_what_is_no_image(data, reason):
+    with pytest.raises(BadRow) as caught:
+        decode_image(3, data)
+    assert (caught.value.index, caught.value.reason) == (3, reason)
+
+
+@pytest.mark.parametrize("format", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP"])
+def test_no_cut_off_or_flipped_file_raises_anything_else(png, format):
+    buffer = io.BytesIO()
+    images(png, 1, "RGB", (16, 16))[0].save(buffer, format)
+    whole = buffer.getvalue()
+    for length in range(0, len(whole), max(1, len(whole) // 60)):
+        damaged = whole[:length] + bytes([whole[length] ^ 0xFF]) + whole[length + 1 :]
+        for data in (whole[:length], damaged):
+            with suppress(BadRow):
+                decode_image(0, data)
+
+
+def test_decompression_bombs_are_refused(png, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
+    with pytest.raises(BadRow, match="too many pixels"):
+        decode_image(0, png())
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert decode_image(0, png()).size == (8, 8)
+
+
+def test_to_rgb(png):
+    grey = images(png, 1)[0]
+    assert ToRGB()(grey).mode == "RGB"
+    colour = grey.convert("RGB")
+    assert ToRGB()(colour) is colour
+    assert repr(ToRGB()) == "ToRGB()"

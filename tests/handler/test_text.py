@@ -1,0 +1,114 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from kserve_torch.errors import BadRow, LoadFailed
+from kserve_torch.handler.text_classifier import TextClassifier
+from kserve_torch.messages import Verb
+
+MODEL = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.EmbeddingBag(20, 4)
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, text, offsets):
+        return self.fc(self.embedding(text, offsets))
+"""
+TOKENS = ["<unk>", "good", "bad", "film", "very", "good film", "very good", "is not", "not"]
+
+
+@pytest.fixture
+def text_folder(tmp_path):
+    (tmp_path / "net.py").write_text(MODEL)
+    (tmp_path / "source_vocab.json").write_text(json.dumps(TOKENS))
+    (tmp_path / "index_to_name.json").write_text('{"0": "bad", "1": "good"}')
+    return tmp_path
+
+
+@pytest.fixture
+def loaded(text_folder, load):
+    torch.manual_seed(0)
+    return load(TextClassifier(), text_folder, {"modelFile": "net.py"})
+
+
+def test_probabilities_by_label(loaded):
+    (answer,) = loaded.ask({"data": "good film"})
+    assert set(answer) == {"bad", "good"}
+    assert sum(answer.values()) == pytest.approx(1)
+
+
+def test_every_form_of_a_text(loaded):
+    text = "Good film"
+    rows = [{"data": text}, {"body": text.encode()}, {"data": bytearray(text.encode())}, text]
+    answers = loaded.ask(*rows)
+    assert all(answer == answers[0] for answer in answers)
+
+
+def test_a_batch_answers_as_its_rows_do_alone(loaded):
+    texts = ["good film", "bad", "", "very very good", "<b>unknown</b> words don't matter &amp; é"]
+    together = loaded.ask(*({"data": text or " "} for text in texts))
+    alone = [loaded.ask({"data": text or " "})[0] for text in texts]
+    for one, other in zip(together, alone, strict=True):
+        assert one == pytest.approx(other, abs=1e-6)
+
+
+def test_cleaning(loaded):
+    numbers, tokens = loaded.handler.preprocess([{"data": "<b>GOOD</b>, film! isn't"}])
+    assert tokens == [["good", "film", "is", "not"]]
+    assert numbers.tolist() == [1, 3, 0, 8, 5, 0, 7]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"data": b"\xff\xfe"}, "data: not valid UTF-8"),
+        ({"data": [256]}, "data: expected text, or its UTF-8 bytes as numbers from 0 to 255"),
+        (
+            {"data": [[1], [1, 2]]},
+            "data: expected text, or its UTF-8 bytes as numbers from 0 to 255",
+        ),
+        ({"data": [-1]}, "data: expected text, or its UTF-8 bytes as numbers from 0 to 255"),
+        ({"data": ["a"]}, "data: expected text, or its UTF-8 bytes as numbers from 0 to 255"),
+        ({"data": 3}, "data: expected text, got int"),
+        ({}, "data: expected text, got nothing"),
+    ],
+)
+def test_what_is_no_text(loaded, row, reason):
+    with pytest.raises(BadRow) as caught:
+        loaded.ask({"data": "good"}, row)
+    assert (caught.value.index, caught.value.reason) == (1, reason)
+
+
+def test_explanations_name_the_words(loaded):
+    rows = [{"data": "good film", "target": 1}, {"data": "bad", "target": 0}]
+    together = loaded.ask(*rows, verb=Verb.EXPLAIN)
+    assert [explanation["words"] for explanation in together] == [["good", "film"], ["bad"]]
+    alone = [loaded.ask(row, verb=Verb.EXPLAIN)[0] for row in rows]
+    for one, other in zip(together, alone, strict=True):
+        assert np.allclose(one["importances"], other["importances"], atol=1e-5)
+
+
+def test_the_vocabulary_that_an_old_manifest_names(text_folder, load):
+    (text_folder / "other.txt").write_text("\n".join(reversed(TOKENS)))
+    manifest = {"modelFile": "net.py", "sourceVocab": "other.txt"}
+    assert load(TextClassifier(), text_folder, manifest).handler.source_vocab["not"] == 0
+
+
+def test_no_vocabulary(text_folder, load):
+    (text_folder / "source_vocab.json").unlink()
+    with pytest.raises(LoadFailed, match="no vocabulary in the archive; looked for source_vocab"):
+        load(TextClassifier(), text_folder, {"modelFile": "net.py"})
+
+
+def test_helpers_of_old_handlers(loaded):
+    handler = loaded.handler
+    assert handler.get_word_token(["\u0120good", "film"]) == ["good", "film"]
+    assert handler._remove_puncutation("a,b!") == "ab"
+    shares = handler.summarize_attributions(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    assert shares.sum(1).tolist() == pytest.approx([2**-0.5, 2**-0.5])

@@ -1,0 +1,120 @@
+import base64
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms
+
+from kserve_torch.errors import BadRow, InvalidInput
+from kserve_torch.handler.vision import VisionHandler
+from kserve_torch.messages import Verb
+
+PROCESSING = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))])
+
+
+class Vision(VisionHandler):
+    image_processing = PROCESSING
+
+
+def processed(data):
+    return PROCESSING(Image.open(io.BytesIO(data)))
+
+
+def b64(data):
+    return base64.b64encode(data).decode()
+
+
+def test_every_form_of_an_image_gives_the_same_tensor(folder, load, png):
+    loaded = load(Vision(), folder)
+    data = png()
+    rows = [
+        {"data": data},
+        {"body": bytearray(data)},
+        {"data": b64(data)},
+        {"data": None, "body": b64(data)},
+        {"data": {"b64": b64(data)}},
+        {"image": {"b64": b64(data)}},
+        {"b64": b64(data)},
+        b64(data),
+        data,
+    ]
+    tensor = loaded.handler.preprocess(rows)
+    assert torch.equal(tensor, torch.stack([processed(data)] * len(rows)))
+
+
+def test_numbers_go_without_processing(folder, load):
+    numbers = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
+    rows = [{"data": numbers}, {"data": numbers.tolist()}, {"data": torch.tensor(numbers)}]
+    tensor = load(Vision(), folder).handler.preprocess(rows)
+    assert tensor.dtype == torch.float32
+    assert torch.equal(tensor, torch.tensor(numbers).float().expand(3, 1, 8, 8))
+
+
+def test_images_and_numbers_in_one_batch_keep_their_order(folder, load, png):
+    rows = [{"data": png(seed=1)}, {"data": np.zeros((1, 8, 8))}, {"data": png(seed=2)}]
+    tensor = load(Vision(), folder).handler.preprocess(rows)
+    expected = [processed(png(seed=1)), torch.zeros(1, 8, 8), processed(png(seed=2))]
+    assert torch.equal(tensor, torch.stack(expected))
+
+
+def test_processing_may_be_a_method_of_the_handler(folder, load, png):
+    class Handler(VisionHandler):
+        def image_processing(self, image):
+            return transforms.functional.to_tensor(image) * 2
+
+    tensor = load(Handler(), folder).handler.preprocess([{"data": png()}])
+    assert torch.equal(
+        tensor[0], transforms.functional.to_tensor(Image.open(io.BytesIO(png()))) * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"data": "@@@"}, "data: not valid base64"),
+        ({"data": {"b64": "@@@"}}, "data: not valid base64"),
+        ({"body": b"junk"}, "data: not a decodable image"),
+        ({}, "data: missing or empty"),
+        ({"data": "", "body": b""}, "data: missing or empty"),
+        ({"data": {"url": "x"}}, "data: expected numbers or lists of numbers, got dict"),
+        ({"data": [[1], [1, 2]]}, "data: expected numbers in a list of regular shape"),
+    ],
+)
+def test_an_unreadable_row_is_named(folder, load, png, row, reason):
+    with pytest.raises(BadRow) as caught:
+        load(Vision(), folder).ask({"data": png()}, row)
+    assert (caught.value.index, caught.value.reason) == (1, reason)
+
+
+def test_images_of_different_sizes_in_one_batch(folder, load, png):
+    with pytest.raises(InvalidInput, match=r"row 0 \[1, 8, 8\], row 1 \[1, 9, 9\]"):
+        load(Vision(), folder).ask({"data": png()}, {"data": png(size=(9, 9))})
+
+
+def test_colour_for_a_grey_model_is_the_clients_fault(folder, load, png):
+    with pytest.raises(InvalidInput, match=r"does not take \[1, 3, 8, 8\] float32"):
+        load(Vision(), folder).ask({"data": png("RGB")})
+
+
+def test_the_limit_of_pixels_can_be_lifted(folder, load, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    loaded = load(Vision(), folder)
+    assert Image.MAX_IMAGE_PIXELS == 100
+    loaded.context.system_properties["limit_max_image_pixels"] = False
+    loaded.handler.initialize(loaded.context)
+    assert Image.MAX_IMAGE_PIXELS is None
+
+
+def test_explanations_have_the_shape_of_the_input(folder, load, png):
+    loaded = load(Vision(), folder)
+    (explanation,) = loaded.ask({"data": png(), "target": 1}, verb=Verb.EXPLAIN)
+    assert np.array(explanation).shape == (1, 8, 8)
+
+
+def test_a_target_that_the_model_does_not_have(folder, load, png):
+    loaded = load(Vision(), folder)
+    for rows in ([{"data": png(), "target": 7}], [{"data": png(), "target": 7}] * 2):
+        with pytest.raises(InvalidInput, match="out of bounds"):
+            loaded.ask(*rows, verb=Verb.EXPLAIN)

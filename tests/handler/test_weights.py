@@ -1,0 +1,208 @@
+import logging
+import pickle
+import sys
+import types
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from kserve_torch.errors import LoadFailed
+from kserve_torch.handler import weights
+from kserve_torch.handler.base import BaseHandler
+from kserve_torch.loader import Namespace
+
+CPU = torch.device("cpu")
+
+
+def module_of(folder, source, name="net"):
+    (folder / f"{name}.py").write_text(source)
+    return Namespace(folder).import_module(name)
+
+
+def reason(call, *args):
+    with pytest.raises(LoadFailed) as caught:
+        call(*args)
+    return caught.value.message
+
+
+def test_the_state_dict_fills_the_one_class(folder, load):
+    state = torch.load(folder / "weights.pt")
+    model = load(BaseHandler(), folder).handler.model
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+
+
+def test_a_model_file_without_weights(folder, load):
+    model = load(BaseHandler(), folder, {"modelFile": "net.py"}).handler.model
+    assert type(model).__name__ == "Net"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [("x = 1", "none"), ("class A: pass\nclass B: pass", "A, B"), ("from torch import nn", "none")],
+)
+def test_not_exactly_one_class(tmp_path, source, found):
+    module = module_of(tmp_path, source)
+    message = f"net.py: expected exactly one class as the model, found {found}"
+    assert reason(weights.model_class, module) == message
+
+
+def test_only_subclasses_of_a_parent():
+    module = types.ModuleType("m")
+    module.A = type("A", (nn.Module,), {"__module__": "m"})
+    module.B = type("B", (), {"__module__": "m"})
+    assert weights.list_classes_from_module(module) == [module.A, module.B]
+    assert weights.list_classes_from_module(module, nn.Module) == [module.A]
+
+
+def test_what_does_not_fit_is_named_shortly():
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    state = {"0.weight": torch.zeros(4, 2), "0.bias": torch.zeros(3), "other": torch.zeros(1)}
+    assert reason(weights.fill, model, state, "w.pt") == (
+        "w.pt does not fit Sequential: missing 1.weight, 1.bias, 2.weight and 1 more; "
+        "unexpected other; 0.weight is [4, 2], the model has [3, 2]"
+    )
+
+
+def test_a_whole_pickled_model_is_no_state_dict(tmp_path, caplog):
+    torch.save(nn.Linear(1, 1), tmp_path / "w.pt")
+    message = reason(weights.load_state, tmp_path / "w.pt", CPU)
+    assert message == "w.pt: expected a state_dict, found Linear"
+
+
+def test_full_pickle_warns_once_and_names_the_file(tmp_path, caplog):
+    torch.save({"w": torch.ones(1), "extra": types.SimpleNamespace(a=1)}, tmp_path / "w.pt")
+    state = weights.load_state(tmp_path / "w.pt", CPU)
+    assert state["extra"].a == 1
+    (record,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert record.getMessage().startswith("w.pt: more than weights")
+
+
+def test_weights_alone_do_not_warn(folder, caplog):
+    weights.load_state(folder / "weights.pt", CPU)
+    assert not caplog.records
+
+
+def test_full_pickle_can_be_forbidden(tmp_path, monkeypatch):
+    torch.save({"extra": types.SimpleNamespace()}, tmp_path / "w.pt")
+    monkeypatch.setenv("KSERVE_TORCH_FORBID_PICKLE", "1")
+    message = reason(weights.load_state, tmp_path / "w.pt", CPU)
+    assert message == "w.pt: needs full unpickling, and KSERVE_TORCH_FORBID_PICKLE=1 forbids it"
+
+
+def test_the_old_format_without_zip(tmp_path):
+    torch.save({"w": torch.ones(2)}, tmp_path / "w.pt", _use_new_zipfile_serialization=False)
+    assert not zipfile.is_zipfile(tmp_path / "w.pt")
+    assert torch.equal(weights.load_state(tmp_path / "w.pt", CPU)["w"], torch.ones(2))
+
+
+def test_the_archives_own_classes_are_found_by_its_unpickler(tmp_path):
+    module = module_of(tmp_path, "class Extra:\n    a = 1\n", "helpers")
+    sys.modules["helpers"] = module
+    module.Extra.__module__ = "helpers"
+    torch.save({"extra": module.Extra()}, tmp_path / "w.pt")
+    del sys.modules["helpers"]
+    namespace = Namespace(tmp_path)
+    state = weights.load_state(tmp_path / "w.pt", CPU, namespace.pickle_module)
+    assert state["extra"].a == 1
+    assert "cannot be read" in reason(weights.load_state, tmp_path / "w.pt", CPU)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a zip", b"\x80\x04garbage", b"text"])
+def test_damaged_files(tmp_path, content):
+    (tmp_path / "w.pt").write_bytes(content)
+    assert reason(weights.load_state, tmp_path / "w.pt", CPU).startswith("w.pt: ")
+
+
+def test_a_truncated_file(folder):
+    path = folder / "weights.pt"
+    path.write_bytes(path.read_bytes()[:-200])
+    assert reason(weights.load_state, path, CPU).startswith("weights.pt: ")
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.(trace|save|script)")
+def test_torchscript(folder, load):
+    rows = [torch.ones(1, 8, 8).tolist()]
+    eager = load(BaseHandler(), folder)
+    script = torch.jit.trace(eager.handler.model, torch.zeros(1, 1, 8, 8))
+    script.save(folder / "script.pt")
+    loaded = load(BaseHandler(), folder, {"serializedFile": "script.pt"})
+    assert loaded.ask(*rows) == eager.ask(*rows)
+    assert not loaded.handler.model.training
+
+
+def test_an_exported_program(folder, load):
+    rows = [torch.ones(1, 8, 8).tolist()]
+    eager = load(BaseHandler(), folder)
+    program = torch.export.export(eager.handler.model, (torch.zeros(1, 1, 8, 8),))
+    torch.export.save(program, folder / "program.pt2")
+    loaded = load(BaseHandler(), folder, {"serializedFile": "program.pt2"})
+    assert np.allclose(loaded.ask(*rows), eager.ask(*rows), atol=1e-6)
+
+
+def test_a_suffix_that_needs_a_model_file(folder):
+    (folder / "w.pth").write_bytes(b"")
+    message = "w.pth: without a model file, weights must be one of .pt, .pt2, .onnx, .so"
+    assert reason(weights.load_serialized, folder / "w.pth", CPU) == message
+
+
+@pytest.mark.parametrize("file", ["m.pt", "m.pt2", "m.so"])
+def test_damaged_model_files_are_named(tmp_path, file):
+    (tmp_path / file).write_bytes(b"not a model")
+    message = reason(weights.load_serialized, tmp_path / file, CPU)
+    assert message.startswith(f"{file}: ")
+    assert str(tmp_path) not in message
+
+
+@pytest.mark.parametrize(("file", "package"), [("w.safetensors", "safetensors")])
+def test_a_missing_package_is_named(tmp_path, monkeypatch, file, package):
+    (tmp_path / file).write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    assert package in reason(weights.load_state, tmp_path / file, CPU)
+
+
+def test_safetensors(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    safetensors.save_file({"w": torch.ones(2)}, tmp_path / "w.safetensors")
+    assert torch.equal(weights.load_state(tmp_path / "w.safetensors", CPU)["w"], torch.ones(2))
+    (tmp_path / "w.safetensors").write_bytes(b"damaged")
+    assert "cannot be read" in reason(weights.load_state, tmp_path / "w.safetensors", CPU)
+
+
+def test_onnx_without_its_package_is_named(tmp_path, monkeypatch):
+    (tmp_path / "m.onnx").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    message = reason(weights.load_serialized, tmp_path / "m.onnx", CPU)
+    assert message == "m.onnx: serving it needs the package onnxruntime"
+
+
+def test_pickles_that_run_code_are_not_run_when_weights_would_do(tmp_path, monkeypatch):
+    class Bomb:
+        def __reduce__(self):
+            return (pickle.loads, (b"garbage",))
+
+    torch.save({"w": Bomb()}, tmp_path / "w.pt")
+    monkeypatch.setenv("KSERVE_TORCH_FORBID_PICKLE", "1")
+    assert "forbids it" in reason(weights.load_state, tmp_path / "w.pt", CPU)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_onnx(folder, load):
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    node = onnx.helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0, noop_with_empty_axes=0)
+    graph = onnx.helper.make_graph(
+        [node],
+        "sum",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 2])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [])],
+    )
+    opset = [onnx.helper.make_opsetid("", 13)]
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
+    onnx.save(model, folder / "sum.onnx")
+    handler = load(BaseHandler(), folder, {"serializedFile": "sum.onnx"}).handler
+    assert handler.inference(torch.ones(3, 2)).item() == 6
+    assert handler.model.run(None, {"x": np.ones((1, 2), np.float32)})[0] == 2

@@ -1,0 +1,113 @@
+"""A registry with one model, ``echo``, whose handler answers as the ``mode`` header says."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from kserve_torch.http.exchange import Call, Headers
+from kserve_torch.registry import Registry
+from kserve_torch.settings import Settings
+
+from ..archives import make_archive
+
+HANDLER = """
+from ts.handler_utils.utils import send_intermediate_predict_response
+from ts.utils.util import PredictionException
+
+
+def handle(data, context):
+    if data is None:
+        return None
+    if context.get_request_header(0, "describe") == "True":
+        return [{"about": "echo"}]
+    return [answer(row, i, context) for i, row in enumerate(data)]
+
+
+def answer(row, i, context):
+    mode = context.get_request_header(i, "mode")
+    if mode == "status":
+        context.set_response_status(507, "Own phrase", i)
+        return "Invalid response"
+    if mode == "headers":
+        return context.get_all_request_header(i)
+    if mode == "image":
+        context.set_response_content_type(i, "image/png")
+        context.set_response_header(i, "x-own", "1")
+        return b"\\x89PNG"
+    if mode == "raise":
+        raise ValueError("broken in " + context.system_properties["model_dir"])
+    if mode == "code":
+        raise PredictionException("my text", 599)
+    if mode == "stream":
+        for part in ("a ", "b "):
+            send_intermediate_predict_response([part], context.request_ids, "", 200, context)
+        return "end"
+    if mode == "broken stream":
+        send_intermediate_predict_response(["a "], context.request_ids, "", 200, context)
+        raise ValueError("broken")
+    if mode == "set":
+        return object()
+    if mode == "tensor":
+        import torch
+
+        return torch.tensor([1, 2])
+    if mode == "text":
+        return "text"
+    if mode == "row":
+        return row
+    if isinstance(row, dict):
+        return {key: repr(value) for key, value in row.items()}
+    return repr(row)
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A model store with ``echo`` in versions 1.0 and 2.0."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    for version in ("1.0", "2.0"):
+        make_archive(
+            folder / f"echo_{version}.mar",
+            {"echo.py": HANDLER},
+            modelName="echo",
+            modelVersion=version,
+            handler="echo.py",
+        )
+    return folder
+
+
+@pytest.fixture
+def settings(store: Path) -> Settings:
+    """Settings of a server on that store, with the model API."""
+    return Settings(model_store=store, enable_model_api=True, default_workers_per_model=1)
+
+
+@pytest.fixture
+async def registry(settings: Settings) -> AsyncIterator[Registry]:
+    """``echo`` 1.0, loaded as at start-up."""
+    registry = Registry(settings)
+    await registry.register("echo_1.0.mar", at_startup=True)
+    yield registry
+    await registry.close()
+
+
+def call(
+    method: str,
+    target: str,
+    body: bytes = b"",
+    management: bool = False,
+    **headers: str,
+) -> Call:
+    """A call of ``target``, a path with its query; ``_`` in header names stands for ``-``."""
+    path, _, query = target.partition("?")
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return Call(
+        method=method,
+        path=path,
+        query=query,
+        body=body,
+        headers=Headers(raw),
+        management=management,
+    )

@@ -1,0 +1,240 @@
+"""The ASGI application: scopes and messages in, messages out."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+import pytest
+
+from kserve_torch.errors import InvalidInput
+from kserve_torch.http.app import INFERENCE, MANAGEMENT, METRICS, App
+from kserve_torch.http.exchange import Answer, Call
+
+ROLES: Mapping[int | str, frozenset[str]] = {
+    1: frozenset({INFERENCE}),
+    2: frozenset({INFERENCE, MANAGEMENT}),
+    3: frozenset({METRICS}),
+    "/run/socket": frozenset({INFERENCE, MANAGEMENT}),
+}
+LIMIT = 100
+
+
+async def told(call: Call) -> Answer | None:
+    """Answers ``/told`` with what came in; other paths do other things."""
+    if call.path == "/stream":
+        return Answer(body=_parts(), content_type="text/plain")
+    if call.path == "/fails":
+        raise ValueError("nobody foresaw this")
+    if call.path == "/v2/refuses":
+        raise InvalidInput("no")
+    if call.path == "/empty":
+        return Answer(status=204, body=b"x")
+    if call.path != "/told":
+        return None
+    body = [call.method, call.body.decode(), call.query, call.management, call.client]
+    return Answer(body=orjson.dumps(body), headers=[("x-own", "é")])
+
+
+async def _parts() -> AsyncIterator[bytes]:
+    yield b"a"
+    yield b"b"
+
+
+async def metrics(call: Call) -> Answer | None:
+    return Answer(body=b"m 1", content_type="text/plain") if call.method == "GET" else None
+
+
+def app(**options: Any) -> App:
+    return App((told,), metrics, ROLES, LIMIT, **options)
+
+
+Sent = tuple[int, dict[str, str], bytes]
+
+
+async def exchange(
+    app: App,
+    path: str,
+    *chunks: bytes,
+    method: str = "POST",
+    headers: Sequence[tuple[str, str]] = (("transfer-encoding", "chunked"),),
+    server: tuple[str, int | None] = ("127.0.0.1", 1),
+) -> Sent:
+    """Status, headers and body of one exchange; the body is sent in ``chunks``."""
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": b"q=1",
+        "headers": [(name.encode(), value.encode()) for name, value in headers],
+        "server": server,
+        "client": ("127.0.0.9", 5),
+    }
+    incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    for i, chunk in enumerate(chunks or (b"",)):
+        more = i + 1 < len(chunks)
+        incoming.put_nowait({"type": "http.request", "body": chunk, "more_body": more})
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await app(scope, incoming.get, send)
+    start, *bodies = sent
+    named = {name.decode(): value.decode("latin-1") for name, value in start["headers"]}
+    assert not bodies[-1].get("more_body")
+    return start["status"], named, b"".join(message.get("body", b"") for message in bodies)
+
+
+async def test_a_call_and_its_answer() -> None:
+    status, headers, body = await exchange(app(), "/told", b"ab", b"c")
+    assert status == 200
+    assert headers["content-type"] == "application/json"
+    assert headers["content-length"] == str(len(body))
+    assert headers["x-own"] == "é"
+    assert orjson.loads(body) == ["POST", "abc", "q=1", False, "127.0.0.9:5"]
+
+
+@pytest.mark.parametrize(
+    ("server", "management"),
+    [
+        (("127.0.0.1", 1), False),
+        (("127.0.0.1", 2), True),
+        (("/run/socket", None), True),
+        (("127.0.0.1", 99), False),
+    ],
+)
+async def test_the_socket_decides_what_answers(
+    server: tuple[str, int | None], management: bool
+) -> None:
+    _, _, body = await exchange(app(), "/told", server=server)
+    assert orjson.loads(body)[3] is management
+
+
+async def test_metrics() -> None:
+    for port in (1, 2, 3):
+        server = ("127.0.0.1", port)
+        sent = await exchange(app(), "/metrics", method="GET", server=server)
+        assert (sent[0], sent[2]) == (200, b"m 1")
+    assert (await exchange(app(), "/told", server=("127.0.0.1", 3)))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "members"),
+    [("/v1/x", ["error"]), ("/v2/x", ["error"]), ("/x", ["code", "type", "message"])],
+)
+async def test_no_route_is_told_in_the_words_of_the_path(path: str, members: list[str]) -> None:
+    status, _, body = await exchange(app(), path)
+    assert (status, list(orjson.loads(body))) == (404, members)
+
+
+async def test_errors_that_no_route_turned_into_answers() -> None:
+    status, _, body = await exchange(app(), "/fails")
+    assert status == 500
+    assert b"nobody foresaw" not in body
+    assert (await exchange(app(), "/v2/refuses"))[::2] == (400, b'{"error":"no"}')
+
+
+async def test_bodies_over_the_limit() -> None:
+    length = [("content-length", str(LIMIT + 1))]
+    for sent in (
+        await exchange(app(), "/v2/x", headers=length),
+        await exchange(app(), "/v2/x", b"x" * LIMIT, b"x"),
+    ):
+        assert sent[0] == 413
+        assert sent[1]["connection"] == "close"
+        assert b"max_request_size" in sent[2]
+    assert (await exchange(app(), "/told", b"x" * LIMIT))[0] == 200
+
+
+async def test_codings() -> None:
+    headers = [("transfer-encoding", "chunked"), ("content-encoding", "gzip")]
+    _, _, body = await exchange(app(), "/told", gzip.compress(b"abc"), headers=headers)
+    assert orjson.loads(body)[1] == "abc"
+    bomb = gzip.compress(b"x" * (LIMIT + 1))
+    assert (await exchange(app(), "/told", bomb, headers=headers))[0] == 413
+    assert (await exchange(app(), "/told", b"abc", headers=headers))[0] == 400
+    other = [("transfer-encoding", "chunked"), ("content-encoding", "br")]
+    assert (await exchange(app(), "/told", b"abc", headers=other))[0] == 415
+
+
+async def test_a_body_that_does_not_come() -> None:
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v2/x",
+        "query_string": b"",
+        "headers": [(b"content-length", b"5")],
+        "server": ("127.0.0.1", 1),
+    }
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await app(body_seconds=0.01)(scope, asyncio.Queue[dict[str, Any]]().get, send)
+    assert sent[0]["status"] == 408
+    assert (b"connection", b"close") in sent[0]["headers"]
+
+
+async def test_streams_and_answers_without_a_body() -> None:
+    status, headers, body = await exchange(app(), "/stream")
+    assert (status, body) == (200, b"ab")
+    assert "content-length" not in headers
+    status, headers, body = await exchange(app(), "/empty")
+    assert (status, body) == (204, b"")
+    assert not headers.keys() & {"content-length", "content-type"}
+
+
+async def test_head_has_no_body() -> None:
+    status, headers, body = await exchange(app(), "/told", method="HEAD")
+    assert (status, body) == (200, b"")
+    assert int(headers["content-length"]) > 0
+
+
+async def test_a_draining_server_closes_connections() -> None:
+    _, headers, _ = await exchange(app(draining=lambda: True), "/told")
+    assert headers["connection"] == "close"
+    _, headers, _ = await exchange(app(draining=lambda: False), "/told")
+    assert "connection" not in headers
+
+
+async def test_a_client_that_leaves_takes_its_request_with_it() -> None:
+    entered, left = asyncio.Event(), asyncio.Event()
+
+    async def waits(call: Call) -> Answer | None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+        return None
+
+    incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/",
+        "query_string": b"",
+        "headers": [],
+        "server": ("127.0.0.1", 1),
+    }
+    serving = asyncio.create_task(App((waits,), metrics, ROLES, LIMIT)(scope, incoming.get, send))
+    await entered.wait()
+    incoming.put_nowait({"type": "http.disconnect"})
+    await serving
+    assert left.is_set()
+    assert sent == []
+
+
+async def test_only_http_is_spoken() -> None:
+    with pytest.raises(ValueError, match="websocket"):
+        await app()({"type": "websocket"}, asyncio.Queue[dict[str, Any]]().get, print)  # type: ignore[arg-type]

@@ -1,0 +1,125 @@
+"""The OpenAPI document and its page."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from openapi_spec_validator import validate
+
+from kserve_torch.http.docs import MAX_ELEMENTS, Docs, document
+from kserve_torch.http.exchange import Answer
+from kserve_torch.registry import Registry
+from kserve_torch.settings import Settings
+
+from ..archives import ECHO, make_archive
+from .conftest import call
+
+SAMPLES: dict[str, Any] = {
+    "v1": {"instances": [{"data": "x"}]},
+    "v2": {"inputs": [{"name": "a", "datatype": "INT8", "shape": [1], "data": [1]}]},
+    "row": {"data": "x"},
+}
+
+
+@pytest.fixture
+async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
+    """A model with each kind of sample, one with a signature, one too large, and one with none."""
+    tensors = [
+        {"name": "x", "datatype": "FP32", "shape": [-1, 2]},
+        {"name": "y", "datatype": "BYTES", "shape": []},
+    ]
+    large = [{"name": "x", "datatype": "FP32", "shape": [3, 640, 640]}]
+    configs = {
+        "signed": {"signature": {"inputs": tensors}},
+        "large": {"signature": {"inputs": large}},
+        "plain": {},
+        **{name: {"warmup": sample} for name, sample in SAMPLES.items()},
+    }
+    registry = Registry(Settings(model_store=tmp_path))
+    for name, config in configs.items():
+        files = {"handler.py": ECHO, "c.yaml": json.dumps(config)}
+        make_archive(tmp_path / f"{name}.mar", files, modelName=name, configFile="c.yaml")
+        await registry.register(f"{name}.mar")
+    yield registry
+    await registry.close()
+
+
+async def got(registry: Registry, path: str, method: str = "GET") -> Answer:
+    answer = await Docs(registry).route(call(method, path))
+    assert answer is not None
+    return answer
+
+
+async def described(registry: Registry) -> Any:
+    body = (await got(registry, "/openapi.json")).body
+    assert isinstance(body, bytes)
+    return orjson.loads(body)
+
+
+@pytest.mark.parametrize("management", [True, False])
+def test_the_document_is_valid(management: bool) -> None:
+    validate(document({"mnist": {"instances": [1]}}, management=management))
+    validate(document({}, management=management))
+
+
+@pytest.mark.parametrize("management", [True, False])
+def test_every_operation_has_a_name_of_its_own(management: bool) -> None:
+    paths = document({}, management=management)["paths"]
+    names = [one["operationId"] for methods in paths.values() for one in methods.values()]
+    assert len(names) == len(set(names))
+
+
+def test_the_management_api_is_there_where_it_answers() -> None:
+    assert "/models" in document({}, management=True)["paths"]
+    assert "/models" not in document({}, management=False)["paths"]
+    for path in ("/", "/v2", "/v1/models/{model_name}:predict", "/predictions/{model_name}"):
+        assert path in document({}, management=False)["paths"]
+
+
+async def test_examples_are_requests_that_the_models_take(registry: Registry) -> None:
+    paths = (await described(registry))["paths"]
+    operation = paths["/v2/models/{model_name}/infer"]["post"]
+    examples = operation["requestBody"]["content"]["application/json"]["examples"]
+    assert {name: example["value"] for name, example in examples.items()} == {
+        "v1": SAMPLES["v1"],
+        "v2": SAMPLES["v2"],
+        "row": {"instances": [SAMPLES["row"]]},
+        "signed": {
+            "inputs": [
+                {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [0, 0]},
+                {"name": "y", "datatype": "BYTES", "shape": [], "data": ["text"]},
+            ]
+        },
+    }
+    assert operation["parameters"][0]["example"] in examples
+
+
+async def test_the_page_needs_nothing_from_elsewhere(registry: Registry) -> None:
+    page = await got(registry, "/docs")
+    assert page.content_type == "text/html; charset=utf-8"
+    assert isinstance(page.body, bytes)
+    links = re.findall(r'(?:src|href)="([^"]+)"', page.body.decode())
+    assert links
+    for link in links:
+        asset = await got(registry, f"/{link}")
+        assert asset.status == 200
+        assert asset.body
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
+async def test_other_methods(registry: Registry, path: str) -> None:
+    assert (await got(registry, path, "POST")).status == 405
+    assert (await got(registry, path, "HEAD")).status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/docs/../secret", "/docs/index.html", "/openapi.yaml"])
+async def test_other_paths_are_left_to_others(registry: Registry, path: str) -> None:
+    assert await Docs(registry).route(call("GET", path)) is None
+
+
+def test_large_tensors_are_no_examples() -> None:
+    assert MAX_ELEMENTS < 3 * 640 * 640

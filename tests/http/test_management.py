@@ -1,0 +1,555 @@
+"""Transcripts of TorchServe 0.12's management API, and what is done better on purpose."""
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kserve_torch.http.exchange import Answer
+from kserve_torch.http.management import Management
+from kserve_torch.registry import Registry
+from kserve_torch.settings import Settings
+from kserve_torch.tokens import Tokens
+
+from ..archives import make_archive
+from .conftest import call
+
+NOT_ALLOWED = {
+    "code": 405,
+    "type": "MethodNotAllowedException",
+    "message": "Requested method is not allowed, please refer to API document.",
+}
+NO_WORKERS = (
+    'Model "echo" Version: 2.0 registered with 0 initial workers. '
+    "Use scale workers API to add workers for the model."
+)
+
+
+@pytest.fixture
+def management(registry: Registry, settings: Settings) -> Management:
+    return Management(registry, settings, tokens=None)
+
+
+async def ask(
+    management: Management, method: str, target: str, body: bytes = b"", **headers: str
+) -> tuple[int, Any]:
+    answer = await management.route(call(method, target, body, management=True, **headers))
+    assert answer is not None
+    assert isinstance(answer.body, bytes)
+    return answer.status, json.loads(answer.body)
+
+
+def status(text: str) -> dict[str, str]:
+    return {"status": text}
+
+
+def fault(code: int, kind: str, message: str) -> tuple[int, dict[str, Any]]:
+    return code, {"code": code, "type": kind, "message": message}
+
+
+# --- describe and list ---
+
+
+async def test_list(management: Management) -> None:
+    models = {"models": [{"modelName": "echo", "modelUrl": "echo_1.0.mar"}]}
+    for target in ("/models", "/models/", "/models?limit=1001", "/models?limit=x"):
+        assert await ask(management, "GET", target) == (200, models)
+    for target in ("/models?limit=-1", "/models?next_page_token=-5", "/models?next_page_token=x"):
+        assert await ask(management, "GET", target) == (200, models)
+    assert await ask(management, "GET", "/models?next_page_token=5") == (200, {"models": []})
+
+
+async def test_pages(management: Management, registry: Registry) -> None:
+    await registry.register("echo_2.0.mar", name="another", workers=0)
+    code, page = await ask(management, "GET", "/models?limit=1")
+    assert [model["modelName"] for model in page["models"]] == ["another"]
+    assert (code, page["nextPageToken"]) == (200, "1")
+    code, page = await ask(management, "GET", "/models?limit=1&next_page_token=1")
+    assert [model["modelName"] for model in page["models"]] == ["echo"]
+    assert "nextPageToken" not in page
+
+
+async def test_describe(management: Management) -> None:
+    code, [described] = await ask(management, "GET", "/models/echo")
+    worker = described["workers"][0]
+    assert code == 200
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", worker.pop("startTime"))
+    assert re.fullmatch(r"9\d{3}", worker.pop("id"))
+    assert worker.pop("memoryUsage") > 0
+    assert worker.pop("pid") > 0
+    assert list(described.items()) == [
+        ("modelName", "echo"),
+        ("modelVersion", "1.0"),
+        ("modelUrl", "echo_1.0.mar"),
+        ("runtime", "python"),
+        ("minWorkers", 1),
+        ("maxWorkers", 1),
+        ("batchSize", 1),
+        ("maxBatchDelay", 100),
+        ("responseTimeout", 120),
+        ("startupTimeout", 120),
+        ("maxRetryTimeoutInSec", 300),
+        ("clientTimeoutInMills", 0),
+        ("parallelType", ""),
+        ("parallelLevel", 0),
+        ("deviceType", "cpu"),
+        ("continuousBatching", False),
+        ("useJobTicket", False),
+        ("useVenv", False),
+        ("stateful", False),
+        ("sequenceMaxIdleMSec", 0),
+        ("sequenceTimeoutMSec", 0),
+        ("maxNumSequence", 0),
+        ("maxSequenceJobQueueSize", 0),
+        ("loadedAtStartup", True),
+        ("workers", [{"status": "READY", "gpu": False, "gpuUsage": "N/A"}]),
+        ("jobQueueStatus", {"remainingCapacity": 100, "pendingRequests": 0}),
+    ]
+
+
+async def test_describe_which(management: Management, registry: Registry) -> None:
+    await registry.register("echo_2.0.mar", workers=0)
+    for target, versions in (
+        ("/models/echo", ["1.0"]),
+        ("/models/echo/2.0", ["2.0"]),
+        ("/models/echo/all", ["1.0", "2.0"]),
+    ):
+        code, described = await ask(management, "GET", target)
+        assert (code, [one["modelVersion"] for one in described]) == (200, versions)
+
+
+async def test_describe_as_the_handler_does(management: Management) -> None:
+    for target in ("/models/echo", "/models/echo/1.0", "/models/echo/all"):
+        code, [described] = await ask(management, "GET", target + "?customized=true")
+        assert (code, list(described)[-1]) == (200, "customizedMetadata")
+        assert described["customizedMetadata"] == {"about": "echo"}
+    _, [described] = await ask(management, "GET", "/models/echo?customized=no")
+    assert "customizedMetadata" not in described
+
+
+async def test_a_handler_that_cannot_describe_itself(
+    management: Management, registry: Registry, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = "def handle(data, context):\n    return data and [[1]] * len(data)\n"
+    make_archive(store / "plain.mar", {"plain.py": source}, modelName="plain", handler="plain.py")
+    await registry.register("plain.mar")
+    code, [described] = await ask(management, "GET", "/models/plain?customized=true")
+    assert (code, described["customizedMetadata"]) == (200, {})
+    assert "plain 1.0: the handler describes itself with list" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("GET", "/models/nope"),
+        ("GET", "/models/nope/all"),
+        ("GET", "/models/nope/1.0"),
+        ("PUT", "/models/nope?min_worker=1"),
+        ("PUT", "/models/nope/9.0/set-default"),
+        ("DELETE", "/models/nope"),
+        ("OPTIONS", "/models/nope"),
+    ],
+)
+async def test_unknown_model(management: Management, method: str, target: str) -> None:
+    expected = fault(404, "ModelNotFoundException", "Model not found: nope")
+    assert await ask(management, method, target) == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("GET", "/models/echo/9"),
+        ("PUT", "/models/echo/9?min_worker=1"),
+        ("PUT", "/models/echo/9/set-default"),
+        ("DELETE", "/models/echo/9"),
+    ],
+)
+async def test_unknown_version(management: Management, method: str, target: str) -> None:
+    message = "Model version: 9 does not exist for model: echo"
+    expected = fault(404, "ModelVersionNotFoundException", message)
+    assert await ask(management, method, target) == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("OPTIONS", "/models"),
+        ("DELETE", "/models"),
+        ("PUT", "/models"),
+        ("PATCH", "/models/echo"),
+        ("POST", "/models/echo"),
+        ("POST", "/models/echo/1.0"),
+        ("POST", "/models/echo/1.0/set-default"),
+    ],
+)
+async def test_wrong_method(management: Management, method: str, target: str) -> None:
+    assert await ask(management, method, target) == (405, NOT_ALLOWED)
+
+
+@pytest.mark.parametrize(
+    "target", ["/models/echo/1.0/x", "/models/echo/1.0/foo", "/models/echo/1.0/set-default/x"]
+)
+async def test_paths_that_lead_nowhere(management: Management, target: str) -> None:
+    message = "Requested resource is not found, please refer to API document."
+    expected = fault(404, "ResourceNotFoundException", message)
+    assert await ask(management, "PUT", target) == expected
+
+
+@pytest.mark.parametrize("target", ["/", "/ping", "/modelsx", "/models/echo/invoke", "/token"])
+async def test_paths_of_others(management: Management, target: str) -> None:
+    assert await management.route(call("GET", target, management=True)) is None
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS"])
+async def test_nothing_answers_on_another_socket(management: Management, method: str) -> None:
+    for target in ("/models", "/models/echo", "/models/echo/1.0/set-default"):
+        assert await management.route(call(method, target)) is None
+
+
+# --- register ---
+
+
+async def test_register_without_workers_then_scale(management: Management) -> None:
+    answer = await ask(management, "POST", "/models?url=echo_2.0.mar&initial_workers=0")
+    assert answer == (200, status(NO_WORKERS))
+    _, [described] = await ask(management, "GET", "/models/echo/2.0")
+    assert [described[key] for key in ("minWorkers", "maxWorkers", "workers")] == [0, 0, []]
+    assert described["loadedAtStartup"] is False
+    answer = await ask(management, "PUT", "/models/echo/2.0?min_worker=2&synchronous=true")
+    assert answer == (200, status("Workers scaled to 2 for model: echo, version: 2.0"))
+    _, [described] = await ask(management, "GET", "/models/echo/2.0")
+    assert (described["minWorkers"], len(described["workers"])) == (2, 2)
+
+
+async def test_register_and_wait(management: Management) -> None:
+    answer = await ask(management, "POST", "/models?url=echo_2.0.mar&initial_workers=1")
+    text = 'Model "echo" Version: 2.0 registered with 1 initial workers'
+    assert answer == (200, status(text))
+    _, [described] = await ask(management, "GET", "/models/echo")
+    assert described["modelVersion"] == "1.0"
+
+
+async def test_register_and_do_not_wait(management: Management, registry: Registry) -> None:
+    answer = await ask(management, "POST", "/models?url=echo_2.0.mar&synchronous=false")
+    assert answer == (202, status("Processing worker updates..."))
+    await management.manager.settled()
+    assert registry.is_ready("echo", "2.0")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/models?url=echo_2.0.mar&batch_size=x&max_batch_delay=y&initial_workers=q",
+        "/models?url=echo_2.0.mar&batch_size=0&max_batch_delay=-1&initial_workers=-1",
+    ],
+)
+async def test_register_passes_over_what_is_no_number(management: Management, target: str) -> None:
+    text = 'Model "echo" Version: 2.0 registered with 1 initial workers'
+    assert await ask(management, "POST", target) == (200, status(text))
+    _, [described] = await ask(management, "GET", "/models/echo/2.0")
+    assert (described["batchSize"], described["maxBatchDelay"]) == (1, 100)
+
+
+async def test_register_with_limits(management: Management) -> None:
+    target = (
+        "/models?url=echo_2.0.mar&model_name=mine&batch_size=4&max_batch_delay=20"
+        "&response_timeout=7&startup_timeout=8&runtime=PYTHON3&s3_sse_kms=true"
+    )
+    assert (await ask(management, "POST", target))[0] == 200
+    _, [described] = await ask(management, "GET", "/models/mine")
+    limits = ("batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout")
+    assert [described[limit] for limit in limits] == [4, 20, 7, 8]
+
+
+async def test_register_by_json_body(management: Management) -> None:
+    body = json.dumps({"url": "echo_2.0.mar", "initial_workers": 0, "batch_size": "3"}).encode()
+    kind = "application/json; charset=utf-8"
+    answer = await ask(management, "POST", "/models", body, content_type=kind)
+    assert answer == (200, status(NO_WORKERS))
+    _, [described] = await ask(management, "GET", "/models/echo/2.0")
+    assert (described["batchSize"], described["maxBatchDelay"]) == (3, 100)
+
+
+@pytest.mark.parametrize("body", [b"", b'{"url":', b"[]", b"{}", b'{"url": 3}'])
+async def test_register_by_a_body_that_says_nothing(management: Management, body: bytes) -> None:
+    code, answer = await ask(management, "POST", "/models", body, content_type="application/json")
+    assert (code, answer["type"]) == (400, "BadRequestException")
+
+
+async def test_the_archive_says_how_many_workers(
+    management: Management, store: Path, settings: Settings
+) -> None:
+    files = {"two.py": "def handle(data, context):\n    return data\n", "c.yaml": "minWorkers: 2\n"}
+    make_archive(store / "two.mar", files, modelName="two", handler="two.py", configFile="c.yaml")
+    answer = await ask(management, "POST", "/models?url=two.mar")
+    assert answer == (200, status('Model "two" Version: 1.0 registered with 2 initial workers'))
+    answer = await ask(management, "POST", "/models?url=two.mar&model_name=b&initial_workers=1")
+    assert answer == (200, status('Model "b" Version: 1.0 registered with 1 initial workers'))
+
+
+async def test_register_with_another_handler(management: Management) -> None:
+    target = "/models?url=echo_2.0.mar&handler=elsewhere"
+    code, answer = await ask(management, "POST", target)
+    assert (code, answer["type"]) == (500, "InternalServerException")
+    assert "elsewhere" in answer["message"]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", fault(400, "BadRequestException", "Parameter url is required.")),
+        ("?url=", fault(404, "ModelNotFoundException", "empty url")),
+        ("?url=nope.mar", fault(404, "ModelNotFoundException", "Model not found at: nope.mar")),
+        (
+            "?url=../x.mar",
+            fault(404, "ModelNotFoundException", "Relative path is not allowed in url: ../x.mar"),
+        ),
+        (
+            "?url=/etc/passwd",
+            fault(404, "ModelNotFoundException", "Model not found at: /etc/passwd"),
+        ),
+        (
+            "?url=file:///tmp/no/nope.mar",
+            fault(
+                400,
+                "DownloadArchiveException",
+                "Failed to download archive from: file:///tmp/no/nope.mar",
+            ),
+        ),
+        (
+            "?url=ftp://x/y.mar",
+            fault(404, "ModelNotFoundException", "Model not found at: ftp://x/y.mar"),
+        ),
+        (
+            "?url=echo_1.0.mar",
+            fault(
+                409,
+                "ConflictStatusException",
+                "Model version 1.0 is already registered for model echo",
+            ),
+        ),
+        (
+            "?url=echo_2.0.mar&runtime=ruby",
+            fault(400, "BadRequestException", "Invalid RuntimeType value: ruby"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("synchronous", ["true", "false"])
+async def test_register_what_cannot_be(
+    management: Management, query: str, expected: tuple[int, Any], synchronous: str
+) -> None:
+    target = f"/models{query}{'&' if query else '?'}synchronous={synchronous}"
+    assert await ask(management, "POST", target) == expected
+
+
+async def test_a_version_that_does_not_start_is_removed(
+    management: Management, store: Path
+) -> None:
+    make_archive(store / "bad.mar", {"bad.py": "import nowhere"}, modelName="bad", handler="bad")
+    code, answer = await ask(management, "POST", "/models?url=bad.mar")
+    assert code == 500
+    assert answer["type"] == "InternalServerException"
+    assert answer["message"].startswith("Failed to start workers for model bad version: 1.0")
+    assert "nowhere" in answer["message"]
+    assert (await ask(management, "GET", "/models/bad"))[0] == 404
+
+
+async def test_a_failure_after_202_is_in_the_log(
+    management: Management, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_archive(store / "bad.mar", {"bad.py": "import nowhere"}, modelName="bad", handler="bad")
+    code, _ = await ask(management, "POST", "/models?url=bad.mar&synchronous=false")
+    await management.manager.settled()
+    assert code == 202
+    assert "a change of models failed: Failed to start workers for model bad" in caplog.text
+    assert (await ask(management, "GET", "/models/bad"))[0] == 404
+
+
+async def test_a_damaged_archive(management: Management, store: Path) -> None:
+    (store / "damaged.mar").write_bytes(b"PK\x03\x04 not really")
+    code, answer = await ask(management, "POST", "/models?url=damaged.mar")
+    assert (code, answer["type"]) == (400, "InvalidModelException")
+    assert str(store) not in answer["message"]
+
+
+# --- register from elsewhere ---
+
+
+@pytest.fixture
+async def archive_host(store: Path) -> AsyncIterator[str]:
+    """The address of an HTTP server with the store's archives."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = (store / self.path.strip("/")).read_bytes()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+async def test_register_over_http(settings: Settings, archive_host: str) -> None:
+    allowed = replace(
+        settings,
+        allowed_urls=(re.compile(re.escape(archive_host) + "/.*"),),
+        sources={"allowed_urls": "test"},
+    )
+    registry = Registry(allowed)
+    management = Management(registry, allowed, None)
+    answer = await ask(management, "POST", f"/models?url={archive_host}/echo_1.0.mar")
+    text = 'Model "echo" Version: 1.0 registered with 1 initial workers'
+    assert answer == (200, status(text))
+    await registry.close()
+
+
+async def test_register_over_http_from_inside_of_the_cluster(
+    management: Management, archive_host: str
+) -> None:
+    url = f"{archive_host}/echo_2.0.mar"
+    code, answer = await ask(management, "POST", f"/models?url={url}")
+    assert (code, answer["type"]) == (400, "DownloadArchiveException")
+    assert answer["message"].startswith(f"Failed to download archive from: {url}")
+
+
+# --- scale ---
+
+
+async def test_scale(management: Management) -> None:
+    answer = await ask(management, "PUT", "/models/echo?min_worker=2&synchronous=true")
+    assert answer == (200, status("Workers scaled to 2 for model: echo"))
+    answer = await ask(management, "PUT", "/models/echo?min_worker=0&max_worker=0&synchronous=true")
+    assert answer == (200, status("Workers scaled to 0 for model: echo"))
+    answer = await ask(management, "PUT", "/models/echo?min_worker=x")
+    assert answer == (202, status("Processing worker updates..."))
+    await management.manager.settled()
+    _, [described] = await ask(management, "GET", "/models/echo")
+    assert [described["minWorkers"], described["maxWorkers"]] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("min_worker=3&max_worker=2", "max_worker cannot be less than min_worker."),
+        ("min_worker=-1", "min_worker: -1 is negative"),
+    ],
+)
+async def test_scale_to_what_cannot_be(management: Management, query: str, message: str) -> None:
+    answer = await ask(management, "PUT", f"/models/echo?{query}")
+    assert answer == fault(400, "BadRequestException", message)
+
+
+async def test_scaling_goes_on_when_the_client_has_left(
+    management: Management, registry: Registry
+) -> None:
+    target = "/models/echo?min_worker=2&synchronous=true"
+    leaving = asyncio.ensure_future(ask(management, "PUT", target))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    await management.manager.settled()
+    assert len(registry.default("echo").workers) == 2
+
+
+# --- default version, unregister ---
+
+
+async def test_set_default(management: Management, registry: Registry) -> None:
+    await registry.register("echo_2.0.mar")
+    answer = await ask(management, "PUT", "/models/echo/2.0/set-default/")
+    text = 'Default version successfully updated for model "echo" to "2.0"'
+    assert answer == (200, status(text))
+    _, [described] = await ask(management, "GET", "/models/echo")
+    assert described["modelVersion"] == "2.0"
+    _, listed = await ask(management, "GET", "/models")
+    assert listed["models"] == [{"modelName": "echo", "modelUrl": "echo_2.0.mar"}]
+
+
+async def test_unregister(management: Management, registry: Registry) -> None:
+    await registry.register("echo_2.0.mar")
+    for target in ("/models/echo", "/models/echo/1.0"):
+        code, answer = await ask(management, "DELETE", target)
+        message = "Cannot remove default version for model echo"
+        assert (code, answer) == fault(403, "InvalidModelVersionException", message)
+    for target in ("/models/echo/2.0", "/models/echo"):
+        answer = await ask(management, "DELETE", target)
+        assert answer == (200, status('Model "echo" unregistered'))
+    assert await ask(management, "GET", "/models") == (200, {"models": []})
+
+
+async def test_unregister_waits_only_so_long(registry: Registry, settings: Settings) -> None:
+    management = Management(registry, replace(settings, unregister_model_timeout=0.01), None)
+    version = registry.default("echo")
+    gate = asyncio.Event()
+    version.drain = gate.wait  # type: ignore[method-assign,assignment]
+    code, answer = await ask(management, "DELETE", "/models/echo")
+    assert (code, answer["type"]) == (408, "RequestTimeoutException")
+    gate.set()
+    await management.manager.settled()
+    assert registry.names() == []
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [("POST", "/models?url=echo_2.0.mar"), ("POST", "/models"), ("DELETE", "/models/nope")],
+)
+async def test_without_the_model_api(
+    registry: Registry, settings: Settings, method: str, target: str
+) -> None:
+    management = Management(registry, replace(settings, enable_model_api=False), None)
+    assert await ask(management, method, target) == (405, NOT_ALLOWED)
+    assert (await ask(management, "PUT", "/models/echo?min_worker=1"))[0] == 202
+    await management.manager.settled()
+
+
+# --- description, tokens ---
+
+
+async def test_description_of_a_model(management: Management) -> None:
+    code, described = await ask(management, "OPTIONS", "/models/echo")
+    assert (code, described["openapi"]) == (200, "3.0.1")
+    assert set(described["paths"]) == {
+        "/models/echo",
+        "/models/echo/{model_version}",
+        "/models/echo/{model_version}/set-default",
+    }
+
+
+async def bare(management: Management, target: str, key: str) -> Answer:
+    answer = await management.route(
+        call("GET", target, management=True, authorization=f"Bearer {key}")
+    )
+    assert answer is not None
+    return answer
+
+
+async def test_tokens(registry: Registry, settings: Settings, tmp_path: Path) -> None:
+    management = Management(registry, settings, Tokens(tmp_path, lifetime=60))
+    keys = json.loads((tmp_path / "key_file.json").read_text())
+    old = keys["management"]["key"]
+    assert (await bare(management, "/models", old)).status == 200
+    for key in (keys["inference"]["key"], keys["API"]["key"], ""):
+        assert (await bare(management, "/models", key)).status == 400
+    assert (await bare(management, "/token?type=management", old)).status == 400
+    renewed = await bare(management, "/token?type=management", keys["API"]["key"])
+    assert (renewed.status, renewed.body) == (200, b"\n")
+    assert (await bare(management, "/models", old)).status == 400
+    new = json.loads((tmp_path / "key_file.json").read_text())["management"]["key"]
+    assert (await bare(management, "/models", new)).status == 200

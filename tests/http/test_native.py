@@ -1,0 +1,518 @@
+"""Transcripts of TorchServe 0.12's inference API, and what is done better on purpose."""
+
+import asyncio
+import io
+import json
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kserve_torch.events import Accepted, Shed
+from kserve_torch.http.exchange import Answer
+from kserve_torch.http.native import Native
+from kserve_torch.registry import Registry
+from kserve_torch.settings import Settings
+from kserve_torch.tokens import Tokens
+
+from .conftest import call
+
+MULTIPART = (
+    b'--B\r\nContent-Disposition: form-data; name="data"; filename="a.png"\r\n'
+    b"Content-Type: image/png\r\n\r\nPNG\r\n"
+    b'--B\r\nContent-Disposition: form-data; name="t"\r\n\r\n7\r\n--B--\r\n'
+)
+NOT_FOUND = {
+    "code": 404,
+    "type": "ResourceNotFoundException",
+    "message": "Requested resource is not found, please refer to API document.",
+}
+
+
+@pytest.fixture
+def native(registry: Registry, settings: Settings) -> Native:
+    return Native(registry, settings, tokens=None)
+
+
+async def ask(
+    native: Native, method: str, target: str, body: bytes = b"", **headers: str
+) -> Answer:
+    answer = await native.route(call(method, target, body, **headers))
+    assert answer is not None
+    return answer
+
+
+def value(answer: Answer) -> Any:
+    assert isinstance(answer.body, bytes)
+    return json.loads(answer.body)
+
+
+def header(answer: Answer, name: str) -> str | None:
+    return dict(answer.headers).get(name)
+
+
+# --- ping ---
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+@pytest.mark.parametrize("path", ["/ping", "/ping/", "/ping/x"])
+async def test_ping(native: Native, method: str, path: str) -> None:
+    answer = await ask(native, method, path)
+    assert (answer.status, answer.body) == (200, b'{\n  "status": "Healthy"\n}\n')
+
+
+async def test_ping_counts_the_workers(native: Native, registry: Registry) -> None:
+    for worker in registry.default("echo").workers:
+        worker.stop()
+        await asyncio.to_thread(worker.thread.join)
+    answer = await ask(native, "GET", "/ping")
+    assert (answer.status, value(answer)) == (500, {"status": "Unhealthy"})
+
+
+async def test_ping_without_models_is_healthy(settings: Settings) -> None:
+    registry = Registry(settings)
+    answer = await ask(Native(registry, settings, None), "GET", "/ping")
+    assert answer.status == 200
+    registry.draining = True
+    assert (await ask(Native(registry, settings, None), "GET", "/ping")).status == 500
+    await registry.close()
+
+
+# --- which row ---
+
+ROWS = [
+    (b"", {}, {"body": "bytearray(b'')"}),
+    (b"zz", {}, {"body": "bytearray(b'zz')"}),
+    (b'{"a":1}', {"content_type": "application/json"}, {"body": "{'a': 1}"}),
+    (b'{"a":1}', {"content_type": "application/json; charset=utf-8"}, {"body": "{'a': 1}"}),
+    (b'{"a":', {"content_type": "application/json"}, {"body": "bytearray(b'{\"a\":')"}),
+    (b"x", {"content_type": "text/plain"}, {"body": "'x'"}),
+    (
+        b"a=1&b=2&a=3",
+        {"content_type": "application/x-www-form-urlencoded"},
+        {"a": "bytearray(b'3')", "b": "bytearray(b'2')"},
+    ),
+    (
+        MULTIPART,
+        {"content_type": "multipart/form-data; boundary=B"},
+        {"data": "bytearray(b'PNG')", "t": "bytearray(b'7')"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "headers", "row"), ROWS)
+async def test_rows(
+    native: Native, body: bytes, headers: dict[str, str], row: dict[str, str]
+) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", body, **headers)
+    assert (answer.status, value(answer)) == (200, row)
+
+
+async def test_rows_stay_bytes_when_decoding_is_off(registry: Registry, settings: Settings) -> None:
+    raw = Native(registry, replace(settings, decode_input_request=False), None)
+    answer = await ask(raw, "POST", "/predictions/echo", b"{}", content_type="application/json")
+    assert value(answer) == {"body": "bytearray(b'{}')"}
+
+
+async def test_damaged_form_is_the_clients_fault(native: Native) -> None:
+    kind = "multipart/form-data; boundary=B"
+    answer = await ask(native, "POST", "/predictions/echo", MULTIPART[:-20], content_type=kind)
+    assert (answer.status, value(answer)["type"]) == (400, "BadRequestException")
+
+
+# --- which model ---
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE", "PATCH"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/predictions/echo",
+        "/predictions/echo/",
+        "/predictions/echo/1.0",
+        "/predictions/echo/1.0/x/y",
+        "/explanations/echo",
+        "/explanations/echo/1.0",
+        "/invocations",
+        "/invocations?model_name=echo",
+        "/models/echo/invoke",
+        "/echo/predict",
+        "/echo/1.0/predict",
+    ],
+)
+async def test_every_path_takes_every_method(native: Native, method: str, path: str) -> None:
+    assert (await ask(native, method, path, b"x")).status == 200
+
+
+async def test_query_parameters_are_fields_on_the_older_paths_only(native: Native) -> None:
+    row = {"model_name": "bytearray(b'echo')", "a": "bytearray(b'b')", "body": "bytearray(b'')"}
+    answer = await ask(native, "GET", "/invocations?model_name=echo&a=b")
+    assert value(answer) == row
+    for path in ("/models/echo/invoke", "/echo/predict", "/echo/1.0/predict"):
+        answer = await ask(native, "POST", path + "?z=1", b"zz")
+        assert value(answer) == {"z": "bytearray(b'1')", "body": "bytearray(b'zz')"}
+    answer = await ask(native, "POST", "/predictions/echo?z=1", b"zz")
+    assert value(answer) == {"body": "bytearray(b'zz')"}
+
+
+async def test_invocations_of_one_start_up_model_need_no_name(
+    native: Native, registry: Registry
+) -> None:
+    await registry.register("echo_2.0.mar", name="other")
+    assert (await ask(native, "POST", "/invocations", b"x")).status == 200
+    registry.default("other").loaded_at_startup = True
+    answer = await ask(native, "POST", "/invocations", b"x")
+    assert (answer.status, value(answer)) == (
+        400,
+        {
+            "code": 400,
+            "type": "BadRequestException",
+            "message": "Parameter model_name is required.",
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "message"),
+    [
+        ("/predictions/nope", "ModelNotFoundException", "Model not found: nope"),
+        ("/predictions//echo", "ModelNotFoundException", "Model not found: "),
+        ("/invocations?model_name=nope", "ModelNotFoundException", "Model not found: nope"),
+        ("/nope/predict", "ModelNotFoundException", "Model not found: nope"),
+        (
+            "/predictions/echo/9.9",
+            "ModelVersionNotFoundException",
+            "Model version: 9.9 does not exist for model: echo",
+        ),
+        (
+            "/echo/7/predict",
+            "ModelVersionNotFoundException",
+            "Model version: 7 does not exist for model: echo",
+        ),
+    ],
+)
+async def test_unknown_model(native: Native, path: str, kind: str, message: str) -> None:
+    answer = await ask(native, "POST", path)
+    expected = {"code": 404, "type": kind, "message": message}
+    assert (answer.status, list(value(answer).items())) == (404, list(expected.items()))
+
+
+@pytest.mark.parametrize(
+    "path", ["/predictions", "/predictions/", "/explanations", "/invocations/x"]
+)
+async def test_paths_that_lead_nowhere(native: Native, path: str) -> None:
+    answer = await ask(native, "POST", path)
+    assert (answer.status, value(answer)) == (404, NOT_FOUND)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/nowhere",
+        "//ping",
+        "/v1/models/predict",
+        "/v2/models/echo",
+        "/models/echo/predict",
+        "/models",
+        "/models/echo",
+        "/a/b/c/predict",
+        "/metrics",
+    ],
+)
+async def test_paths_of_others(native: Native, path: str) -> None:
+    assert await native.route(call("GET", path)) is None
+
+
+# --- what the handler sees ---
+
+
+async def seen(native: Native, path: str, **headers: str) -> dict[str, Any]:
+    return dict(value(await ask(native, "PUT", path, b"zz", mode="headers", **headers)))
+
+
+async def test_headers(native: Native) -> None:
+    headers = await seen(native, "/predictions/echo/1.0/x/y", x_request_id="mine")
+    assert headers["explain"] == "False"
+    assert headers["url_path"] == "x/y"
+    assert headers["x-request-id"] == "mine"
+    assert headers["body"] == {"content-type": ""}
+
+
+async def test_explanations_say_so(native: Native) -> None:
+    headers = await seen(native, "/explanations/echo/1.0/a")
+    assert (headers["explain"], headers["url_path"]) == ("True", "a")
+
+
+async def test_form_fields_have_content_types(native: Native) -> None:
+    answer = await ask(
+        native,
+        "POST",
+        "/predictions/echo",
+        MULTIPART,
+        content_type="multipart/form-data; boundary=B",
+        mode="headers",
+    )
+    assert value(answer)["data"] == {"content-type": "image/png"}
+    assert value(answer)["t"] == {"content-type": ""}
+
+
+# --- what the client sees ---
+
+
+async def test_every_answer_has_a_fresh_id_and_is_not_cached(native: Native) -> None:
+    answers = [
+        await ask(native, "POST", path, x_request_id="mine")
+        for path in ("/ping", "/predictions/echo", "/predictions/nope")
+    ]
+    for answer in answers:
+        assert header(answer, "pragma") == "no-cache"
+        assert header(answer, "cache-control") == ("no-cache; no-store, must-revalidate, private")
+        assert header(answer, "expires") == "Thu, 01 Jan 1970 00:00:00 UTC"
+    ids = [header(answer, "x-request-id") for answer in answers]
+    assert len({str(uuid.UUID(id_)) for id_ in ids}) == 3
+    assert [header(answer, "connection") for answer in answers] == [None, None, "close"]
+
+
+async def test_the_handlers_status_goes_out_with_its_own_body(native: Native) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode="status")
+    assert (answer.status, answer.body) == (507, b"Invalid response")
+
+
+async def test_the_handlers_headers_go_out(native: Native) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode="image")
+    assert (answer.content_type, answer.body) == ("image/png", b"\x89PNG")
+    assert header(answer, "x-own") == "1"
+
+
+@pytest.mark.parametrize(
+    ("mode", "content_type"),
+    [("text", "text/plain; charset=utf-8"), ("row", "application/json")],
+)
+async def test_content_types_that_nobody_set(native: Native, mode: str, content_type: str) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", b"1", mode=mode)
+    assert answer.content_type == content_type
+
+
+async def test_tensors_go_out_as_torch_saves_them(native: Native) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode="tensor")
+    assert isinstance(answer.body, bytes)
+    assert torch.load(io.BytesIO(answer.body)).tolist() == [1, 2]
+
+
+async def test_json_is_printed_with_two_spaces(native: Native) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", b"zz")
+    assert answer.body == b'{\n  "body": "bytearray(b\'zz\')"\n}'
+
+
+# --- errors ---
+
+
+async def test_the_handler_raises(
+    native: Native, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode="raise")
+    assert (answer.status, value(answer)["code"]) == (503, 503)
+    assert value(answer)["type"] == "InternalServerException"
+    assert "kserve_torch-" not in value(answer)["message"]
+    assert "Traceback" not in value(answer)["message"]
+    assert "broken in" in caplog.text
+    assert str(header(answer, "x-request-id")) in caplog.text
+
+
+async def test_the_handler_chooses_the_code(native: Native) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode="code")
+    assert (answer.status, value(answer)) == (
+        599,
+        {"code": 599, "type": "InternalServerException", "message": "my text"},
+    )
+
+
+async def test_a_result_that_has_no_form(native: Native) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode="set")
+    assert answer.status == 503
+    assert value(answer)["message"].startswith("Unsupported model output data type")
+
+
+async def test_an_answer_may_not_be_larger_than_the_limit(
+    registry: Registry, settings: Settings
+) -> None:
+    small = Native(registry, replace(settings, max_response_size=5), None)
+    answer = await ask(small, "POST", "/predictions/echo", b"zz")
+    assert (answer.status, value(answer)["message"]) == (
+        500,
+        "the answer has 32 bytes, max_response_size is 5",
+    )
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "0", "nan", "inf"])
+async def test_deadline_that_is_none(native: Native, text: str) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", x_request_timeout_ms=text)
+    assert answer.status == 400
+    assert value(answer)["message"].startswith("x-request-timeout-ms: ")
+
+
+async def test_without_workers(native: Native, registry: Registry) -> None:
+    await registry.register("echo_2.0.mar", workers=0)
+    answer = await ask(native, "POST", "/predictions/echo/2.0", b"x")
+    assert (answer.status, value(answer)["type"]) == (503, "ServiceUnavailableException")
+
+
+async def test_unexpected_errors_are_logged_once_and_not_told(
+    native: Native, registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry.names = None  # type: ignore[method-assign,assignment]
+    answer = await ask(native, "GET", "/ping")
+    assert (answer.status, value(answer)["message"]) == (500, "Internal error: TypeError")
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
+# --- streaming ---
+
+
+async def chunks(answer: Answer) -> list[bytes]:
+    assert isinstance(answer.body, AsyncIterator)
+    return [chunk async for chunk in answer.body]
+
+
+async def test_a_streaming_handler(native: Native) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode="stream")
+    assert (answer.status, header(answer, "ts_stream_next")) == (200, "true")
+    assert await chunks(answer) == [b"a ", b"b ", b"end"]
+
+
+async def test_a_stream_that_breaks_has_no_end(native: Native) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode="broken stream")
+    assert isinstance(answer.body, AsyncIterator)
+    assert await anext(answer.body) == b"a "
+    with pytest.raises(Exception, match="mid-stream"):
+        await anext(answer.body)
+
+
+async def test_poison_does_not_spread_to_requests_that_could_stream(
+    registry: Registry, settings: Settings
+) -> None:
+    version = await registry.register("echo_2.0.mar", name="batch", overrides={"batch_size": 4})
+    assert version.limits.batch_size == 4
+    native = Native(registry, settings, None)
+    modes = ["text", "raise", "text", "text", "text"]
+    answers = await asyncio.gather(
+        *(ask(native, "POST", "/predictions/batch", mode=mode) for mode in modes)
+    )
+    assert [answer.status for answer in answers] == [200, 503, 200, 200, 200]
+
+
+async def test_a_client_that_leaves_takes_its_request_along(
+    native: Native, registry: Registry
+) -> None:
+    await registry.register("echo_2.0.mar", workers=0)
+    await registry.scale("echo", "2.0", 1, 1)
+    for worker in registry.find("echo", "2.0").workers:
+        worker.stop()
+        await asyncio.to_thread(worker.thread.join)
+    seen: asyncio.Queue[type] = asyncio.Queue()
+    registry.observers.append(lambda event: seen.put_nowait(type(event)))
+    waiting = asyncio.ensure_future(ask(native, "POST", "/predictions/echo/2.0"))
+    assert await seen.get() is Accepted
+    waiting.cancel()
+    assert await seen.get() is Shed
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert registry.find("echo", "2.0").statistics().queued == 0
+
+
+async def test_a_client_that_leaves_at_once(native: Native, registry: Registry) -> None:
+    asked = asyncio.ensure_future(ask(native, "POST", "/predictions/echo"))
+    await asyncio.sleep(0)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    await registry.default("echo").drain()
+    assert registry.default("echo").statistics().inflight == 0
+
+
+# --- envelopes ---
+
+TENSOR = {"name": "x", "shape": [2], "datatype": "INT64", "data": [1, 2]}
+ENVELOPES = [
+    ("body", {"a": 1}, {"a": "1"}),
+    ("json", {"instances": [1, {"b64": "eno="}]}, {"predictions": ["1", "b'zz'"]}),
+    ("kserve", {"instances": [[1], {"a": 2}]}, {"predictions": ["[1]", {"a": "2"}]}),
+]
+
+
+@pytest.mark.parametrize(("name", "body", "expected"), ENVELOPES)
+async def test_envelopes(
+    registry: Registry, settings: Settings, name: str, body: Any, expected: Any
+) -> None:
+    native = Native(registry, replace(settings, service_envelope=name), None)
+    answer = await ask(
+        native,
+        "POST",
+        "/predictions/echo",
+        json.dumps(body).encode(),
+        content_type="application/json",
+    )
+    assert (answer.status, value(answer)) == (200, expected)
+
+
+async def test_envelope_kservev2(registry: Registry, settings: Settings) -> None:
+    native = Native(registry, replace(settings, service_envelope="kservev2"), None)
+    body = json.dumps({"id": "7", "inputs": [TENSOR]}).encode()
+    answer = await ask(native, "POST", "/predictions/echo", body, mode="row")
+    assert answer.status == 200
+    assert (value(answer)["id"], value(answer)["model_name"]) == ("7", "echo")
+
+
+async def test_empty_instances_never_reach_the_handler(
+    registry: Registry, settings: Settings
+) -> None:
+    native = Native(registry, replace(settings, service_envelope="kserve"), None)
+    answer = await ask(native, "POST", "/predictions/echo", b'{"instances": []}')
+    assert (answer.status, value(answer)) == (200, {"predictions": []})
+
+
+async def test_what_no_envelope_holds(registry: Registry, settings: Settings) -> None:
+    native = Native(registry, replace(settings, service_envelope="kserve"), None)
+    for body in (b"{}", b"[]", b"nothing", b'{"instances": 3}'):
+        assert (await ask(native, "POST", "/predictions/echo", body)).status == 400
+
+
+# --- descriptions ---
+
+
+@pytest.mark.parametrize(("method", "path"), [("OPTIONS", "/"), ("GET", "/api-description")])
+async def test_description(native: Native, method: str, path: str) -> None:
+    here = value(await ask(native, method, path))
+    assert here["openapi"] == "3.0.1"
+    assert "/predictions/{model_name}/{model_version}" in here["paths"]
+    assert "/models" not in here["paths"]
+    there = await native.route(call(method, path, management=True))
+    assert there is not None
+    assert "set-default" in "".join(value(there)["paths"])
+
+
+async def test_description_of_a_model(native: Native) -> None:
+    answer = await ask(native, "OPTIONS", "/predictions/echo")
+    assert next(iter(value(answer)["paths"])) == "/predictions/echo"
+    assert (await ask(native, "OPTIONS", "/predictions/nope")).status == 404
+
+
+# --- tokens ---
+
+
+async def test_tokens(registry: Registry, settings: Settings, tmp_path: Path) -> None:
+    native = Native(registry, settings, Tokens(tmp_path, lifetime=60))
+    keys = json.loads((tmp_path / "key_file.json").read_text())
+    right = f"Bearer {keys['inference']['key']}"
+    wrong = f"Bearer {keys['management']['key']}"
+    for path in ("/ping", "/predictions/echo", "/invocations"):
+        assert (await ask(native, "GET", path, authorization=right)).status == 200
+        for headers in ({}, {"authorization": wrong}):
+            answer = await ask(native, "GET", path, **headers)
+            assert (answer.status, value(answer)["type"]) == (400, "InvalidKeyException")
+    assert (await ask(native, "OPTIONS", "/")).status == 200

@@ -1,0 +1,190 @@
+"""KServe's v1 data plane: transcripts of calls and answers."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from kserve_torch.events import Event, Responded
+from kserve_torch.http.exchange import Answer
+from kserve_torch.http.v1 import V1
+from kserve_torch.http.v2 import V2
+from kserve_torch.registry import Registry
+
+from .conftest import call
+
+PREDICT = "/v1/models/echo:predict"
+
+
+async def answered(registry: Registry, path: str, body: Any, **headers: str) -> Answer:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = await V1(registry, V2(registry)).route(call("POST", path, content, **headers))
+    assert answer is not None
+    return answer
+
+
+def parsed(answer: Answer) -> Any:
+    assert isinstance(answer.body, bytes)
+    return orjson.loads(answer.body)
+
+
+async def test_predictions_are_as_many_as_instances(registry: Registry) -> None:
+    answer = await answered(registry, PREDICT, {"instances": [1, "a", [None]]}, mode="row")
+    assert (answer.status, answer.content_type) == (200, "application/json")
+    assert answer.body == b'{"predictions":[1,"a",[null]]}'
+
+
+async def test_no_instances_need_no_handler(registry: Registry) -> None:
+    answer = await answered(registry, PREDICT, {"instances": []}, mode="raise")
+    assert (answer.status, answer.body) == (200, b'{"predictions":[]}')
+
+
+async def test_explain_is_told_to_the_handler(registry: Registry) -> None:
+    path = "/v1/models/echo:explain"
+    answer = await answered(registry, path, {"instances": [1]}, mode="headers")
+    (headers,) = parsed(answer)["explanations"]
+    assert headers["explain"] == "True"
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", "Unrecognized request format"),
+        (b"{", "Unrecognized request format"),
+        (b"\xff", "Unrecognized request format"),
+        (b"[1]", "Expected a JSON object, got a list"),
+        (b"{}", 'Expected "instances" in the request'),
+        (b'{"instances": {"a": 1}}', 'Expected "instances" to be a list'),
+        (b'{"instances": [1], "parameters": 1}', "parameters: expected an object"),
+        (b'{"inputs": "text"}', "inputs: expected a list"),
+        (b'{"inputs": {"a": [1]}}', "inputs: expected a list"),
+        (b"[" * 100_000, "Unrecognized request format"),
+    ],
+)
+async def test_bodies_that_are_no_requests(registry: Registry, body: bytes, text: str) -> None:
+    answer = await answered(registry, PREDICT, body)
+    assert answer.status == 400
+    assert list(parsed(answer)) == ["error"]
+    assert text in parsed(answer)["error"]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "row"),
+    [
+        ("application/json; charset=utf-8", b'{"instances": ["\xc3\xa9"]}', "é"),
+        ("application/json; charset=latin-1", b'{"instances": ["\xe9"]}', "é"),
+        ("APPLICATION/JSON", b'{"instances": [1]}', 1),
+        ("", b'{"instances": [1]}', 1),
+        ("application/x-www-form-urlencoded", b'{"instances": [1]}', 1),
+        ("application/octet-stream", b'{"instances": [1]}', 1),
+        ("text/plain; charset=latin-1", b"\xe9", {"data": "é"}),
+    ],
+)
+async def test_content_types(
+    registry: Registry, content_type: str, body: bytes, row: object
+) -> None:
+    answer = await answered(registry, PREDICT, body, content_type=content_type, mode="row")
+    assert parsed(answer) == {"predictions": [row]}
+
+
+@pytest.mark.parametrize("content_type", ["image/png", "application/octet-stream"])
+async def test_a_body_of_bytes_is_one_instance(registry: Registry, content_type: str) -> None:
+    answer = await answered(registry, PREDICT, b"\x89PNG", content_type=content_type)
+    assert parsed(answer) == {"predictions": [{"data": r"bytearray(b'\x89PNG')"}]}
+    answer = await answered(
+        registry, PREDICT, b"\x89PNG", content_type=content_type, mode="headers"
+    )
+    assert parsed(answer)["predictions"][0]["data"] == {"content-type": content_type}
+
+
+@pytest.mark.parametrize(
+    "content_type", ["multipart/form-data; boundary=x", "text/plain; charset=x"]
+)
+async def test_content_types_that_are_not_read(registry: Registry, content_type: str) -> None:
+    answer = await answered(registry, PREDICT, b"--x", content_type=content_type)
+    assert answer.status == 415
+
+
+async def test_v2_tensors_are_answered_as_v2(registry: Registry) -> None:
+    body = {"id": "7", "inputs": [{"name": "a", "shape": [1], "datatype": "BYTES", "data": ["x"]}]}
+    answer = await answered(registry, PREDICT, body)
+    assert parsed(answer)["id"] == "7"
+    assert parsed(answer)["outputs"][0]["name"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("mode", "status", "text"),
+    [
+        ("status", 507, "Invalid response"),
+        ("raise", 500, "ValueError: broken in "),
+        ("set", 500, "predictions[0]: "),
+        ("code", 599, "my text"),
+    ],
+)
+async def test_failing_handlers(registry: Registry, mode: str, status: int, text: str) -> None:
+    answer = await answered(registry, PREDICT, {"instances": [1]}, mode=mode)
+    assert answer.status == status
+    assert list(parsed(answer)) == ["error"]
+    assert parsed(answer)["error"].startswith(text)
+    assert str(registry.workdir) not in parsed(answer)["error"]
+
+
+async def test_headers_of_the_handler_and_none_of_the_request(registry: Registry) -> None:
+    answer = await answered(registry, PREDICT, {"instances": [1]}, mode="image", cookie="a=b")
+    assert list(answer.headers) == [("x-own", "1")]
+    encoded = base64.b64encode(b"\x89PNG").decode()
+    assert parsed(answer) == {"predictions": [encoded]}
+
+
+async def test_arrays_become_lists(registry: Registry) -> None:
+    answer = await answered(registry, PREDICT, {"instances": [1]}, mode="tensor")
+    assert answer.body == b'{"predictions":[[1,2]]}'
+
+
+async def test_unknown_models(registry: Registry) -> None:
+    answer = await answered(registry, "/v1/models/nobody:predict", b"{")
+    assert (answer.status, parsed(answer)) == (
+        404,
+        {"error": "Model with name nobody does not exist."},
+    )
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "HEAD"])
+async def test_other_methods(registry: Registry, method: str) -> None:
+    answer = await V1(registry, V2(registry)).route(call(method, PREDICT))
+    assert answer is not None
+    assert answer.status == 405
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/models/echo", "/v1/models/echo:guess", "/v1/models/a/b:predict"]
+)
+async def test_other_paths_are_left_to_others(registry: Registry, path: str) -> None:
+    assert await V1(registry, V2(registry)).route(call("POST", path)) is None
+
+
+async def test_a_deadline_that_is_none(registry: Registry) -> None:
+    for value in ("soon", "0", "-1", "inf", "nan"):
+        answer = await answered(registry, PREDICT, {"instances": [1]}, x_request_timeout_ms=value)
+        assert answer.status == 400
+        assert "x-request-timeout-ms" in parsed(answer)["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"), [(b'{"instances": [1, 2]}', (200, 2)), (b"{", (400, 0))]
+)
+async def test_each_answer_is_reported(
+    registry: Registry, body: bytes, expected: tuple[int, int]
+) -> None:
+    events: list[Event] = []
+    observe: Callable[[Event], None] = events.append
+    registry.observers.append(observe)
+    await answered(registry, PREDICT, body)
+    (event,) = [event for event in events if isinstance(event, Responded)]
+    assert (event.protocol, event.model) == ("v1", "echo")
+    assert (event.status, event.rows) == expected

@@ -1,0 +1,194 @@
+"""The open inference protocol over REST: transcripts of calls and answers."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import orjson
+import pytest
+
+from kserve_torch.http.exchange import Answer
+from kserve_torch.http.v2 import HEADER_LENGTH, V2
+from kserve_torch.registry import Registry
+
+from .conftest import call
+
+INFER = "/v2/models/echo/infer"
+
+
+async def answered(registry: Registry, body: Any, path: str = INFER, **headers: str) -> Answer:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = await V2(registry).route(call("POST", path, content, **headers))
+    assert answer is not None
+    return answer
+
+
+def parsed(answer: Answer) -> Any:
+    assert isinstance(answer.body, bytes)
+    return orjson.loads(answer.body)
+
+
+def text(*values: str, name: str = "a") -> dict[str, Any]:
+    return {"name": name, "shape": [len(values)], "datatype": "BYTES", "data": list(values)}
+
+
+async def test_each_tensor_is_a_row(registry: Registry) -> None:
+    body = {"id": "7", "inputs": [text("x"), text("y", name="b")]}
+    answer = await answered(registry, body, mode="text")
+    assert (answer.status, answer.content_type) == (200, "application/json")
+    assert parsed(answer) == {
+        "id": "7",
+        "model_name": "echo",
+        "model_version": "1.0",
+        "outputs": [
+            {"name": "a", "datatype": "BYTES", "shape": [1], "data": ["text"]},
+            {"name": "b", "datatype": "BYTES", "shape": [1], "data": ["text"]},
+        ],
+    }
+
+
+async def test_what_the_handler_sees(registry: Registry) -> None:
+    tensor = {"name": "a", "shape": [1, 2], "datatype": "INT64", "data": [1, 2]}
+    answer = await answered(registry, {"inputs": [{**tensor, "parameters": {"k": 1}}]})
+    (seen,) = parsed(answer)["outputs"][0]["data"]
+    assert json.loads(seen) == {
+        "name": "'a'",
+        "shape": "[1, 2]",
+        "datatype": "'INT64'",
+        "data": "[[1, 2]]",
+        "parameters": "{'k': 1}",
+    }
+
+
+async def test_ids(registry: Registry) -> None:
+    body = {"inputs": [text("x")]}
+    assert parsed(await answered(registry, body, x_request_id="9"))["id"] == "9"
+    assert parsed(await answered(registry, {**body, "id": "7"}, x_request_id="9"))["id"] == "7"
+    first, second = [parsed(await answered(registry, body))["id"] for _ in range(2)]
+    assert first
+    assert first != second
+
+
+async def test_parameters_go_through_and_headers_come_back(registry: Registry) -> None:
+    body = {"inputs": [text("x")], "parameters": {"mode": "image"}}
+    answer = await answered(registry, {**body, "outputs": [binary("a")]})
+    assert ("x-own", "1") in answer.headers
+    length = dict(answer.headers)[HEADER_LENGTH]
+    assert isinstance(answer.body, bytes)
+    head = orjson.loads(answer.body[: int(length)])
+    assert head["parameters"] == {"x-own": "1"}
+    assert answer.body[int(length) :] == struct.pack("<I", 4) + b"\x89PNG"
+    assert answer.content_type == "application/octet-stream"
+
+
+def binary(name: str) -> dict[str, Any]:
+    return {"name": name, "parameters": {"binary_data": True}}
+
+
+async def test_bytes_that_json_cannot_hold(registry: Registry) -> None:
+    answer = await answered(registry, {"inputs": [text("x")]}, mode="image")
+    assert answer.status == 500
+    assert "request it as binary data" in parsed(answer)["error"]
+
+
+async def test_binary_in(registry: Registry) -> None:
+    sized = {"name": "a", "shape": [2], "datatype": "INT16", "parameters": {"binary_data_size": 4}}
+    head = json.dumps({"inputs": [sized, text("x", name="b")]}).encode()
+    lengths = {HEADER_LENGTH: str(len(head)), "mode": "row"}
+    answer = await answered(registry, head + b"\x01\x00\xff\xff", **lengths)
+    seen, _ = (json.loads(output["data"][0]) for output in parsed(answer)["outputs"])
+    assert seen["data"] == [1, -1]
+
+
+@pytest.mark.parametrize(
+    ("length", "content", "error"),
+    [
+        ("x", b"{}", "'x' is not a length"),
+        ("-1", b"{}", "'-1' is not a length"),
+        ("3", b"{}", "3 is over the body's 2 bytes"),
+        ("1", b"{}", "Unrecognized request format"),
+    ],
+)
+async def test_header_lengths_that_are_none(
+    registry: Registry, length: str, content: bytes, error: str
+) -> None:
+    answer = await answered(registry, content, **{HEADER_LENGTH: length})
+    assert answer.status == 400
+    assert error in parsed(answer)["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"", "Unrecognized request format"),
+        (b"\x00", "Unrecognized request format"),
+        ([], "Expected a JSON object"),
+        ({}, "inputs: missing"),
+        ({"inputs": []}, "inputs: expected at least one tensor"),
+        ({"inputs": [1]}, "inputs[0]: expected a tensor"),
+        ({"inputs": [text("x"), text("y")]}, 'inputs[1] "a": the name is there twice'),
+        ({"inputs": [{**text("x"), "shape": [2]}]}, 'inputs[0] "a".data: 1 elements'),
+        ({"inputs": [{**text("x"), "datatype": "TEXT"}]}, 'inputs[0] "a".datatype'),
+        ({"inputs": [{**text("x"), "datatype": "FP16"}]}, "use binary data"),
+        ({"inputs": [text("x")], "id": 7}, "id: expected a string"),
+        ({"inputs": [text("x")], "outputs": [{"name": "z"}]}, 'no output "z"'),
+        ({"inputs": [text("x")], "outputs": 1}, "outputs: expected a list"),
+    ],
+)
+async def test_bodies_that_are_no_requests(registry: Registry, body: Any, error: str) -> None:
+    answer = await answered(registry, body)
+    assert answer.status == 400
+    assert list(parsed(answer)) == ["error"]
+    assert error in parsed(answer)["error"]
+
+
+async def test_versions(registry: Registry) -> None:
+    body = {"inputs": [text("x")]}
+    await registry.register("echo_2.0.mar")
+    for version in ("1.0", "2.0"):
+        answer = await answered(registry, body, f"/v2/models/echo/versions/{version}/infer")
+        assert parsed(answer)["model_version"] == version
+    answer = await answered(registry, body, "/v2/models/echo/versions/3.0/infer")
+    assert answer.status == 404
+    answer = await answered(registry, body, "/v2/models/nobody/infer")
+    assert answer.status == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2/models/echo/explain", "/v2/models/echo/versions/1.0/explain"]
+)
+async def test_explain(registry: Registry, path: str) -> None:
+    answer = await answered(registry, {"inputs": [text("x")]}, path, mode="headers")
+    (seen,) = parsed(answer)["outputs"][0]["data"]
+    assert json.loads(seen)["explain"] == "True"
+
+
+@pytest.mark.parametrize(
+    ("mode", "status", "error"),
+    [
+        ("status", 507, "Invalid response"),
+        ("raise", 500, "ValueError: broken in "),
+        ("set", 500, 'output "a": '),
+        ("code", 599, "my text"),
+    ],
+)
+async def test_failing_handlers(registry: Registry, mode: str, status: int, error: str) -> None:
+    answer = await answered(registry, {"inputs": [text("x")]}, mode=mode)
+    assert answer.status == status
+    assert parsed(answer)["error"].startswith(error)
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "HEAD"])
+async def test_other_methods(registry: Registry, method: str) -> None:
+    answer = await V2(registry).route(call(method, INFER))
+    assert answer is not None
+    assert answer.status == 405
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2/models/echo", "/v2/models/echo/guess", "/v2/models/a/b/infer"]
+)
+async def test_other_paths_are_left_to_others(registry: Registry, path: str) -> None:
+    assert await V2(registry).route(call("POST", path)) is None

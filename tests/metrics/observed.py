@@ -1,0 +1,84 @@
+"""Metrics as a server would have them after some events, for tests."""
+
+from types import SimpleNamespace
+
+from kserve_torch.errors import ModelNotFound
+from kserve_torch.events import (
+    Accepted,
+    BatchRan,
+    Finished,
+    Measured,
+    Responded,
+    Shed,
+    WorkerChanged,
+)
+from kserve_torch.messages import Request, Timing, Verb
+from kserve_torch.metrics import Metrics
+
+TIMING = Timing(queued=0.25, handler=0.5, batch_rows=4)
+
+
+def settings(mode="prometheus", config=None, detect=False, disable_system=False, enabled=True):
+    return SimpleNamespace(
+        enable_metrics_api=enabled,
+        metrics_mode=mode,
+        metrics_config=config,
+        model_metrics_auto_detect=detect,
+        disable_system_metrics=disable_system,
+    )
+
+
+def request(model="mnist", version=None, verb=Verb.PREDICT):
+    return Request(id="1", model=model, version=version, verb=verb, rows=[1])
+
+
+class Fleet:
+    """The part of a registry that is read at a scrape, with one version of one model."""
+
+    def __init__(self, **statistics):
+        numbers = {"queued": 0, "inflight": 0, "oldest_age": 0.0, "hung": 0, "workers": {}}
+        self.now = SimpleNamespace(**numbers | statistics)
+        self.version = SimpleNamespace(
+            name="mnist", version="1.0", ready=True, statistics=lambda: self.now
+        )
+
+    def names(self):
+        return ["mnist"]
+
+    def versions(self, model):
+        return [self.version]
+
+    def find(self, model, version=None):
+        if model != "mnist" or version not in (None, "", "1.0"):
+            raise ModelNotFound(model)
+        return self.version
+
+    def ready(self):
+        return True
+
+
+def observed(*events, fleet=None, **kwargs):
+    metrics = Metrics(settings(**kwargs))
+    metrics.watch(fleet or Fleet())
+    for event in events:
+        metrics(event)
+    return metrics
+
+
+LIGHT_LOAD = (
+    WorkerChanged("mnist", "1.0", 9000, "READY", 1.5),
+    Accepted(request(), "1.0"),
+    BatchRan("mnist", "1.0", 4, 2, 0.5),
+    Finished(request(), "1.0", TIMING, None),
+    Responded("v1", "mnist", "1.0", 200, 0.8, timing=TIMING),
+    Measured("HandlerTime", "gauge", "ms", (("ModelName", "mnist"), ("Level", "Model")), 2.5),
+    Measured("PredictionTime", "gauge", "ms", (("ModelName", "mnist"), ("Level", "Model")), 3.0),
+)
+
+#: Something of everything that goes wrong.
+TROUBLE = (
+    Shed("mnist", "1.0", "queue_full"),
+    Finished(request(), "1.0", Timing(), "DeadlineExceeded"),
+    Responded("v1", "mnist", "1.0", 503, 0.1),
+    WorkerChanged("mnist", "1.0", 9000, "HUNG"),
+)

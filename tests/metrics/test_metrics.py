@@ -1,0 +1,289 @@
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kserve_torch.events import Accepted, Finished, Responded, Shed, WorkerChanged
+from kserve_torch.http.exchange import Call
+from kserve_torch.messages import Timing, Verb
+from kserve_torch.metrics import Metrics
+
+from .observed import LIGHT_LOAD, TIMING, Fleet, observed, request, settings
+
+HOST = socket.gethostname()
+
+#: CONTRACT X2, each with its type and the labels in their order.
+TORCHSERVE = {
+    "Requests2XX": ("counter", ["Level", "Hostname"]),
+    "Requests4XX": ("counter", ["Level", "Hostname"]),
+    "Requests5XX": ("counter", ["Level", "Hostname"]),
+    "ts_inference_requests_total": ("counter", ["model_name", "model_version", "hostname"]),
+    "ts_inference_latency_microseconds": ("counter", ["model_name", "model_version", "hostname"]),
+    "ts_queue_latency_microseconds": ("counter", ["model_name", "model_version", "hostname"]),
+    "QueueTime": ("gauge", ["Level", "Hostname"]),
+    "WorkerThreadTime": ("gauge", ["Level", "Hostname"]),
+    "WorkerLoadTime": ("gauge", ["WorkerName", "Level", "Hostname"]),
+    "CPUUtilization": ("gauge", ["Level", "Hostname"]),
+    "MemoryUsed": ("gauge", ["Level", "Hostname"]),
+    "MemoryAvailable": ("gauge", ["Level", "Hostname"]),
+    "MemoryUtilization": ("gauge", ["Level", "Hostname"]),
+    "DiskUsage": ("gauge", ["Level", "Hostname"]),
+    "DiskUtilization": ("gauge", ["Level", "Hostname"]),
+    "DiskAvailable": ("gauge", ["Level", "Hostname"]),
+    "HandlerTime": ("gauge", ["ModelName", "Level", "Hostname"]),
+    "PredictionTime": ("gauge", ["ModelName", "Level", "Hostname"]),
+}
+GPU = ("GPUMemoryUtilization", "GPUMemoryUsed", "GPUUtilization")
+
+
+def lines(metrics, name):
+    """The samples of one name, as text."""
+    text = metrics.exposition().decode()
+    return [x for x in text.splitlines() if x.startswith((name + "{", name + " "))]
+
+
+def types(text):
+    words = [line.split() for line in text.splitlines() if line.startswith("# TYPE")]
+    return {name: kind for _, _, name, kind in words}
+
+
+def test_torchserve_families_have_their_names_types_and_help():
+    text = Metrics(settings()).exposition().decode()
+    found = types(text)
+    for name, (kind, _) in TORCHSERVE.items():
+        assert found[name] == kind
+        assert f"# HELP {name} Torchserve prometheus {kind} metric with unit: " in text
+    assert set(GPU) <= found.keys()
+
+
+@pytest.mark.parametrize("name", [n for n in TORCHSERVE if n not in ("Requests4XX", "Requests5XX")])
+def test_torchserve_series_have_their_labels_in_order(name):
+    (line,) = lines(observed(*LIGHT_LOAD), name)
+    labels = line[line.index("{") + 1 : line.index("}")].split(",")
+    assert [label.split("=")[0] for label in labels] == TORCHSERVE[name][1]
+    assert labels[-1].endswith(f'="{HOST}"')
+
+
+def test_no_family_of_ours_is_suffixed_untyped_or_written_twice():
+    text = observed(*LIGHT_LOAD).exposition().decode()
+    declared = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(declared) == len(set(declared))
+    assert "untyped" not in types(text).values()
+    for name in TORCHSERVE:
+        assert f"\n{name}_total" not in text
+        assert f"\n{name}_created" not in text
+
+
+def test_text_is_readable_to_prometheus():
+    families = list(text_string_to_metric_families(observed(*LIGHT_LOAD).exposition().decode()))
+    samples = {sample.name for family in families for sample in family.samples}
+    assert {"queue_depth", "batch_rows_bucket", "process_resident_memory_bytes"} <= samples
+
+
+def test_requests_are_counted_when_they_are_accepted_with_the_version_asked_for():
+    metrics = observed(
+        Accepted(request(), "1.0"),
+        Accepted(request(verb=Verb.EXPLAIN), "1.0"),
+        Accepted(request(version="1.0"), "1.0"),
+        Accepted(request(verb=Verb.DESCRIBE), "1.0"),
+    )
+    name = "ts_inference_requests_total"
+    assert lines(metrics, name) == [
+        f'{name}{{model_name="mnist",model_version="default",hostname="{HOST}"}} 2.0',
+        f'{name}{{model_name="mnist",model_version="1.0",hostname="{HOST}"}} 1.0',
+    ]
+
+
+def test_latencies_count_answers_of_the_handler_alone():
+    metrics = observed(
+        Finished(request(), "1.0", TIMING, None),
+        Finished(request(), "1.0", TIMING, "HandlerError"),
+        Finished(request(verb=Verb.DESCRIBE), "1.0", TIMING, None),
+    )
+    (latency,) = lines(metrics, "ts_inference_latency_microseconds")
+    (queue,) = lines(metrics, "ts_queue_latency_microseconds")
+    (queue_time,) = lines(metrics, "QueueTime")
+    assert latency.endswith(" 750000.0")
+    assert queue.endswith(" 250000.0")
+    assert queue_time == f'QueueTime{{Level="Host",Hostname="{HOST}"}} 250.0'
+
+
+@pytest.mark.parametrize(
+    ("status", "name"), [(200, "Requests2XX"), (404, "Requests4XX"), (507, "Requests5XX")]
+)
+def test_responses_are_counted_by_class(status, name):
+    metrics = observed(Responded("native", "", "", status, 0.1))
+    assert lines(metrics, name) == [f'{name}{{Level="Host",Hostname="{HOST}"}} 1.0']
+
+
+def test_worker_load_time_names_the_worker_as_torchserve_does():
+    metrics = observed(WorkerChanged("mnist", "1.0", 9001, "READY", 1.5))
+    assert lines(metrics, "WorkerLoadTime") == [
+        f'WorkerLoadTime{{WorkerName="W-9001-mnist_1.0",Level="Host",Hostname="{HOST}"}} 1500.0'
+    ]
+
+
+def test_gauges_show_the_registry_at_the_moment_of_the_scrape():
+    fleet = Fleet(queued=3, inflight=5, oldest_age=1.5, workers={"READY": 2, "LOADING": 1}, hung=1)
+    metrics = observed(fleet=fleet)
+    labels = 'model_name="mnist",model_version="1.0"'
+    assert lines(metrics, "queue_depth") == [f"queue_depth{{{labels}}} 3.0"]
+    assert lines(metrics, "inflight_requests") == [f"inflight_requests{{{labels}}} 5.0"]
+    assert lines(metrics, "oldest_request_age_seconds")[0].endswith(" 1.5")
+    assert lines(metrics, "model_ready") == [f"model_ready{{{labels}}} 1.0"]
+    assert lines(metrics, "server_ready") == ["server_ready 1.0"]
+    assert lines(metrics, "workers") == [
+        f'workers{{{labels},state="READY"}} 2.0',
+        f'workers{{{labels},state="LOADING"}} 1.0',
+        f'workers{{{labels},state="HUNG"}} 1.0',
+    ]
+    fleet.now = Fleet().now
+    assert lines(metrics, "queue_depth") == [f"queue_depth{{{labels}}} 0.0"]
+
+
+def test_a_scrape_before_the_registry_exists_says_not_ready():
+    assert lines(Metrics(settings()), "server_ready") == ["server_ready 0.0"]
+
+
+def test_stages_batches_refusals_and_failures_are_told_apart():
+    metrics = observed(
+        *LIGHT_LOAD,
+        Shed("mnist", "1.0", "queue_full"),
+        Finished(request(), "1.0", Timing(), "DeadlineExceeded"),
+    )
+    labels = 'model_name="mnist",model_version="1.0"'
+    assert lines(metrics, "queue_time_seconds_sum") == [f"queue_time_seconds_sum{{{labels}}} 0.25"]
+    assert lines(metrics, "handler_time_seconds_count")[0].endswith(" 1.0")
+    assert lines(metrics, "request_duration_seconds_sum")[0].endswith(" 0.8")
+    assert f'batch_rows_bucket{{{labels},le="4.0"}} 1.0' in lines(metrics, "batch_rows_bucket")
+    assert f'batch_rows_bucket{{{labels},le="2.0"}} 0.0' in lines(metrics, "batch_rows_bucket")
+    assert lines(metrics, "batch_requests_sum")[0].endswith(" 2.0")
+    assert lines(metrics, "requests_shed_total") == [
+        f'requests_shed_total{{{labels},reason="queue_full"}} 1.0'
+    ]
+    assert lines(metrics, "requests_failed_total") == [
+        f'requests_failed_total{{{labels},error="DeadlineExceeded"}} 1.0'
+    ]
+
+
+def test_requests_of_unknown_models_share_one_series():
+    events = [Responded("v2", f"guess-{i}", "", 404, 0.001) for i in range(20)]
+    events.append(Responded("v2", "mnist", "17", 404, 0.001))
+    assert lines(observed(*events), "requests_total") == [
+        'requests_total{model_name="",model_version="",protocol="v2",code="404"} 21.0'
+    ]
+
+
+def test_kserve_histograms_are_fed_and_shown():
+    name = "request_predict_seconds_count"
+    before = lines(Metrics(settings()), f'{name}{{model_name="kserve-histogram"}}')
+    metrics = observed(Finished(request("kserve-histogram"), "1.0", TIMING, None))
+    assert before == []
+    assert 'request_predict_seconds_count{model_name="kserve-histogram"} 1.0' in lines(
+        metrics, name
+    )
+    assert {
+        "request_preprocess_seconds",
+        "request_predict_seconds",
+        "request_explain_seconds",
+        "request_postprocess_seconds",
+    } <= types(metrics.exposition().decode()).keys()
+
+
+def test_names_filter_own_and_foreign_families():
+    metrics = observed(*LIGHT_LOAD)
+    text = metrics.exposition(["QueueTime", "process_open_fds", "batch_rows_count"]).decode()
+    assert types(text) == {
+        "QueueTime": "gauge",
+        "process_open_fds": "gauge",
+        "batch_rows": "histogram",
+    }
+    assert metrics.exposition(["nothing_of_that_name"]) == b""
+
+
+def answer(metrics, path="/metrics", query="", method="GET"):
+    return asyncio.run(metrics.answer(Call(method=method, path=path, query=query)))
+
+
+def test_route_answers_text_and_reads_name_parameters():
+    metrics = observed(*LIGHT_LOAD)
+    whole = answer(metrics)
+    assert (whole.status, whole.content_type) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert b"# TYPE QueueTime gauge" in whole.body
+    some = answer(metrics, query="name[]=QueueTime&name%5B%5D=queue_depth&name[]=")
+    assert types(some.body.decode()).keys() == {"QueueTime", "queue_depth"}
+
+
+def test_other_paths_methods_and_a_disabled_api_are_not_answered():
+    metrics = observed()
+    assert answer(metrics, path="/metrics/x") is None
+    assert answer(metrics, method="POST") is None
+    assert answer(observed(enabled=False)) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "shown"),
+    [
+        ("log", set()),
+        (
+            "legacy",
+            {
+                "ts_inference_requests_total",
+                "ts_inference_latency_microseconds",
+                "ts_queue_latency_microseconds",
+            },
+        ),
+        ("prometheus", TORCHSERVE.keys() | set(GPU)),
+    ],
+)
+def test_mode_decides_on_torchserve_families_alone(mode, shown):
+    names = types(observed(*LIGHT_LOAD, mode=mode).exposition().decode()).keys()
+    assert names & (TORCHSERVE.keys() | set(GPU)) == shown
+    assert {"queue_depth", "requests_total", "request_predict_seconds"} <= names
+
+
+def test_system_metrics_can_be_switched_off():
+    names = types(Metrics(settings(disable_system=True)).exposition().decode()).keys()
+    assert "CPUUtilization" not in names
+    assert "QueueTime" in names
+
+
+def test_a_machine_that_cannot_be_measured_does_not_hide_the_rest(monkeypatch, caplog):
+    def broken(path):
+        raise PermissionError(path)
+
+    metrics = observed(*LIGHT_LOAD)
+    monkeypatch.setattr("psutil.disk_usage", broken)
+    names = types(metrics.exposition().decode()).keys()
+    assert "DiskUsage" not in names
+    assert {"QueueTime", "queue_depth"} <= names
+    assert "HostMetrics cannot be measured" in caplog.text
+
+
+def test_a_scrape_does_not_import_torch():
+    script = (
+        "import sys, types; sys.argv = ['x']; from kserve_torch.metrics import Metrics;"
+        "s = types.SimpleNamespace(metrics_mode='prometheus', metrics_config=None,"
+        " model_metrics_auto_detect=False, disable_system_metrics=False, enable_metrics_api=True);"
+        "assert b'queue_depth' in Metrics(s).exposition(); assert 'torch' not in sys.modules"
+    )
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=root, timeout=60)
+
+
+def test_an_event_costs_microseconds():
+    metrics = observed(*LIGHT_LOAD)
+    rounds = 500
+    costs = []
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(rounds):
+            for event in LIGHT_LOAD:
+                metrics(event)
+        costs.append((time.perf_counter() - start) / rounds / len(LIGHT_LOAD))
+    assert min(costs) < 50e-6  # ten times what a quiet machine needs

@@ -1,0 +1,279 @@
+"""Where this server differs from TorchServe 0.12 on purpose: every request, and the reason."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One thing that is done otherwise.
+
+    Attributes:
+        reason: why.
+        where: ``status``, or a path into the body such as ``body.message``; patterns of shells.
+        steps: names of the requests where it shows.
+    """
+
+    reason: str
+    where: tuple[str, ...]
+    steps: tuple[str, ...]
+
+
+#: A message, and the words of the exception's type.
+MESSAGE = ("body.message",)
+ANYTHING = ("status", "body", "body*")
+
+DIFFERENCES = (
+    Difference(
+        reason="`/` answers that the server is alive, as KServe's own server does",
+        where=ANYTHING,
+        steps=("inference: GET /", "management: GET /"),
+    ),
+    Difference(
+        reason="the API descriptions are of this server, complete and in its own words",
+        where=("body*",),
+        steps=(
+            "inference: OPTIONS /",
+            "inference: GET /api-description",
+            "inference: POST /api-description",
+            "inference: OPTIONS /predictions/echo",
+            "management: OPTIONS /",
+            "management: GET /api-description",
+            "management: POST /api-description",
+            "management: OPTIONS /models/echo",
+        ),
+    ),
+    Difference(
+        reason="every port serves KServe's protocols; TorchServe has v1's readiness with the "
+        "management API only",
+        where=ANYTHING,
+        steps=(
+            "inference: GET /v1/models/echo",
+            "inference: GET /v1/models/nope",
+            "management: GET /v1/models/nope",
+        ),
+    ),
+    Difference(
+        reason="the management address serves the inference API as well",
+        where=ANYTHING,
+        steps=(
+            "management: GET /ping",
+            "management: POST /ping",
+            "management: GET /ping/",
+            "management: GET /predictions/echo",
+            "management: POST /predictions/nope",
+            "management: POST /predictions/echo/9.9",
+            "management: OPTIONS /predictions/echo",
+            "management: OPTIONS /predictions/nope",
+            "management: GET /models/echo/invoke",
+            "management: GET /echo/predict",
+            "management: GET /echo/1.0/predict",
+            "management: GET /invocations",
+            "management: GET /invocations?model_name=echo&a=b",
+            "management: GET /invocations?model_name=nope",
+        ),
+    ),
+    Difference(
+        reason="the message says what went wrong",
+        where=MESSAGE,
+        steps=(
+            "inference: POST /predictions/echo (mode fail)",
+            "inference: POST /predictions/echo (mode count)",
+            "inference: POST /predictions/echo/1.0 (scaled to none)",
+            "management: POST /models?url=http://127.0.0.1:1/y.mar",
+            "management: POST /models?url=echo.mar&handler=nosuch&initial_workers=1",
+            "management: POST /models?url=broken.mar&initial_workers=1",
+        ),
+    ),
+    Difference(
+        reason="a missing version has one message on all routes",
+        where=MESSAGE,
+        steps=("management: PUT /models/echo/9.0/set-default",),
+    ),
+    Difference(
+        reason="a set, an array or a date in a result is put into JSON where TorchServe gives up",
+        where=ANYTHING,
+        steps=("inference: POST /predictions/echo (mode set)",),
+    ),
+    Difference(
+        reason="`explain` and `url_path` are there on all routes that predict, not on some",
+        where=("body.explain", "body.url_path"),
+        steps=("inference: POST /models/echo/invoke?z=1 (headers)",),
+    ),
+    Difference(
+        reason="a request that is too large is told so; TorchServe's answer is empty",
+        where=("body",),
+        steps=("inference: POST /predictions/echo (7 MB)",),
+    ),
+    Difference(
+        reason="the last page names no next one",
+        where=("body.nextPageToken",),
+        steps=("management: GET /models?limit=1",),
+    ),
+    Difference(
+        reason="a customised description is given for all versions as well",
+        where=("body[[]*].customizedMetadata",),
+        steps=("management: GET /models/echo/all?customized=true",),
+    ),
+    Difference(
+        reason="GET changes no default version; TorchServe takes the path for one of a version",
+        where=ANYTHING,
+        steps=("management: GET /models/echo/1.0/set-default",),
+    ),
+    Difference(
+        reason="`loadedAtStartup` is about the version; in TorchServe about all of the same name",
+        where=("body[[]*].loadedAtStartup",),
+        steps=(
+            "management: GET /models/echo/2.0 (no workers)",
+            "management: GET /models/echo/all (two versions)",
+            "management: GET /models/echo/2.0 (one worker)",
+            "management: GET /models/echo (the new default)",
+            "management: GET /models/echo (two workers)",
+            "management: GET /models/echo (scaled by no number)",
+            "management: GET /models/echo (registered by JSON)",
+        ),
+    ),
+    Difference(
+        reason="TorchServe takes the default delay of -100 times 100 ms for a JSON registration",
+        where=("body[[]*].maxBatchDelay",),
+        steps=("management: GET /models/echo (registered by JSON)",),
+    ),
+    Difference(
+        reason="JSON that cannot be read is the client's mistake",
+        where=ANYTHING,
+        steps=("management: POST /models (half of a JSON text)",),
+    ),
+    Difference(
+        reason="a path within the store is taken as one; TorchServe drops its folders",
+        where=ANYTHING,
+        steps=("management: POST /models?url=sub/echo.mar",),
+    ),
+    Difference(
+        reason="two dots within a file's name do not lead out of the store",
+        where=MESSAGE,
+        steps=("management: POST /models?url=a..b.mar",),
+    ),
+    Difference(
+        reason="what the handler cannot read is the client's mistake, and the message names it",
+        where=ANYTHING,
+        steps=(
+            *(
+                f"inference: {request}"
+                for model in ("mnist", "image_classifier", "object_detector", "image_segmenter")
+                for request in (
+                    f"PUT /predictions/{model} (no picture)",
+                    f"POST /predictions/{model} (no base64)",
+                )
+            ),
+            "inference: PUT /predictions/text_classifier (no text)",
+            "inference: POST /predictions/mnist (tensor of another shape)",
+            "inference: POST /v1/models/mnist:predict (kserve: bad)",
+            *(
+                f"inference: POST {path} ({envelope}: {what})"
+                for envelope, path, member in (
+                    ("json", "/predictions/echo", "instances"),
+                    ("kserve", "/predictions/echo", "instances"),
+                    ("kserve", "/v1/models/echo:predict", "instances"),
+                    ("kservev2", "/predictions/echo", "inputs"),
+                    ("kservev2", "/v2/models/echo/infer", "inputs"),
+                )
+                for what in (f"no member {member}", "half of a JSON text")
+            ),
+            "inference: POST /predictions/echo (kservev2: no inputs)",
+            "inference: POST /v2/models/echo/infer (kservev2: no inputs)",
+        ),
+    ),
+    Difference(
+        reason="no instances have no predictions; TorchServe's batch is then mismatched",
+        where=ANYTHING,
+        steps=(
+            "inference: POST /predictions/echo (json: no instances)",
+            "inference: POST /predictions/echo (kserve: no instances)",
+            "inference: POST /v1/models/echo:predict (kserve: no instances)",
+        ),
+    ),
+    Difference(
+        reason="grey pictures are brought to the three channels that the network wants",
+        where=ANYTHING,
+        steps=(
+            "inference: POST /predictions/image_classifier (grey picture)",
+            "inference: POST /predictions/image_segmenter (grey picture)",
+        ),
+    ),
+    Difference(
+        reason="a row that is a picture by itself, and a text as a tensor of its bytes, are read",
+        where=ANYTHING,
+        steps=(
+            "inference: POST /predictions/mnist (json: picture)",
+            *(
+                "inference: POST /v2/models/text_classifier/infer "
+                f"(kservev2: text_classifier_v2_{form})"
+                for form in ("tensor", "tensor_batch")
+            ),
+        ),
+    ),
+    Difference(
+        reason="a model whose answer is no tensor cannot be explained, and the answer says so",
+        where=ANYTHING,
+        steps=(
+            "inference: POST /explanations/image_segmenter (upload)",
+            "inference: POST /explanations/object_detector (upload)",
+        ),
+    ),
+    Difference(
+        reason="errors of v1 and v2 have the form of these protocols",
+        where=("body.code", "body.error", "body.message", "body.type"),
+        steps=(
+            "inference: POST /v1/models/nope:predict (kserve: no such model)",
+            "inference: POST /v2/models/nope/infer (kservev2: no such model)",
+        ),
+    ),
+    Difference(
+        reason="v1 predicts by POST only",
+        where=ANYTHING,
+        steps=("inference: GET /v1/models/echo:predict (kserve: GET)",),
+    ),
+    Difference(
+        reason="elements of BYTES are texts, so an object goes as its JSON text",
+        where=("body.outputs[[]*].data[[]*]",),
+        steps=(
+            "inference: POST /predictions/echo (kservev2: inputs)",
+            "inference: POST /predictions/echo (kservev2: one input, no id)",
+            "inference: POST /v2/models/echo/infer (kservev2: inputs)",
+            "inference: POST /v2/models/echo/infer (kservev2: one input, no id)",
+            "inference: POST /v2/models/text_classifier/infer (kservev2: text_classifier_v2_bytes)",
+            *(
+                f"inference: POST /v2/models/bert_sequence_classification/infer (kservev2: {form})"
+                for form in ("bert_v2_bytes", "bert_v2_tensor")
+            ),
+        ),
+    ),
+    Difference(
+        reason="an output keeps its shape; the setting `v2_flatten` gives TorchServe's flat one",
+        where=("body.outputs[[]*].shape",),
+        steps=tuple(
+            f"inference: POST /v2/models/mnist/explain (kservev2: mnist_v2_{form})"
+            for form in ("bytes", "bytes_batch", "tensor", "tensor_batch")
+        ),
+    ),
+)
+
+#: The patterns that each request may differ in.
+ALLOWED: dict[str, list[str]] = defaultdict(list)
+for _difference in DIFFERENCES:
+    for _step in _difference.steps:
+        ALLOWED[_step] += _difference.where
+
+
+def unexpected(step: str, found: Mapping[str, str]) -> dict[str, str]:
+    """Of the differences that a request shows those that are not allowed."""
+    patterns = ALLOWED.get(step, ())
+    return {
+        path: how
+        for path, how in found.items()
+        if not any(fnmatchcase(path, pattern) for pattern in patterns)
+    }

@@ -1,0 +1,26 @@
+"""Every route of the inference API and of the management API, on both servers."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from .pair import Pair
+from .routes import INFERENCE, MANAGEMENT
+
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def pair(echo_store, tmp_path_factory) -> Iterator[Pair]:
+    with Pair(echo_store, tmp_path_factory.mktemp("routes"), load_models="echo.mar") as both:
+        yield both
+
+
+@pytest.mark.parametrize("step", INFERENCE, ids=lambda step: step.name)
+def test_inference(compare, pair, step):
+    compare(pair, step, "inference API")
+
+
+@pytest.mark.parametrize("step", MANAGEMENT, ids=lambda step: step.name)
+def test_management(compare, pair, step):
+    compare(pair, step, "management API")

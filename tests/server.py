@@ -1,0 +1,157 @@
+"""Starts the real server as a process on free ports, for tests that speak to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+
+ROOT = Path(__file__).parent.parent
+STARTED = "Model server started."
+NAMES = ("http", "inference", "metrics", "grpc", "native_grpc", "management_grpc")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on; held together so that all differ."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
+
+
+class Server:
+    """A server process; a context manager that stops it.
+
+    Args:
+        model_dir: what it serves.
+        args: further options.
+        env: further environment variables.
+        wait: until it says that it has started.
+        command: to start instead of ``python -m kserve_torch``.
+        cwd: its working directory.
+    """
+
+    def __init__(
+        self,
+        model_dir: Path | None,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        wait: bool = True,
+        command: Sequence[str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
+        self.lines: list[str] = []
+        self._started = threading.Event()
+        environment = {**os.environ, **self._addresses(), "PYTHONPATH": str(ROOT), **(env or {})}
+        self.process = subprocess.Popen(
+            [*(command or self._command(model_dir)), *args],
+            env=environment,
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        if wait:
+            self.wait_started()
+
+    def _command(self, model_dir: Path | None) -> list[str]:
+        model = [] if model_dir is None else ["--model_dir", str(model_dir)]
+        return [
+            *(sys.executable, "-m", "kserve_torch", *model),
+            *("--http_port", str(self.ports["http"]), "--grpc_port", str(self.ports["grpc"])),
+            *("--drain_seconds", "0"),
+        ]
+
+    def _addresses(self) -> dict[str, str]:
+        here = "http://127.0.0.1:"
+        return {
+            "TS_INFERENCE_ADDRESS": here + str(self.ports["inference"]),
+            "TS_MANAGEMENT_ADDRESS": here + str(self.ports["inference"]),
+            "TS_METRICS_ADDRESS": here + str(self.ports["metrics"]),
+            "TS_GRPC_INFERENCE_PORT": str(self.ports["native_grpc"]),
+            "TS_GRPC_MANAGEMENT_PORT": str(self.ports["management_grpc"]),
+        }
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            if STARTED in line:
+                self._started.set()
+        self._started.set()
+
+    def wait_started(self, timeout: float = 50) -> None:
+        """Wait for the line that says so; fails with the log if the process ends before."""
+        if not self._started.wait(timeout) or not any(STARTED in line for line in self.lines):
+            self.kill()
+            raise AssertionError(f"the server did not start:\n{self.log}")
+
+    @property
+    def log(self) -> str:
+        """What it has printed so far."""
+        return "\n".join(self.lines)
+
+    @property
+    def url(self) -> str:
+        """Of the KServe port."""
+        return f"http://127.0.0.1:{self.ports['http']}"
+
+    @property
+    def inference_url(self) -> str:
+        """Of TorchServe's inference and management port."""
+        return f"http://127.0.0.1:{self.ports['inference']}"
+
+    def client(self, base_url: str | None = None) -> httpx.Client:
+        """An HTTP client for the KServe port."""
+        return httpx.Client(base_url=base_url or self.url, timeout=30, trust_env=False)
+
+    def stop(self, number: int = signal.SIGTERM, timeout: float = 40) -> int:
+        """Send a signal and wait for the end; returns the exit code."""
+        self.process.send_signal(number)
+        return self.wait(timeout)
+
+    def wait(self, timeout: float = 40) -> int:
+        """Wait for the end; returns the exit code."""
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the server did not stop:\n{self.log}") from None
+        self._close()
+        return code
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.process.kill()
+        self.process.wait()
+        self._close()
+
+    def _close(self) -> None:
+        self._reader.join(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.stop() if kind is None else self.kill()

@@ -1,0 +1,371 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kserve_torch.errors import SettingError
+from kserve_torch.settings import Settings, load_settings
+from kserve_torch.settings.models import Limits, StartupModel
+
+#: What the KServe guide of TorchServe tells people to write, its placeholders filled in.
+KSERVE_CONFIG = """\
+inference_address=http://0.0.0.0:8085
+management_address=http://0.0.0.0:8085
+metrics_address=http://0.0.0.0:8082
+grpc_inference_port=7070
+grpc_management_port=7071
+enable_envvars_config=true
+install_py_dep_per_model=true
+enable_metrics_api=true
+metrics_format=prometheus
+NUM_WORKERS=1
+number_of_netty_threads=4
+job_queue_size=10
+model_store=/mnt/models/model-store
+model_snapshot={"name":"startup.cfg","modelCount":1,"models":{"mnist":{"1.0":{"defaultVersion":\
+true,"marName":"mnist.mar","minWorkers":1,"maxWorkers":5,"batchSize":1,"maxBatchDelay":5000,\
+"responseTimeout":120}}}}
+"""
+
+Load = Callable[..., Settings]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Loads settings in an empty folder that has a ``store`` and what the test writes."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "store").mkdir()
+
+    def load(*argv: str, program: str = "kserve_torch", file: str = "", **env: str) -> Settings:
+        if file:
+            (tmp_path / "config.properties").write_text(file)
+        return load_settings(["--model_store", "store", *argv], env, program)
+
+    return load
+
+
+def kserve_layout(folder: Path, config: str = KSERVE_CONFIG) -> Path:
+    for part in ("config", "model-store"):
+        (folder / part).mkdir(parents=True)
+    (folder / "config" / "config.properties").write_text(config)
+    return folder
+
+
+def sockets(settings: Settings) -> dict[str, str]:
+    bindings = [*settings.bindings(), *settings.grpc_bindings()]
+    return {str(binding.address): " ".join(sorted(binding.roles)) for binding in bindings}
+
+
+# --- who wins -------------------------------------------------------------------------------------
+
+
+def test_command_line_beats_environment_beats_file_beats_default(load: Load) -> None:
+    file = "job_queue_size=1"
+    assert load().job_queue_size == 100
+    assert load(file=file).job_queue_size == 1
+    assert load(file=file, TS_JOB_QUEUE_SIZE="2").job_queue_size == 2
+    settings = load("--job-queue-size", "3", file=file, TS_JOB_QUEUE_SIZE="2")
+    assert settings.job_queue_size == 3
+
+
+def test_the_source_of_every_value_is_known(load: Load) -> None:
+    sources = load("--http_port=1234", file="job_queue_size=1", TS_LOG_JSON="true").sources
+    assert sources["http_port"] == "command line --http_port"
+    assert sources["job_queue_size"] == "config.properties"
+    assert sources["log_json"] == "environment TS_LOG_JSON"
+    assert sources["grpc_port"] == "default"
+
+
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_an_empty_variable_says_nothing(load: Load, empty: str) -> None:
+    assert load(TS_JOB_QUEUE_SIZE=empty, file="job_queue_size=7").job_queue_size == 7
+
+
+def test_variables_count_whether_or_not_the_file_lets_them(load: Load) -> None:
+    settings = load(file="enable_envvars_config=false", TS_SERVICE_ENVELOPE="kserve")
+    assert settings.service_envelope == "kserve"
+
+
+@pytest.mark.parametrize(
+    ("variable", "name", "text", "value"),
+    [
+        ("TS_TOKEN_EXPIRATION_TIME_MIN", "token_expiration_min", "5", 5),
+        ("TS_HEADER_KEY_SEQUENCE_ID", "ts_header_key_sequence_id", "x-id", "x-id"),
+        ("TS_REQUEST_SEQUENCE_END", "ts_header_key_sequence_end", "x-end", "x-end"),
+        ("TS_DRAIN_SECONDS", "drain_seconds", "0.5", 0.5),
+        ("TS_DISABLE_TOKEN_AUTHORIZATION", "disable_token_authorization", "False", False),
+    ],
+)
+def test_variables_are_named_after_the_keys(
+    load: Load, variable: str, name: str, text: str, value: object
+) -> None:
+    assert getattr(load(**{variable: text}), name) == value
+
+
+@pytest.mark.parametrize("variable", ["TS_MODELS", "TS_MODEL_SNAPSHOT"])
+def test_some_keys_are_not_for_the_environment(load: Load, variable: str) -> None:
+    assert load(**{variable: "{"}).startup_models() is None
+
+
+def test_allowed_urls_from_the_environment_must_be_allowed(load: Load) -> None:
+    env = {"TS_ALLOWED_URLS": "https://mine/.*"}
+    (usual, *_) = load(**env).allowed_urls
+    assert usual.pattern == "file://.*"
+    (mine,) = load(**env, file="use_env_allowed_urls=true").allowed_urls
+    assert mine.fullmatch("HTTPS://MINE/model.mar")
+
+
+# --- where the file is ----------------------------------------------------------------------------
+
+
+def test_the_file_is_looked_for_in_this_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model_dir = kserve_layout(tmp_path / "models", "job_queue_size=4")
+    for number, name in enumerate(("option", "ts_config_file", "config_path"), start=1):
+        (tmp_path / name).write_text(f"job_queue_size={number}")
+    (tmp_path / "config.properties").write_text("job_queue_size=5")
+    argv = ["--ts-config", "option"]
+    env = {"TS_CONFIG_FILE": "ts_config_file", "CONFIG_PATH": "config_path"}
+    layout = ["--model_dir", str(model_dir)]
+
+    def size(argv: list[str], env: dict[str, str]) -> int:
+        return load_settings(argv, env).job_queue_size
+
+    assert size([*argv, *layout], env) == 1
+    assert size(layout, env) == 2
+    assert size(layout, {"CONFIG_PATH": "config_path"}) == 3
+    assert size(layout, {}) == 4
+    assert size(["--model_store", "models"], {}) == 5
+
+
+def test_a_file_that_was_named_must_exist(load: Load) -> None:
+    with pytest.raises(SettingError, match=r"absent\.properties: No such file"):
+        load("--ts-config", "absent.properties")
+
+
+# --- the drop-in ----------------------------------------------------------------------------------
+
+
+def test_the_file_of_the_kserve_guide_starts_unchanged(tmp_path: Path) -> None:
+    folder = kserve_layout(tmp_path / "models")
+    settings = load_settings(["--model_dir", str(folder)], {})
+    assert settings.model_store == folder / "model-store"
+    assert sockets(settings) == {
+        "http://0.0.0.0:8085": "inference management",
+        "http://0.0.0.0:8082": "metrics",
+        "http://0.0.0.0:8080": "inference",
+        "grpc://0.0.0.0:7070": "inference",
+        "grpc://127.0.0.1:7071": "management",
+        "grpc://0.0.0.0:8081": "oip",
+    }
+    assert settings.startup_models() == [
+        StartupModel(name="mnist", file="mnist.mar", version="1.0", is_default=True)
+    ]
+    assert settings.limits_for("mnist", "1.0", {"maxWorkers": 9}) == Limits(
+        max_workers=5, max_batch_delay=5, queue_size=10
+    )
+    assert settings.ignored == ("enable_envvars_config", "NUM_WORKERS", "number_of_netty_threads")
+    assert settings.unknown == ()
+
+
+def test_the_command_line_of_the_stock_runtime_starts_unchanged(tmp_path: Path) -> None:
+    folder = kserve_layout(tmp_path / "models")
+    argv = ["torchserve", "--start", f"--model-store={folder}/model-store"]
+    argv += [f"--ts-config={folder}/config/config.properties"]
+    argv += ["--disable-token-auth", "--enable-model-api", "--ncs", "--foreground"]
+    settings = load_settings(argv, {"TS_SERVICE_ENVELOPE": "<no value>"})
+    assert settings.program == "torchserve"
+    assert settings.model_store == folder / "model-store"
+    assert settings.enable_model_api
+    assert settings.disable_token_authorization
+    assert settings.unknown == ()
+    assert settings.service_envelope is None
+    (notice,) = settings.notices
+    assert notice.startswith("service_envelope: unknown name")
+
+
+def test_the_addresses_of_the_mnist_guide_stay_local(load: Load) -> None:
+    file = "inference_address=http://127.0.0.0:8085\nmanagement_address=http://127.0.0.0:8081\n"
+    settings = load("--models", "mnist=mnist.mar", program="torchserve", file=file)
+    assert sockets(settings)["http://127.0.0.1:8085"] == "inference"
+    assert sockets(settings)["http://127.0.0.1:8081"] == "management"
+    assert settings.grpc_port is None
+    assert [notice.split(":")[0] for notice in settings.notices] == [
+        "inference_address",
+        "management_address",
+        "grpc_port",
+    ]
+    assert settings.startup_models() == [StartupModel(name="mnist", file="mnist.mar")]
+
+
+def test_kserve_layout_has_the_store_unless_the_command_line_names_one(tmp_path: Path) -> None:
+    folder = kserve_layout(tmp_path / "models", f"model_store={tmp_path}")
+    argv = ["--model_dir", str(folder)]
+    assert load_settings(argv, {}).model_store == folder / "model-store"
+    other = load_settings([*argv, "--model-store", str(tmp_path)], {})
+    assert other.model_store == tmp_path
+
+
+# --- ports ----------------------------------------------------------------------------------------
+
+
+def test_management_joins_inference_unless_started_as_torchserve(load: Load) -> None:
+    assert sockets(load()) == {
+        "http://0.0.0.0:8085": "inference management",
+        "http://0.0.0.0:8082": "metrics",
+        "http://0.0.0.0:8080": "inference",
+        "grpc://0.0.0.0:7070": "inference",
+        "grpc://127.0.0.1:7071": "management",
+        "grpc://0.0.0.0:8081": "oip",
+    }
+    settings = load(program="torchserve")
+    assert sockets(settings) == {
+        "http://0.0.0.0:8085": "inference",
+        "http://127.0.0.1:8081": "management",
+        "http://0.0.0.0:8082": "metrics",
+        "http://0.0.0.0:8080": "inference",
+        "grpc://0.0.0.0:7070": "inference",
+        "grpc://127.0.0.1:7071": "management",
+    }
+    assert settings.notices == (
+        "grpc_port: http://127.0.0.1:8081 has it, so KServe's gRPC port is not opened; port 7070 "
+        "has the same service",
+    )
+
+
+def test_a_grpc_port_that_was_asked_for_is_not_given_up(load: Load) -> None:
+    with pytest.raises(SettingError, match=r"grpc://0\.0\.0\.0:8081 and http://127\.0\.0\.1:8081"):
+        load("--grpc_port", "8081", program="torchserve")
+
+
+def test_two_settings_with_one_port_share_its_socket(load: Load) -> None:
+    settings = load("--http_port", "8085", "--metrics_address", "http://0.0.0.0:8085")
+    assert sockets(settings)["http://0.0.0.0:8085"] == "inference management metrics"
+    settings = load("--inference_address", "http://127.0.0.1:8080")
+    assert sockets(settings)["http://127.0.0.1:8080"] == "inference management"
+
+
+def test_grpc_services_may_share_a_port(load: Load) -> None:
+    settings = load("--grpc_port", "7070", "--grpc_inference_port", "7070")
+    assert sockets(settings)["grpc://0.0.0.0:7070"] == "inference oip"
+
+
+def test_enable_grpc_closes_the_kserve_port_alone(load: Load) -> None:
+    assert "grpc://0.0.0.0:8081" not in sockets(load("--enable_grpc", "false"))
+
+
+def test_a_certificate_makes_http_port_https(load: Load) -> None:
+    env = {"KSERVE_TLS_CERT_FILE": "cert.pem", "KSERVE_TLS_KEY_FILE": "key.pem"}
+    assert sockets(load(**env))["https://0.0.0.0:8443"] == "inference"
+    assert sockets(load("--http_port", "8080", **env))["https://0.0.0.0:8080"] == "inference"
+    with pytest.raises(SettingError, match="ssl_certfile and ssl_keyfile"):
+        load("--ssl_certfile", "cert.pem")
+
+
+def test_a_certificate_needs_its_key(load: Load) -> None:
+    address = ("--inference_address", "https://127.0.0.1:8443", "--certificate_file", "cert.pem")
+    with pytest.raises(SettingError, match="certificate_file and private_key_file"):
+        load(*address)
+    settings = load(*address, "--private_key_file", "key.pem")
+    assert sockets(settings)["https://127.0.0.1:8443"] == "inference management"
+
+
+# --- what is loaded at start ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "argv", "files"),
+    [
+        ("", [], None),
+        ("load_models=all", [], None),
+        ("load_models=none", [], []),
+        ("load_models=a.mar,x=b.mar", [], ["a.mar", "b.mar"]),
+        ("load_models=a.mar", ["--models", "b.mar", "c=c.mar"], ["b.mar", "c.mar"]),
+        ('models={"m":{"1.0":{}}}', [], ["m.mar"]),
+        (KSERVE_CONFIG, [], ["mnist.mar"]),
+        (KSERVE_CONFIG + "load_models=a.mar", [], ["mnist.mar"]),
+        (KSERVE_CONFIG, ["--models", "a.mar"], ["a.mar"]),
+        (KSERVE_CONFIG, ["--models", "all"], None),
+    ],
+)
+def test_what_is_loaded_at_start(
+    load: Load, file: str, argv: list[str], files: list[str] | None
+) -> None:
+    models = load(*argv, file=file).startup_models()
+    assert (models and [model.file for model in models]) == files
+
+
+def test_process_wide_defaults_give_way_to_the_yaml(load: Load) -> None:
+    file = "default_workers_per_model=3\ndefault_response_timeout=7\njob_queue_size=9\n"
+    settings = load(file=file)
+    assert settings.limits_for("m", "1.0", {}) == Limits(
+        min_workers=3, max_workers=3, response_timeout=7, queue_size=9
+    )
+    yaml = {"minWorkers": 1, "responseTimeout": 8, "jobQueueSize": 10}
+    limits = settings.limits_for("m", "1.0", yaml)
+    assert (limits.min_workers, limits.response_timeout, limits.queue_size) == (1, 8, 10)
+
+
+def test_limits_are_found_by_version_and_a_lone_snapshot_entry_by_name(load: Load) -> None:
+    two = '{"m": {"1.0": {"batchSize": 2}, "2.0": {"batchSize": 4}}}'
+    settings = load(file=f"models={two}")
+    sizes = [settings.limits_for("m", version, {}).batch_size for version in ("1.0", "2.0", "3.0")]
+    assert sizes == [2, 4, 1]
+    lone = load(file=KSERVE_CONFIG)
+    assert lone.limits_for("mnist", "7", {}).max_workers == 5
+    assert lone.limits_for("other", "1.0", {}).max_workers == 1
+
+
+# --- wrong settings -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("job_queue_size=many", "job_queue_size: 'many' is not a whole number from 1 up"),
+        ("job_queue_size=0", "job_queue_size: '0' is not a whole number from 1 up"),
+        ("grpc_inference_port=70700", "'70700' is not a whole number from 1 to 65535"),
+        ("enable_metrics_api=maybe", "enable_metrics_api: 'maybe' is not true or false"),
+        ("default_response_timeout=-1", "'-1' is not a number of seconds from 0 up"),
+        ("default_response_timeout=nan", "'nan' is not a number of seconds from 0 up"),
+        ("metrics_mode=loud", "metrics_mode: 'loud' is not one of prometheus, log, legacy"),
+        ("inference_address=8085", "'8085' is not http://HOST[:PORT]"),
+        ("allowed_urls=[", "allowed_urls: unterminated character set"),
+        ("model_snapshot={", "model_snapshot: not JSON"),
+        ("load_models=x=", "load_models: 'x=' is not all, none or [NAME=]FILE"),
+    ],
+)
+def test_a_wrong_value_is_one_line_with_key_value_and_what_is_allowed(
+    load: Load, line: str, text: str
+) -> None:
+    with pytest.raises(SettingError) as caught:
+        load(file=line)
+    message = str(caught.value)
+    assert text in message
+    assert message.startswith(line.split("=")[0])
+    assert message.endswith("(config.properties)")
+    assert "\n" not in message
+
+
+def test_more_processes_are_refused_with_what_to_do_instead(load: Load) -> None:
+    assert load("--workers", "1").workers == 1
+    with pytest.raises(SettingError, match="raise maxWorkers of the model or the replicas"):
+        load("--workers", "2")
+
+
+def test_something_must_be_served() -> None:
+    with pytest.raises(SettingError, match="Missing mandatory parameter --model-store"):
+        load_settings([], {}, "torchserve")
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"model_dir: /absent: no such folder \(command line"):
+        load_settings(["--model_dir", "/absent"], {})
+
+
+def test_unknown_and_ignored_settings_are_told_apart(load: Load) -> None:
+    settings = load("--log-config", "log4j2.xml", "--brand-new", file="vmargs=-Xmx1g\ncolour=red")
+    assert settings.ignored == ("log_config", "vmargs")
+    assert settings.unknown == ("--brand-new", "colour")

@@ -1,0 +1,190 @@
+import logging
+from typing import Any
+
+import pytest
+
+from kserve_torch.settings.kinds import Malformed
+from kserve_torch.settings.models import (
+    LOAD_MODELS,
+    MODELS,
+    SNAPSHOT,
+    Limits,
+    StartupModel,
+    merge,
+)
+
+VERSION = (
+    '{"defaultVersion": true, "marName": "m.mar", "minWorkers": 1, "maxWorkers": 5, '
+    '"batchSize": 2, "maxBatchDelay": 5000, "responseTimeout": 120}'
+)
+
+
+def snapshot(version: str = VERSION) -> str:
+    return f'{{"name": "startup.cfg", "modelCount": 1, "models": {{"m": {{"1.0": {version}}}}}}}'
+
+
+def test_a_snapshot_says_what_to_load_and_its_limits() -> None:
+    (entry,) = SNAPSHOT.read(snapshot())
+    assert entry.model == StartupModel(name="m", file="m.mar", version="1.0", is_default=True)
+    assert dict(entry.limits) == {
+        "min_workers": 1,
+        "max_workers": 5,
+        "batch_size": 2,
+        "max_batch_delay": 5.0,
+        "response_timeout": 120.0,
+    }
+
+
+def test_models_need_no_file_name_and_no_numbers() -> None:
+    entries = MODELS.read('{"a": {"1.0": {}, "2.0": {"marName": "second.mar"}}}')
+    assert [(entry.model.version, entry.model.file) for entry in entries] == [
+        ("1.0", "a.mar"),
+        ("2.0", "second.mar"),
+    ]
+    assert all(not entry.limits for entry in entries)
+
+
+def test_numbers_of_zero_or_less_fall_back() -> None:
+    (entry,) = MODELS.read('{"m": {"1": {"minWorkers": 0, "batchSize": -1, "jobQueueSize": 7}}}')
+    assert dict(entry.limits) == {"queue_size": 7}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "not JSON"),
+        ("[]", "the whole is not an object"),
+        ("{}", "models is not an object"),
+        ('{"models": []}', "models is not an object"),
+        ('{"models": {"m": 1}}', "m is not an object"),
+        ('{"models": {"m": {"1.0": []}}}', "m.1.0 is not an object"),
+        (snapshot("{}"), "m.1.0: marName is missing"),
+        (snapshot(VERSION.replace('"batchSize": 2, ', "")), "m.1.0: batchSize is missing"),
+        (snapshot(VERSION.replace('"m.mar"', "3")), "m.1.0.marName: 3 is not a file name"),
+        (snapshot(VERSION.replace("true", "1")), "m.1.0.defaultVersion: 1 is not true or false"),
+        (
+            snapshot(VERSION.replace('"batchSize": 2', '"batchSize": "2"')),
+            "m.1.0.batchSize: '2' is not a whole number from 1 up",
+        ),
+        (
+            snapshot(VERSION.replace('"maxWorkers": 5', '"maxWorkers": 5.5')),
+            "m.1.0.maxWorkers: 5.5 is not a whole number from 0 up",
+        ),
+    ],
+)
+def test_a_wrong_snapshot_says_where(text: str, reason: str) -> None:
+    with pytest.raises(Malformed) as caught:
+        SNAPSHOT.read(text)
+    assert str(caught.value).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "models"),
+    [
+        ("all", "all"),
+        ("ALL", "all"),
+        ("none", "none"),
+        ("a.mar", (StartupModel(name=None, file="a.mar"),)),
+        (
+            "x=a.mar, b.mar,",
+            (StartupModel(name="x", file="a.mar"), StartupModel(name=None, file="b.mar")),
+        ),
+        (
+            "https://host/a.mar?v=1",
+            (StartupModel(name=None, file="https://host/a.mar?v=1"),),
+        ),
+        (
+            "x=https://host/a.mar?v=1",
+            (StartupModel(name="x", file="https://host/a.mar?v=1"),),
+        ),
+    ],
+)
+def test_load_models(text: str, models: Any) -> None:
+    assert LOAD_MODELS.read(text) == models
+
+
+def test_a_name_without_a_file_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^$"):
+        LOAD_MODELS.read("a.mar,x=")
+
+
+# --- limits of one version ------------------------------------------------------------------------
+
+
+def test_snapshot_beats_yaml_beats_defaults() -> None:
+    (entry,) = SNAPSHOT.read(snapshot())
+    yaml = {"batchSize": 8, "startupTimeout": 7, "jobQueueSize": 3}
+    limits = merge(Limits(queue_size=10, response_timeout=60), "m", yaml, entry)
+    assert limits == Limits(
+        max_workers=5, batch_size=2, max_batch_delay=5, startup_timeout=7, queue_size=3
+    )
+
+
+def test_every_yaml_key_reaches_its_limit_in_seconds() -> None:
+    yaml = {
+        "minWorkers": 2,
+        "maxWorkers": 4,
+        "batchSize": 8,
+        "maxBatchDelay": 50,
+        "responseTimeout": 30,
+        "startupTimeout": 40,
+        "jobQueueSize": 5,
+        "clientTimeoutInMills": 1500,
+        "maxRetryTimeoutInSec": 60,
+        "deviceType": "gpu",
+        "deviceIds": [0, 2],
+        "v2_rows": "batch",
+        "v2_flatten": True,
+        "v2_grpc_bytes": "b64",
+        "handler": {"anything": 1},
+    }
+    assert merge(Limits(), "m", yaml, None) == Limits(
+        min_workers=2,
+        max_workers=4,
+        batch_size=8,
+        max_batch_delay=0.05,
+        response_timeout=30,
+        startup_timeout=40,
+        queue_size=5,
+        client_timeout=1.5,
+        max_retry_timeout=60,
+        device_type="gpu",
+        device_ids=(0, 2),
+        v2_rows="batch",
+        v2_flatten=True,
+        v2_grpc_bytes="b64",
+    )
+
+
+def test_more_workers_at_least_means_more_at_most() -> None:
+    limits = merge(Limits(), "m", {"minWorkers": 3}, None)
+    assert (limits.min_workers, limits.max_workers) == (3, 3)
+
+
+def test_no_client_timeout_is_none() -> None:
+    assert merge(Limits(), "m", {"clientTimeoutInMills": 0}, None).client_timeout is None
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("minWorkers", 0),
+        ("minWorkers", True),
+        ("batchSize", "8"),
+        ("batchSize", None),
+        ("maxBatchDelay", -1),
+        ("responseTimeout", float("nan")),
+        ("deviceType", "tpu"),
+        ("deviceIds", [0, "one"]),
+        ("deviceIds", 0),
+        ("v2_flatten", "yes"),
+        ("v2_rows", ["batch"]),
+    ],
+)
+def test_a_wrong_yaml_value_is_a_warning_and_keeps_the_default(
+    word: str, value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert merge(Limits(), "m", {word: value}, None) == Limits()
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"model m: model-config.yaml: {word}: {value!r} is not")

@@ -1,0 +1,42 @@
+from pathlib import Path
+
+from kserve_torch.settings import load_settings
+from kserve_torch.settings.report import reference, settings_report
+from kserve_torch.settings.table import KEYS
+
+
+def test_every_value_is_shown_with_its_source(tmp_path: Path) -> None:
+    file = tmp_path / "config.properties"
+    file.write_text(
+        "keystore_pass=hunter2\nvmargs=-Xmx1g\nnew=1\n"
+        'models={"m":{"1.0":{"batchSize":2,"marName":"a.mar"}}}\n'
+        "allowed_urls=https://a/.*,https://b/.*\n"
+    )
+    argv = ["--model-store", str(tmp_path), "--ts-config", str(file), "--access_log", "off"]
+    lines = settings_report(load_settings(argv, {"TS_DRAIN_SECONDS": "2.5"})).splitlines()
+    rows = dict(line.split("  #", 1)[0].rstrip().split("=", 1) for line in lines[: len(KEYS)])
+    assert rows.keys() == KEYS.keys()
+    assert rows["access_log"] == "false"
+    assert rows["drain_seconds"] == "2.5"
+    assert rows["models"] == "m=a.mar (batch_size=2)"
+    assert rows["allowed_urls"] == "https://a/.*,https://b/.*"
+    assert rows["keystore_pass"] == "********"
+    assert rows["management_address"] == "http://0.0.0.0:8085"
+    sources = dict(line.split("  # ", 1) for line in lines[: len(KEYS)])
+    shown = {line.split("=")[0]: source for line, source in sources.items()}
+    assert shown["access_log"] == "command line --access_log"
+    assert shown["drain_seconds"] == "environment TS_DRAIN_SECONDS"
+    assert shown["models"] == str(file)
+    assert shown["management_address"] == "default: inference_address"
+    assert lines[len(KEYS) :] == ["# ignored: vmargs", "# unknown: new"]
+    assert not any("hunter2" in line for line in lines)
+
+
+def test_the_reference_has_a_row_for_every_key() -> None:
+    rows = reference().splitlines()
+    for name in KEYS:
+        assert sum(row.startswith(f"| `{name}` |") for row in rows) == 1
+    columns = {row.replace("\\|", "").count("|") for row in rows if row.startswith("|")}
+    assert columns == {7}
+    assert "changeit" not in reference()
+    assert "`vmargs`" in rows[-1]

@@ -1,0 +1,67 @@
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from kserve_torch import __version__
+from kserve_torch.cli import main
+
+Output = pytest.CaptureFixture[str]
+
+
+def test_version(capsys: Output) -> None:
+    assert main(["--version"], "torchserve") == 0
+    assert capsys.readouterr().out == f"torchserve {__version__}\n"
+
+
+def test_help_beats_whatever_else_is_said(capsys: Output) -> None:
+    assert main(["--http_port", "nonsense", "--help"], "kserve_torch") == 0
+    assert capsys.readouterr().out.startswith("usage: kserve_torch [--model_dir DIR")
+
+
+def test_print_settings_starts_nothing(capsys: Output, tmp_path: Path) -> None:
+    assert main(["--print-settings", "--model-store", str(tmp_path)], "torchserve") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(
+        line.startswith(f"model_store={tmp_path} ")
+        and line.endswith("# command line --model_store")
+        for line in lines
+    )
+
+
+def test_a_wrong_setting_is_one_line_and_exit_code_1(capsys: Output, tmp_path: Path) -> None:
+    assert main(["--model_dir", str(tmp_path), "--http_port", "99999"], "kserve_torch") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == (
+        "kserve_torch: error: http_port: '99999' is not a whole number from 1 to 65535 "
+        "(command line --http_port)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "argv", "shown"),
+    [
+        ("torchserve", ["-v"], "torchserve"),
+        ("kserve-torch", ["-v"], "kserve_torch"),
+        ("kserve-torch", ["torchserve", "-v"], "torchserve"),
+    ],
+)
+def test_the_name_it_is_called_by_decides(
+    tmp_path: Path, name: str, argv: list[str], shown: str
+) -> None:
+    script = tmp_path / name  # as pip writes it for a console script
+    script.write_text("import sys\nfrom kserve_torch.cli import main\nsys.exit(main())\n")
+    command = [sys.executable, str(script), *argv]
+    run = subprocess.run(command, capture_output=True, check=True, text=True)
+    assert run.stdout == f"{shown} {__version__}\n"
+
+
+def test_stop_without_a_server(
+    capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert main(["--stop"], "torchserve") == 0
+    assert capsys.readouterr().out == "No server is running.\n"

@@ -1,0 +1,659 @@
+import io
+import json
+import os
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kserve_torch.archive import open_archive
+from kserve_torch.errors import (
+    HandlerError,
+    InvalidArchive,
+    InvalidInput,
+    LoadFailed,
+    OutOfMemory,
+    PredictionError,
+    ServingError,
+    Unsupported,
+)
+from kserve_torch.events import Measured
+from kserve_torch.instance import Instance, RequestFault
+from kserve_torch.messages import Request, Row, RowReply, Tensor, Verb
+
+from .archives import ECHO, make_archive
+
+Load = Callable[..., Instance]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Iterator[Load]:
+    """Loads an archive with the given ``handler.py``; all instances are closed at the end."""
+    loaded: list[Instance] = []
+
+    def load_one(
+        handler: str | None = ECHO,
+        files: dict[str, str | bytes] | None = None,
+        *,
+        first: Instance | None = None,
+        measured: Callable[[Measured], None] = lambda event: None,
+        **model: Any,
+    ) -> Instance:
+        own = {} if handler is None else {"handler.py": textwrap.dedent(handler)}
+        source = make_archive(tmp_path / f"{len(loaded)}.mar", {**own, **(files or {})}, **model)
+        archive = open_archive(source, tmp_path / "work")
+        instance = Instance.load(archive, name="reg", version="7", measure=measured, first=first)
+        loaded.append(instance)
+        return instance
+
+    yield load_one
+    for instance in loaded:
+        instance.close()
+
+
+def function(body: str) -> str:
+    """A function handler that does ``body`` with ``data`` and ``context``."""
+    lines = textwrap.indent(textwrap.dedent(body), "    ")
+    return f"def handle(data, context):\n    if data is None:\n        return None\n{lines}\n"
+
+
+def request(*rows: Row, **more: Any) -> Request:
+    return Request(id=more.pop("id", "r"), model="reg", rows=rows, **more)
+
+
+def results(instance: Instance, *rows: Row, **more: Any) -> list[Any]:
+    return instance.run([request(*rows, **more)])[0].results
+
+
+# --- rows and replies -----------------------------------------------------------------------------
+
+
+def test_rows_of_several_requests_go_in_one_call(load: Load) -> None:
+    instance = load(function("return [[len(data), row] for row in data]"))
+    replies = instance.run([request(1, 2), request(), request(3)])
+    assert [reply.results for reply in replies] == [[[3, 1], [3, 2]], [], [[3, 3]]]
+    assert {(reply.model, reply.version) for reply in replies} == {("reg", "7")}
+
+
+def test_no_rows_never_reach_the_handler(load: Load) -> None:
+    instance = load(function("raise RuntimeError('called')"))
+    assert [reply.rows for reply in instance.run([request(), request()])] == [[], []]
+
+
+def test_each_row_has_its_requests_context(load: Load) -> None:
+    instance = load(
+        function("""
+        context.set_response_status(207, "half", idx=1)
+        context.set_response_header(0, "x-a", "b")
+        return [
+            [context.get_request_id(i), context.get_request_header(i, "K"),
+             context.get_request_header(i, "explain")] for i in range(len(data))
+        ]""")
+    )
+    explain = {"verb": Verb.EXPLAIN, "headers": {"k": "v"}}
+    one, two = instance.run([request(1, id="a", **explain), request(2, id="b", **explain)])
+    assert one.rows == [RowReply(result=["a", "v", "True"], headers={"x-a": "b"})]
+    assert two.rows == [RowReply(result=["b", "v", "True"], status=207, phrase="half")]
+    assert results(instance, 1, 2)[0][2] == "False"
+
+
+def test_describing_is_one_empty_row(load: Load) -> None:
+    instance = load(function("return [[data, context.get_request_header(0, 'describe')]]"))
+    assert results(instance, verb=Verb.DESCRIBE) == [[[{}], "True"]]
+
+
+def tensor(datatype: str, array: Any, **parameters: Any) -> Tensor:
+    return Tensor(name="x", datatype=datatype, array=np.asarray(array), parameters=parameters)
+
+
+def objects(*values: Any) -> Any:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+@pytest.mark.parametrize(
+    ("given", "row"),
+    [
+        (
+            tensor("FP32", np.float32([[1, 2]])),
+            {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [[1.0, 2.0]]},
+        ),
+        (
+            tensor("BF16", np.uint16([0x3F80]), a=1),
+            {"name": "x", "shape": [1], "datatype": "BF16", "data": [1.0], "parameters": {"a": 1}},
+        ),
+        (
+            tensor("BYTES", objects(b"a")),
+            {"name": "x", "shape": [1], "datatype": "BYTES", "data": bytearray(b"a")},
+        ),
+        (
+            tensor("BYTES", objects("text")),
+            {"name": "x", "shape": [1], "datatype": "BYTES", "data": "text"},
+        ),
+        (
+            tensor("BYTES", objects(b"a", "b").reshape(1, 2)),
+            {"name": "x", "shape": [1, 2], "datatype": "BYTES", "data": [[bytearray(b"a"), "b"]]},
+        ),
+        (
+            tensor("BYTES", objects()),
+            {"name": "x", "shape": [0], "datatype": "BYTES", "data": []},
+        ),
+        (
+            tensor("INT64", np.int64(3)),
+            {"name": "x", "shape": [], "datatype": "INT64", "data": 3},
+        ),
+    ],
+)
+def test_tensors_become_row_dicts(load: Load, given: Tensor, row: dict[str, Any]) -> None:
+    instance = load(function("return [dict(row) for row in data]"))
+    (seen,) = results(instance, given)
+    assert seen == row
+    assert type(seen["data"]) is type(row["data"])
+
+
+def test_handlers_may_ask_for_arrays(load: Load) -> None:
+    instance = load(
+        "class H:\n    accepts_arrays = True\n    def handle(self, data, context):\n"
+        "        return [row['data'] for row in data]\n"
+    )
+    (seen,) = results(instance, tensor("FP32", np.float32([1])))
+    assert isinstance(seen, np.ndarray)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ("[1]", "the handler answered 1 results for 2 rows"),
+        ("[1, 2, 3]", "the handler answered 3 results for 2 rows"),
+        ("None", "the handler answered a NoneType, a list of 2 results is wanted"),
+        ("{0: 1, 1: 2}", "the handler answered a dict, a list of 2 results is wanted"),
+    ],
+)
+def test_wrong_numbers_of_results(load: Load, answer: str, text: str) -> None:
+    with pytest.raises(HandlerError) as caught:
+        results(load(function(f"return {answer}")), 1, 2)
+    assert caught.value.message == text
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statement", "kind", "text"),
+    [
+        ("raise ValueError('bad')", HandlerError, "ValueError: bad"),
+        ("context.request_processor.clear(); return data", HandlerError, "ValueError: zip()"),
+        (
+            "class E(Exception):\n    def __str__(self): return 1 / 0\nraise E",
+            HandlerError,
+            "E",
+        ),
+        ("raise KeyError('k')", HandlerError, "KeyError: 'k'"),
+        ("assert False", HandlerError, "AssertionError"),
+        ("import os; os.stat(__file__ + 'x')", HandlerError, "'handler.pyx'"),
+        (
+            "raise ValueError('see /opt/x/y.txt, https://h.org/a/b and 1/2')",
+            HandlerError,
+            "ValueError: see y.txt, https://h.org/a/b and 1/2",
+        ),
+        ("raise ValueError('x' * 9999)", HandlerError, "xxx..."),
+        ("import sys; sys.exit(3)", HandlerError, "the handler called sys.exit(3)"),
+        ("raise KeyboardInterrupt", HandlerError, "KeyboardInterrupt"),
+        ("raise MemoryError", OutOfMemory, "out of memory: MemoryError"),
+        ("raise RuntimeError('CUDA out of memory. Tried')", OutOfMemory, "CUDA out of memory"),
+        ("import torch; raise torch.OutOfMemoryError('x')", OutOfMemory, "OutOfMemoryError: x"),
+        (
+            "import torch; torch.empty(1 << 60, dtype=torch.uint8)",
+            OutOfMemory,
+            "can't allocate memory",
+        ),
+        ("import torch; torch.ones(2) @ torch.ones(3)", HandlerError, "RuntimeError: "),
+        (
+            "import absent_thing",
+            HandlerError,
+            "ModuleNotFoundError: No module named 'absent_thing'",
+        ),
+        (
+            "from ts.utils.util import PredictionException as P; raise P('no', 599)",
+            PredictionError,
+            "no",
+        ),
+    ],
+)
+def test_exceptions(load: Load, statement: str, kind: type[ServingError], text: str) -> None:
+    with pytest.raises(kind) as caught:
+        results(load(function(statement)), 1)
+    assert type(caught.value) is kind
+    assert text in caught.value.message
+    assert "/work" not in caught.value.message
+    assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize(("code", "status"), [("513", 513), ("None", 500), ("99999", 500)])
+def test_the_status_of_a_prediction_exception(load: Load, code: str, status: int) -> None:
+    text = f"from ts.service import PredictionException as P; raise P('no', {code})"
+    with pytest.raises(PredictionError) as caught:
+        results(load(function(text)), 1)
+    assert (caught.value.http, caught.value.native) == (status, status)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning"
+)
+def test_torchscript_errors_without_their_traceback(load: Load) -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ torch.ones(3)
+
+    path = "net.pt"
+    torch.jit.save(torch.jit.script(Net()), path := str(Path("/tmp") / f"{os.getpid()}-{path}"))
+    body = "return torch.jit.load(PATH)(torch.ones(2))"
+    handler = f"import torch\nPATH = {path!r}\n" + function(body)
+    with pytest.raises(HandlerError) as caught:
+        results(load(handler), 1)
+    os.unlink(path)
+    assert "Traceback" not in caught.value.message
+    assert "size" in caught.value.message
+
+
+BAD_ROW = """
+    from kserve_torch.errors import BadRow
+    for index, row in enumerate(data):
+        if row == "bad":
+            raise BadRow(index, "data: not valid base64")
+        if row == "worse":
+            raise BadRow(index, "nothing to read")
+    return data
+"""
+
+
+def test_a_bad_row_belongs_to_one_request(load: Load) -> None:
+    instance = load(function(BAD_ROW))
+    good = request(1, 2)
+    guilty = request(3, "bad", element="instances[{}]")
+    with pytest.raises(RequestFault) as caught:
+        instance.run([good, guilty, request("bad")])
+    assert caught.value.index == 1
+    assert type(caught.value.error) is InvalidInput
+    assert caught.value.error.message == "instances[1].data: not valid base64"
+    assert instance.run([good])[0].results == [1, 2]
+    with pytest.raises(RequestFault, match=r"^row 0: nothing to read$"):
+        instance.run([request("worse")])
+
+
+def test_a_bad_row_that_does_not_exist(load: Load) -> None:
+    text = "from kserve_torch.errors import BadRow\nraise BadRow(5, 'data: x')"
+    with pytest.raises(HandlerError, match=r"^the handler refused row 5 of 1: data: x$"):
+        results(load(function(text)), 1)
+
+
+def test_errors_of_ours_pass_as_they_are(load: Load) -> None:
+    text = "from kserve_torch.errors import Unsupported\nraise Unsupported('no')"
+    with pytest.raises(Unsupported, match=r"^no$"):
+        results(load(function(text)), 1)
+
+
+# --- handlers of every kind -----------------------------------------------------------------------
+
+
+def test_asynchronous_handlers(load: Load) -> None:
+    instance = load("""
+        import asyncio
+        class H:
+            async def initialize(self, context):
+                self.lock = asyncio.Lock()
+                self.loop = asyncio.get_running_loop()
+            async def handle(self, data, context):
+                async with self.lock:
+                    await asyncio.sleep(0)
+                return [asyncio.get_running_loop() is self.loop for row in data]
+        """)
+    assert results(instance, 1, 2) == [True, True]
+    assert results(instance, 1) == [True]
+
+
+def test_a_function_is_initialised_by_a_call_without_data(load: Load) -> None:
+    instance = load("""
+        seen = []
+        def handle(data, context):
+            seen.append(data)
+            context.cache = seen
+            return None if data is None else [list(context.cache)]
+        """)
+    assert results(instance, 1) == [[None, [1]]]
+
+
+def test_metrics_of_the_handler(load: Load) -> None:
+    events: list[Measured] = []
+    text = function("context.metrics.add_counter('Seen', len(data))\nreturn data")
+    results(load(text, measured=events.append), 1, 2)
+    assert [(event.name, event.value) for event in events] == [("Seen", 2)]
+
+
+def test_the_handlers_view_of_the_archive(load: Load) -> None:
+    text = function("""
+        context.model_yaml_config["new"] = context.manifest["model"]["modelName"]
+        return [[context.model_yaml_config, context.model_name, context.system_properties]]
+    """)
+    files = {"c.yaml": "batchSize: wrong\nhandler: {deep: [1]}"}
+    config, name, properties = results(load(text, files, configFile="c.yaml"), 1)[0]
+    assert config == {"batchSize": "wrong", "handler": {"deep": [1]}, "new": "m"}
+    assert name == "reg"
+    assert Path(properties["model_dir"], "handler.py").is_file()
+    assert (properties["gpu_id"], properties["batch_size"]) == (None, 1)
+
+
+# --- isolation ------------------------------------------------------------------------------------
+
+
+def test_what_a_handler_turns_stays_its_own(load: Load) -> None:
+    text = """
+        import torch
+        class H:
+            def initialize(self, context):
+                torch.set_default_dtype(torch.float64)
+            def handle(self, data, context):
+                torch.set_default_dtype({})
+                return [str(torch.ones(1).dtype)]
+        """
+    half, plain = load(text.format("torch.float16")), load(text.replace("float64", "float32"))
+    keeps = load(text.replace("torch.set_default_dtype({})", "pass"))
+    assert results(half, 1) == ["torch.float16"]
+    assert torch.get_default_dtype() is torch.float32
+    assert results(keeps, 1) == ["torch.float64"]
+    assert torch.get_default_dtype() is torch.float32
+    assert plain is not half
+
+
+def test_a_workers_thread_is_the_handlers_own(load: Load) -> None:
+    text = """
+        import os, torch
+        class H:
+            def initialize(self, context):
+                torch.set_num_threads(3)
+                torch.set_grad_enabled(False)
+                with open("words.txt") as file:
+                    self.words = file.read()
+            def handle(self, data, context):
+                return [[os.path.exists("words.txt"), self.words, torch.get_num_threads(),
+                         torch.is_grad_enabled()]]
+        """
+    before = os.getcwd(), torch.get_num_threads()
+    seen: list[Any] = []
+
+    def work(expected: str) -> None:
+        seen.append(results(load(text, {"words.txt": expected}), 1)[0])
+
+    for word in ("one", "two"):
+        thread = threading.Thread(target=work, args=[word])
+        thread.start()
+        thread.join()
+    assert seen == [[True, "one", 3, False], [True, "two", 3, False]]
+    assert (os.getcwd(), torch.get_num_threads()) == before
+    assert torch.is_grad_enabled()
+
+
+# --- loading --------------------------------------------------------------------------------------
+
+NET = "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self): super().__init__(4, 2)\n"
+USES_NET = """
+import torch
+from ts.torch_handler.base_handler import BaseHandler
+class H(BaseHandler):
+    def preprocess(self, data):
+        return torch.tensor(data)
+"""
+
+
+def weights(**tensors: torch.Tensor) -> bytes:
+    file = io.BytesIO()
+    torch.save(tensors, file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("files", "model", "reason"),
+    [
+        ({}, {}, "the handler 'handler' is neither a file of the archive nor one of"),
+        (
+            {"handler.py": "def handle(:"},
+            {},
+            "handler.py, line 1: SyntaxError: invalid syntax",
+        ),
+        (
+            {"handler.py": "import model", "model.py": "if x:\npass"},
+            {},
+            "model.py, line 2: IndentationError: expected an indented block",
+        ),
+        (
+            {"handler.py": "import model", "model.py": "\nimport absent_thing.x"},
+            {},
+            "model.py, line 2: the package 'absent_thing' is neither in the archive nor installed",
+        ),
+        (
+            {"handler.py": "from model import gone", "model.py": ""},
+            {},
+            "handler.py, line 1: ImportError: cannot import name 'gone' from 'model' (model.py)",
+        ),
+        (
+            {"handler.py": "class A: pass\nclass B: pass"},
+            {},
+            "handler.py: one function 'handle' or exactly one class is wanted, got A, B",
+        ),
+        (
+            {"handler.py": "def handle(data, context):\n    open('/no/such/file.txt')"},
+            {},
+            "handler.py, line 2: file not found: file.txt",
+        ),
+        (
+            {"handler.py": "def handle(data, context):\n    open('x.pt')"},
+            {"serializedFile": "x.pt"},
+            "x.pt: named in the manifest, not in the archive",
+        ),
+        (
+            {"handler.py": "import sys\nsys.exit('bye')"},
+            {},
+            "handler.py, line 2: called sys.exit('bye')",
+        ),
+        ({"handler.py": "x = {}['k']"}, {}, "handler.py, line 1: KeyError: 'k'"),
+        (
+            {"handler.py": USES_NET, "net.py": NET, "net.pt": weights(bias=torch.ones(3))},
+            {"modelFile": "net.py", "serializedFile": "net.pt"},
+            "net.pt",
+        ),
+        (
+            {"handler.py": USES_NET, "net.py": NET + "class B: pass", "net.pt": weights()},
+            {"modelFile": "net.py", "serializedFile": "net.pt"},
+            "net.py: expected exactly one class as the model, found B, Net",
+        ),
+        (
+            {"handler.py": USES_NET},
+            {"modelFile": "net.py"},
+            "net.py: named in the manifest, not in the archive",
+        ),
+        (
+            {"handler.py": ECHO, "c.yaml": "parallelLevel: 4"},
+            {"configFile": "c.yaml"},
+            "model-config.yaml: parallelLevel or torchrun.nproc-per-node above 1",
+        ),
+        (
+            {"handler.py": ECHO, "c.yaml": "torchrun: {nproc-per-node: 4}"},
+            {"configFile": "c.yaml"},
+            "model-config.yaml: parallelLevel or torchrun.nproc-per-node above 1",
+        ),
+    ],
+)
+def test_one_clear_reason(
+    load: Load, files: dict[str, str | bytes], model: dict[str, str], reason: str
+) -> None:
+    before = set(sys.modules)
+    with pytest.raises(LoadFailed) as caught:
+        load(None, files, **model)
+    assert caught.value.message.startswith(reason)
+    assert "/" not in caught.value.message.replace("(4, 2)", "")
+    assert "kserve_torch_archive" not in caught.value.message
+    assert not [name for name in set(sys.modules) - before if "archive_" in name]
+
+
+def test_no_memory_for_the_weights(load: Load) -> None:
+    with pytest.raises(OutOfMemory):
+        load("raise MemoryError")
+
+
+def test_a_base_handler_with_its_model(load: Load) -> None:
+    state = {"weight": torch.ones(2, 4), "bias": torch.zeros(2)}
+    files = {"net.py": NET, "net.pt": weights(**state)}
+    instance = load(USES_NET, files, modelFile="net.py", serializedFile="net.pt")
+    assert results(instance, [1.0, 2.0, 3.0, 4.0]) == [[10.0, 10.0]]
+    assert instance.device == "cpu"
+
+
+# --- weights held once ----------------------------------------------------------------------------
+
+PIPELINE = """
+import torch
+class Pipeline:
+    def __init__(self):
+        self.model = torch.nn.BatchNorm1d(3)
+        self.model.running_mean += 1
+"""
+TIED = """
+import torch
+from pipeline import Pipeline
+class H:
+    def initialize(self, context):
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)).eval()
+        self.model.register_buffer("cache", torch.zeros(8))
+        torch.manual_seed(torch.seed())
+        self.other = torch.nn.Linear(2, 2)
+        self.pipeline = [Pipeline()]
+    def handle(self, data, context):
+        return [self]
+"""
+
+
+def pointers(module: torch.nn.Module) -> dict[str, int]:
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    return {name: tensor.data_ptr() for name, tensor in tensors}
+
+
+def test_instances_share_equal_weights(load: Load) -> None:
+    first = load(TIED, {"pipeline.py": PIPELINE})
+    second = load(TIED, {"pipeline.py": PIPELINE}, first=first)
+    (one,), (two,) = results(first, 1), results(second, 1)
+    shared, own = pointers(one.model), pointers(two.model)
+    assert own.pop("cache") != shared.pop("cache")
+    assert own == shared
+    shared, own = pointers(one.pipeline[0].model), pointers(two.pipeline[0].model)
+    assert own.pop("num_batches_tracked") != shared.pop("num_batches_tracked")
+    assert own == shared
+    assert not pointers(one.other).items() & pointers(two.other).items()
+    assert torch.equal(one.model(torch.ones(1, 8)), two.model(torch.ones(1, 8)))
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning"
+)
+def test_scripted_models_of_function_handlers_share_too(load: Load) -> None:
+    text = """
+        import torch
+        net = None
+        def handle(data, context):
+            global net
+            if data is None:
+                net = torch.jit.script(torch.nn.Linear(4, 4))
+                torch.nn.init.ones_(net.weight)
+                return None
+            return [net.weight.data_ptr() for row in data]
+        """
+    first = load(text)
+    assert results(first, 1) == results(load(text, first=first), 1)
+
+
+# --- warm-up --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sample", "rows"),
+    [
+        ({"instances": [1, {"data": 2}]}, [1, {"data": 2}]),
+        ({"data": "x"}, [{"data": "x"}]),
+        (
+            {"inputs": [{"name": "a", "shape": [2], "datatype": "INT64", "data": [1, 2]}]},
+            [{"name": "a", "shape": [2], "datatype": "INT64", "data": [1, 2]}],
+        ),
+    ],
+)
+def test_warm_up(load: Load, sample: Any, rows: list[Any]) -> None:
+    text = "seen = []\n" + function("seen.append(list(data))\nreturn [list(seen)] * len(data)")
+    for files, model in (
+        ({"warmup.json": json.dumps(sample)}, {}),
+        ({"c.yaml": json.dumps({"warmup": sample})}, {"configFile": "c.yaml"}),
+    ):
+        instance = load(text, files, **model)
+        instance.warm_up()
+        assert results(instance, 0) == [[rows, [0]]]
+
+
+@pytest.mark.parametrize(
+    ("mode", "shape", "answered"),
+    [("tensor", [2, 3], [2]), ("batch", [-1, 3], [-1, 1])],
+)
+def test_warm_up_shows_the_signature(
+    load: Load, mode: str, shape: list[int], answered: list[int]
+) -> None:
+    sample = {"name": "a", "shape": [2, 3], "datatype": "INT64", "data": [1, 2, 3, 4, 5, 6]}
+    files = {
+        "warmup.json": json.dumps({"inputs": [sample]}),
+        "c.yaml": json.dumps({"v2_rows": mode}),
+    }
+    body = "return [row['shape'] for row in data]"
+    instance = load(function(body), files, configFile="c.yaml")
+    assert instance.signature == {}
+    instance.warm_up()
+    assert instance.signature["inputs"] == [{"name": "a", "datatype": "INT64", "shape": shape}]
+    expected = [{"name": "a", "datatype": "INT64", "shape": answered}]
+    assert instance.signature["outputs"] == expected
+
+
+def test_without_a_sample_there_is_no_warm_up(load: Load) -> None:
+    load(function("raise ValueError")).warm_up()
+
+
+@pytest.mark.parametrize(
+    ("body", "sample", "reason"),
+    [
+        ("raise ValueError('cold')", "{}", "warm-up sample: ValueError: cold"),
+        (BAD_ROW, '{"instances": ["bad"]}', "warm-up sample: instances[0].data: not valid base64"),
+        ("return data", "{", "warmup.json: cannot be read as JSON"),
+        ("return data", '{"inputs": [{}]}', "inputs[0]: name, shape, datatype and data are wanted"),
+        (
+            "return data",
+            '{"inputs": [{"name": "a", "shape": [1], "datatype": "X", "data": []}]}',
+            "warm-up sample: inputs[0].datatype: 'X' is not one of",
+        ),
+    ],
+)
+def test_failing_warm_ups(load: Load, body: str, sample: str, reason: str) -> None:
+    instance = load(function(body), {"warmup.json": sample})
+    with pytest.raises(LoadFailed) as caught:
+        instance.warm_up()
+    assert caught.value.message.startswith(reason)
+
+
+def test_a_warm_up_without_memory(load: Load) -> None:
+    with pytest.raises(OutOfMemory):
+        load(function("raise MemoryError"), {"warmup.json": "{}"}).warm_up()
+
+
+def test_an_archive_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArchive):
+        open_archive(make_archive(tmp_path / "a.mar", {}, handler=None), tmp_path / "work")

@@ -1,0 +1,183 @@
+import asyncio
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kserve_torch import logs
+from kserve_torch.errors import SettingError
+from kserve_torch.events import BatchRan, Event, Responded
+from kserve_torch.messages import Timing
+from kserve_torch.settings import Settings
+
+ANSWER = Responded(
+    protocol="v2",
+    model="mnist",
+    version="1.0",
+    status=200,
+    seconds=0.01234,
+    request_id="r1",
+    rows=2,
+    timing=Timing(queued=0.001, handler=0.0105, batch_rows=4),
+)
+Output = pytest.CaptureFixture[str]
+LOGGERS = (None, "kserve_torch", "kserve_torch.access", "py.warnings", *logs._QUIET)
+
+
+@pytest.fixture(autouse=True)
+def untouched() -> Iterator[None]:
+    """Logging is one for the process; every test leaves it as it was."""
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    logging.captureWarnings(False)
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+
+
+async def log(settings: Settings, *events: Event) -> None:
+    """Have events logged, and what is kept written."""
+    observer = logs.AccessLog(settings)
+    for event in events:
+        observer(event)
+    observer.flush()
+
+
+async def test_an_answer_is_one_line_of_text(capsys: Output) -> None:
+    settings = Settings()
+    logs.configure(settings)
+    await log(settings, ANSWER)
+    (line,) = capsys.readouterr().err.splitlines()
+    time, rest = line.split(" ", 1)
+    assert time.endswith("Z")
+    assert rest == (
+        "INFO kserve_torch.access: protocol=v2 model=mnist version=1.0 status=200 ms=12.34 rows=2 "
+        "batch=4 queue_ms=1.0 handler_ms=10.5 id=r1"
+    )
+
+
+async def test_an_answer_is_one_json_object(capsys: Output) -> None:
+    settings = Settings(log_json=True)
+    logs.configure(settings)
+    await log(settings, ANSWER)
+    line = json.loads(capsys.readouterr().err)
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "level": "INFO",
+        "logger": "kserve_torch.access",
+        "protocol": "v2",
+        "model": "mnist",
+        "version": "1.0",
+        "status": 200,
+        "ms": 12.34,
+        "rows": 2,
+        "batch": 4,
+        "queue_ms": 1.0,
+        "handler_ms": 10.5,
+        "id": "r1",
+    }
+
+
+@pytest.mark.parametrize("name", ["a\nINFO fake: line", "a\x1b[2J", "two words", "\u2028"])
+async def test_a_client_cannot_write_lines_of_its_own(capsys: Output, name: str) -> None:
+    settings = Settings()
+    logs.configure(settings)
+    await log(settings, replace(ANSWER, model=name, request_id=name * 100))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.isprintable()
+    assert f"model={name!r}" in line
+    assert len(line) < 1500
+
+
+async def test_the_access_log_can_be_off_and_takes_nothing_else(capsys: Output) -> None:
+    settings = Settings(access_log=False)
+    logs.configure(settings)
+    await log(settings, ANSWER)
+    await log(Settings(), BatchRan("m", "1.0", 1, 1, 0.1))
+    assert capsys.readouterr().err == ""
+
+
+async def test_lines_are_written_together_after_a_moment(capsys: Output) -> None:
+    logs.configure(Settings())
+    observer = logs.AccessLog(Settings())
+    observer(ANSWER)
+    observer(ANSWER)
+    assert capsys.readouterr().err == ""
+    while not (written := capsys.readouterr().err):  # noqa: ASYNC110  # a stream tells nobody
+        await asyncio.sleep(logs.FLUSH_SECONDS / 10)
+    assert len(written.splitlines()) == 2
+
+
+async def test_whoever_configures_logging_gets_every_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "kserve_torch.access")
+    logs.AccessLog(Settings(configure_logging=False))(ANSWER)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("protocol=v2 model=mnist")
+    assert record.__dict__["fields"]["rows"] == 2
+
+
+async def test_levels(capsys: Output) -> None:
+    logs.configure(Settings(log_level="warning"))
+    await log(Settings(), ANSWER)
+    logging.getLogger("kserve_torch.worker").warning("slow")
+    assert [line.split(": ")[-1] for line in capsys.readouterr().err.splitlines()] == ["slow"]
+
+
+def test_what_the_settings_say_is_logged(capsys: Output) -> None:
+    logs.configure(Settings(ignored=("vmargs", "io_ratio"), unknown=("colour",), notices=("n",)))
+    assert [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()] == [
+        "INFO kserve_torch: settings without an effect here: vmargs, io_ratio",
+        "WARNING kserve_torch: unknown settings: colour",
+        "WARNING kserve_torch: n",
+    ]
+
+
+def test_a_traceback_stays_within_its_json_object(capsys: Output) -> None:
+    logs.configure(Settings(log_json=True))
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        logging.getLogger("kserve_torch").exception("it %s", "failed")
+    line = json.loads(capsys.readouterr().err)
+    assert line["message"] == "it failed"
+    assert line["exception"].startswith("Traceback")
+    assert line["exception"].endswith("ValueError: broken")
+
+
+def test_warnings_go_to_the_log(capsys: Output) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logs.configure(Settings())
+        warnings.warn("old", UserWarning, stacklevel=1)
+        logging.captureWarnings(False)
+    assert "WARNING py.warnings: " in capsys.readouterr().err
+
+
+def test_others_may_set_logging_up(capsys: Output) -> None:
+    before = list(logging.getLogger().handlers)
+    logs.configure(Settings(configure_logging=False))
+    assert logging.getLogger().handlers == before
+
+
+def test_a_file_may_set_logging_up(tmp_path: Path) -> None:
+    file = tmp_path / "logging.yaml"
+    text = "version: 1\ndisable_existing_loggers: false\nloggers:\n  kserve_torch: {level: ERROR}\n"
+    file.write_text(text)
+    logs.configure(Settings(log_config_file=file))
+    assert logging.getLogger("kserve_torch").level == logging.ERROR
+
+
+@pytest.mark.parametrize("text", [None, "{", "just words", "version: 2", "[]"])
+def test_a_file_that_cannot_is_named(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "logging.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SettingError, match=f"log_config_file: {file}: "):
+        logs.configure(Settings(log_config_file=file))

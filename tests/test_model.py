@@ -1,0 +1,235 @@
+"""`TorchModel`, and what the SDK does where it does otherwise (DESIGN, law 8).
+
+A test called ``test_sdk_...`` fails when the SDK changes what we override.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kserve
+import numpy as np
+import pytest
+from kserve import InferInput, InferRequest, InferResponse
+from kserve import errors as kserve_errors
+from kserve.model import InferenceVerb
+from kserve.protocol.dataplane import DataPlane
+from kserve.protocol.infer_type import RequestedOutput
+
+from kserve_torch import TorchModel
+from kserve_torch.errors import LoadFailed
+
+from .archives import ECHO, make_archive
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    return make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+
+
+@pytest.fixture
+def model(archive: Path) -> Iterator[TorchModel]:
+    model = TorchModel("m", archive)
+    model.load()
+    yield model
+    model.stop()
+
+
+class Plain(kserve.Model):  # type: ignore[misc]  # kserve is untyped
+    """A model as the SDK has it."""
+
+    async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
+        return payload
+
+
+def test_it_is_a_kserve_model(model: TorchModel) -> None:
+    assert isinstance(model, kserve.Model)
+    assert (model.name, model.ready) == ("m", True)
+
+
+def test_it_needs_an_archive_or_a_registry() -> None:
+    with pytest.raises(ValueError, match="either a model_dir or a registry"):
+        TorchModel("m")
+
+
+# --- life ---
+
+
+def test_it_is_ready_when_loaded_and_not_after_its_stop(archive: Path) -> None:
+    model = TorchModel("m", archive)
+    assert not model.ready
+    assert model.load() is True
+    assert model.ready
+    model.stop()
+    assert not model.ready
+    model.stop()
+
+
+async def test_loading_twice_loads_once(model: TorchModel) -> None:
+    """The SDK's gRPC calls ``load`` again from its event loop (CONTRACT K24)."""
+    registry = model._registry
+    assert model.load() is True
+    assert model._registry is registry
+
+
+async def test_it_loads_within_a_running_loop(archive: Path) -> None:
+    model = TorchModel("m", archive)
+    assert model.load() is True
+    model.stop()
+
+
+def test_an_archive_that_cannot_be_served(tmp_path: Path) -> None:
+    source = make_archive(tmp_path / "bad.mar", {"handler.py": "raise ImportError('no such')"})
+    model = TorchModel("bad", source)
+    with pytest.raises(LoadFailed, match="no such"):
+        model.load()
+    assert not model.ready
+
+
+def test_sdk_start_declares_the_model_ready() -> None:
+    plain = Plain("p")
+    plain.ready = False
+    plain.start()
+    assert plain.ready
+
+
+def test_start_declares_nothing(archive: Path) -> None:
+    model = TorchModel("m", archive)
+    model.start()
+    model.ready = True
+    assert not model.ready
+
+
+async def test_sdk_healthy_is_the_flag() -> None:
+    plain = Plain("p")
+    plain.ready = True
+    assert await plain.healthy() is True
+
+
+async def test_healthy_follows_the_workers(model: TorchModel) -> None:
+    assert await model.healthy() is True
+    model.stop()
+    assert await model.healthy() is False
+
+
+def test_sdk_calls_what_is_overridden() -> None:
+    for name in ("start", "stop", "load", "healthy", "__call__"):
+        assert callable(getattr(kserve.Model, name))
+    assert list(inspect.signature(kserve.Model.__call__).parameters) == [
+        "self",
+        "body",
+        "headers",
+        "verb",
+    ]
+
+
+async def test_sdk_loads_again_what_is_not_ready() -> None:
+    """K24: the data plane calls ``load`` on its event loop, so ours must be cheap."""
+    loaded = []
+
+    class Slow(Plain):
+        def load(self) -> bool:
+            loaded.append(self.name)
+            return True
+
+    repository = kserve.ModelRepository()
+    slow = Slow("s")
+    slow.ready = False
+    repository.update(slow)
+    await DataPlane(model_registry=repository).get_model("s")
+    assert loaded == ["s"]
+
+
+# --- requests ---
+
+
+async def test_v1(model: TorchModel) -> None:
+    assert await model({"instances": [1, {"data": "x"}]}) == ({"predictions": [1, "x"]}, {})
+
+
+@pytest.mark.parametrize("body", [b'{"instances": [1]}', b' {"instances": [1]}'])
+async def test_v1_unparsed(model: TorchModel, body: bytes) -> None:
+    """The SDK hands over ``application/json; charset=utf-8`` as bytes (CONTRACT T-07)."""
+    headers = {"content-type": "application/json; charset=utf-8"}
+    assert await model(body, headers) == ({"predictions": [1]}, {})
+
+
+async def test_v1_explain(model: TorchModel) -> None:
+    answer, _ = await model({"instances": [1]}, verb=InferenceVerb.EXPLAIN)
+    assert answer == {"explanations": [1]}
+
+
+def tensor(*shape: int, datatype: str = "FP32", dtype: Any = np.float32) -> InferInput:
+    made = InferInput("x", list(shape), datatype)
+    made.set_data_from_numpy(np.ones(shape, dtype), binary_data=False)
+    return made
+
+
+async def test_v2(model: TorchModel) -> None:
+    request = InferRequest("m", [tensor(2, 3)], request_id="7")
+    answer, _ = await model(request)
+    assert isinstance(answer, InferResponse)
+    assert (answer.id, answer.model_name, answer.model_version) == ("7", "m", "1.0")
+    (output,) = answer.outputs
+    assert (output.name, output.shape) == ("x", [2, 3])
+
+
+async def test_v2_under_v1(model: TorchModel) -> None:
+    answer, _ = await model(
+        {"inputs": [{"name": "x", "datatype": "INT8", "shape": [1], "data": [1]}], "id": "7"}
+    )
+    assert isinstance(answer, dict)
+    assert (answer["id"], answer["outputs"][0]["data"]) == ("7", [1])
+
+
+async def test_sdk_forgets_the_default_of_binary_outputs() -> None:
+    """O42: an output that does not say otherwise should follow ``binary_data_output``."""
+    assert RequestedOutput("x", {}).binary_data is None
+
+
+@pytest.mark.parametrize("parameters", [None, {}])
+async def test_outputs_inherit_the_default(
+    model: TorchModel, parameters: dict[str, Any] | None
+) -> None:
+    request = InferRequest(
+        "m",
+        [tensor(2)],
+        parameters={"binary_data_output": True},
+        request_outputs=[RequestedOutput("x", parameters)],
+    )
+    answer, _ = await model(request)
+    assert isinstance(answer, InferResponse)
+    body, length = answer.to_rest()
+    assert isinstance(body, bytes)
+    assert len(body) - (length or 0) == 16
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "text"),
+    [
+        ({}, kserve_errors.InvalidInput, "instances"),
+        ({"instances": 1}, kserve_errors.InvalidInput, "instances"),
+        ({"inputs": 1}, kserve_errors.InvalidInput, "inputs"),
+        (b"\xff{", kserve_errors.InvalidInput, "Unrecognized request format"),
+        (InferRequest("m", [InferInput("x", [3], "INT8", [1])]), kserve_errors.InvalidInput, "x"),
+    ],
+)
+async def test_bad_bodies(model: TorchModel, body: Any, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        await model(body, {"content-type": "application/json"})
+
+
+async def test_an_unloaded_model_is_not_ready(archive: Path) -> None:
+    with pytest.raises(kserve_errors.ModelNotReady):
+        await TorchModel("m", archive)({"instances": [1]})
+
+
+async def test_an_unknown_version(model: TorchModel) -> None:
+    from starlette.exceptions import HTTPException
+
+    with pytest.raises(HTTPException) as caught:
+        await model(InferRequest("m", [tensor(1)], model_version="9"))
+    assert caught.value.status_code == 404

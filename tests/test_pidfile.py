@@ -1,0 +1,84 @@
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kserve_torch import pidfile
+
+IDLE = "import signal; signal.pause()"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def idle(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that waits for a signal, called with the words of the test's parameter."""
+    process = subprocess.Popen([sys.executable, "-c", IDLE, *request.param])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_the_file_names_this_process_while_it_serves() -> None:
+    with pidfile.recorded():
+        assert pidfile.path().read_text() == str(os.getpid())
+        assert pidfile.path().stat().st_mode & 0o777 == 0o600
+    assert not pidfile.path().exists()
+
+
+def test_the_file_of_a_later_server_is_left_alone() -> None:
+    with pidfile.recorded():
+        pidfile.path().write_text("1")
+    assert pidfile.path().read_text() == "1"
+
+
+def test_a_link_in_the_shared_folder_is_not_followed(folder: Path) -> None:
+    victim = folder / "victim"
+    victim.write_text("precious")
+    pidfile.path().symlink_to(victim)
+    with pidfile.recorded():
+        assert not pidfile.path().is_symlink()
+    assert victim.read_text() == "precious"
+
+
+def test_a_folder_that_refuses_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, folder: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "absent"))
+    with pidfile.recorded():
+        assert "--stop will not work" in caplog.text
+
+
+@pytest.mark.parametrize("idle", [["torchserve", "--start"]], indirect=True)
+def test_stop_ends_the_recorded_server(idle: subprocess.Popen[bytes]) -> None:
+    pidfile.path().write_text(str(idle.pid))
+    assert pidfile.stop() == idle.pid
+    assert idle.wait() in (0, -signal.SIGTERM)
+
+
+@pytest.mark.parametrize("idle", [["something", "else"]], indirect=True)
+def test_stop_spares_a_process_that_inherited_the_number(idle: subprocess.Popen[bytes]) -> None:
+    pidfile.path().write_text(str(idle.pid))
+    assert pidfile.stop() is None
+    assert idle.poll() is None
+
+
+@pytest.mark.parametrize("text", ["", "no number", str(2**22 + 1)])
+def test_stop_with_nothing_to_stop(text: str) -> None:
+    pidfile.path().write_text(text)
+    assert pidfile.stop() is None
+
+
+def test_stop_without_a_file_or_from_the_server_itself() -> None:
+    assert pidfile.stop() is None
+    with pidfile.recorded():
+        assert pidfile.stop() is None

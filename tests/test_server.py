@@ -1,0 +1,62 @@
+"""What is loaded at start, by the layout of the model folder."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from kserve_torch.errors import SettingError
+from kserve_torch.server import _bind, startup_models
+from kserve_torch.settings import load_settings
+from kserve_torch.settings.addresses import Address, Binding
+
+from .archives import ECHO, make_archive, write
+
+
+def found(folder: Path, *options: str) -> list[tuple[str | None, str]]:
+    settings = load_settings(["--model_dir", str(folder), *options], {}, "kserve_torch")
+    return [(model.name, Path(model.file).name) for model in startup_models(settings)]
+
+
+def test_kserves_layout(tmp_path: Path) -> None:
+    make_archive(tmp_path / "model-store/a.mar", {"handler.py": ECHO})
+    write(tmp_path, {"config/config.properties": "model_store=/elsewhere\n"})
+    assert found(tmp_path) == [(None, "a.mar")]
+
+
+def test_a_model_store(tmp_path: Path) -> None:
+    for name in ("b.mar", "a.tar.gz", "c"):
+        make_archive(tmp_path / name, {"handler.py": ECHO})
+    write(tmp_path, {"notes.txt": "no model", "d/handler.py": ECHO})
+    make_archive(tmp_path / "e/e.mar", {"handler.py": ECHO})
+    assert found(tmp_path) == [(None, name) for name in ("a.tar.gz", "b.mar", "c", "d", "e")]
+
+
+def test_one_unpacked_archive(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m", {"handler.py": ECHO})
+    assert found(tmp_path / "m") == [(None, "m")]
+
+
+def test_a_bare_folder(tmp_path: Path) -> None:
+    write(tmp_path / "m", {"handler.py": ECHO})
+    assert found(tmp_path / "m") == [(None, "m")]
+    assert found(tmp_path / "m", "--model_name", "digits") == [("digits", "m")]
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    assert found(tmp_path) == []
+
+
+def test_named_models(tmp_path: Path) -> None:
+    make_archive(tmp_path / "a.mar", {"handler.py": ECHO})
+    assert found(tmp_path, "--models", "x=a.mar") == [("x", "a.mar")]
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        address = Address(host="127.0.0.1", port=port)
+        with pytest.raises(SettingError, match=f"{port}.*in use"):
+            _bind(Binding(address=address, roles=frozenset({"inference"})))

@@ -1,0 +1,72 @@
+"""The wheel: what pip would install, and under which names."""
+
+import configparser
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from email.message import Message
+from email.parser import Parser
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import kserve_torch
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (file,) = folder.glob("*.whl")
+    with zipfile.ZipFile(file) as archive:
+        yield archive
+
+
+def metadata(wheel: zipfile.ZipFile, name: str) -> str:
+    (file,) = (item for item in wheel.namelist() if item.endswith(f".dist-info/{name}"))
+    return wheel.read(file).decode()
+
+
+def test_console_scripts_lead_to_functions(wheel: zipfile.ZipFile) -> None:
+    parser = configparser.ConfigParser()
+    parser.read_string(metadata(wheel, "entry_points.txt"))
+    scripts = dict(parser["console_scripts"])
+    assert scripts.keys() == {"kserve-torch", "torchserve"}
+    for target in scripts.values():
+        module, function = target.split(":")
+        assert callable(getattr(import_module(module), function))
+
+
+def test_the_whole_package_is_in_it_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    package = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "kserve_torch").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    installed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert installed == package
+    assert "kserve_torch/py.typed" in installed
+
+
+def test_versions(wheel: zipfile.ZipFile) -> None:
+    info: Message = Parser().parsestr(metadata(wheel, "METADATA"))
+    assert info["Version"] == kserve_torch.__version__
+    assert {*info["Requires-Python"].split(",")} == {">=3.11", "<3.14"}
+    needs = [line for line in info.get_all("Requires-Dist", []) if "extra ==" not in line]
+    assert "kserve==0.21.*" in needs
+
+
+def test_every_requirement_has_an_exact_version() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {line.split("==")[0] for line in lines if "==" in line}
+    code = "import runpy; print(*runpy.run_path('scripts/venv.py')['requirements']())"
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert {re.split(r"[=\[]", need)[0] for need in run.stdout.split()} <= pinned
+    assert all("==" in line or line.startswith("#") for line in lines)

@@ -1,0 +1,196 @@
+import inspect
+import logging
+import re
+
+import pytest
+
+from kserve_torch.ts.metrics import metric_cache_errors as errors
+from kserve_torch.ts.metrics.dimension import Dimension
+from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
+from kserve_torch.ts.metrics.metric_type_enum import MetricTypes
+from kserve_torch.ts.metrics.metrics_store import MetricsStore
+
+
+@pytest.fixture
+def measured():
+    return []
+
+
+@pytest.fixture
+def metrics(measured):
+    metrics = MetricsCacheYamlImpl(model_name="m", measure=measured.append)
+    metrics.set_request_ids({0: "a", 1: "b"})
+    return metrics
+
+
+MODEL = (("ModelName", "m"), ("Level", "Model"))
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "kind", "unit", "value"),
+    [
+        ("add_counter", ("n", 2), "counter", "count", 2),
+        ("add_time", ("n", 1.5), "gauge", "ms", 1.5),
+        ("add_time", ("n", 1.5, None, "s"), "gauge", "s", 1.5),
+        ("add_size", ("n", 3), "gauge", "MB", 3),
+        ("add_size", ("n", 3, None, "kB"), "gauge", "kB", 3),
+        ("add_percent", ("n", 99), "gauge", "percent", 99),
+        ("add_metric", ("n", 1, "things"), "counter", "things", 1),
+        ("add_metric", ("n", 1, "ms", None, [], MetricTypes.HISTOGRAM), "histogram", "ms", 1),
+    ],
+)
+def test_each_method_measures(metrics, measured, method, arguments, kind, unit, value):
+    getattr(metrics, method)(*arguments)
+    (event,) = measured
+    assert (event.name, event.kind, event.unit, event.value) == ("n", kind, unit, value)
+    assert event.dimensions == MODEL
+    assert event.request_id == "a,b"
+
+
+def test_a_metric_of_one_row_or_of_none(metrics, measured):
+    metrics.add_counter("n", 1, 1)
+    metrics.add_error("e", 1)
+    metrics.set_request_ids(None)
+    metrics.add_counter("n2", 1)
+    assert [(event.request_id, event.dimensions) for event in measured] == [
+        ("b", MODEL),
+        ("", (("Level", "Error"),)),
+        ("", (("Level", "Error"),)),
+    ]
+    assert measured[1].unit == "unit"
+
+
+def test_own_labels_come_first_and_the_list_stays_as_it_was(metrics, measured):
+    dimensions = [Dimension("Digit", 3)]
+    for _ in range(2):
+        metrics.add_counter("n", 1, dimensions=dimensions)
+        metrics.add_counter("plain", 1)
+    assert [str(dimension) for dimension in dimensions] == ["Digit:3"]
+    assert [event.dimensions for event in measured] == [(("Digit", "3"), *MODEL), MODEL] * 2
+
+
+def test_labels_of_the_same_names_are_not_added_again(metrics, measured):
+    metrics.add_counter("n", 1, dimensions=[Dimension("Level", "Host")])
+    assert measured[0].dimensions == (("Level", "Host"), ("ModelName", "m"))
+
+
+def test_no_default_is_a_mutable_object():
+    for _, method in inspect.getmembers(MetricsCacheYamlImpl, inspect.isfunction):
+        for parameter in inspect.signature(method).parameters.values():
+            assert not isinstance(parameter.default, (list, dict))
+
+
+def test_wrong_units(metrics):
+    with pytest.raises(errors.MetricsCacheValueError, match="min"):
+        metrics.add_time("n", 1, unit="min")
+    with pytest.raises(ValueError, match="TB"):
+        metrics.add_size("n", 1, unit="TB")
+
+
+def test_wrong_values_are_logged_and_not_raised(metrics, measured, caplog):
+    metrics.add_counter("n", -1)
+    metrics.add_metric_to_cache("two", "count", ["A", "B"]).add_or_update(1, ["only one"])
+    assert measured == []
+    assert "a counter cannot go down" in caplog.text
+    assert "['only one'] for ['A', 'B']" in caplog.text
+
+
+def test_metrics_by_name(metrics, measured):
+    metric = metrics.add_metric_to_cache("n", "ms", ["A"], MetricTypes.HISTOGRAM)
+    assert metrics.get_metric("n", MetricTypes.HISTOGRAM) is metric
+    assert metrics.cache_keys() == ["histogram:n"]
+    metric.add_or_update(4, ["x"], "r1")
+    assert (measured[0].kind, measured[0].dimensions) == ("histogram", (("A", "x"),))
+    metric.update(5, "r2", [Dimension("B", "y")])
+    assert measured[1].dimensions == (("B", "y"),)
+    with pytest.raises(errors.MetricsCacheKeyError, match="counter 'n'"):
+        metrics.get_metric("n")
+    with pytest.raises(KeyError):
+        metrics.get_metric("other")
+
+
+@pytest.mark.parametrize(
+    "arguments", [(1, "ms"), ("n", 1), ("n", "ms", "A"), ("n", "ms", [], "counter")]
+)
+def test_arguments_of_the_wrong_type(metrics, arguments):
+    with pytest.raises(errors.MetricsCacheTypeError):
+        metrics.add_metric_to_cache(*arguments)
+
+
+def test_torchservs_log_line(metrics, caplog):
+    caplog.set_level(logging.INFO, "ts.metrics.caching_metric")
+    metrics.add_time("Wait", 1.25, 0)
+    (record,) = caplog.records
+    assert record.name == "ts.metrics.caching_metric"
+    assert re.fullmatch(
+        r"\[METRICS\]Wait\.Milliseconds:1\.25\|#ModelName:m,Level:Model\|#type:GAUGE"
+        r"\|#hostname:[^,]+,\d+,a",
+        record.getMessage(),
+    )
+
+
+YAML = """
+model_metrics:
+  counter:
+    - {name: Seen, unit: count, dimensions: [ModelName]}
+  gauge:
+    - {name: Wait, unit: ms, dimensions: [ModelName, Level]}
+"""
+
+
+def test_metrics_from_a_file(tmp_path):
+    (tmp_path / "metrics.yaml").write_text(YAML)
+    metrics = MetricsCacheYamlImpl(str(tmp_path / "metrics.yaml"))
+    metrics.initialize_cache()
+    assert metrics.cache_keys() == ["counter:Seen", "gauge:Wait"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("a: [", errors.MetricsCachePyYamlError),
+        ("", errors.MetricsCacheValueError),
+        ("model_metrics: {}", errors.MetricsCacheValueError),
+        (
+            "model_metrics: {sum: [{name: n, unit: ms, dimensions: []}]}",
+            errors.MetricsCacheKeyError,
+        ),
+        ("model_metrics: {gauge: [{name: n, unit: ms}]}", errors.MetricsCacheKeyError),
+    ],
+)
+def test_a_wrong_file(tmp_path, text, error):
+    (tmp_path / "metrics.yaml").write_text(text)
+    with pytest.raises(error):
+        MetricsCacheYamlImpl(str(tmp_path / "metrics.yaml")).initialize_cache()
+
+
+def test_no_such_file(tmp_path):
+    with pytest.raises(errors.MetricsCacheIOError):
+        MetricsCacheYamlImpl(str(tmp_path / "metrics.yaml"))
+
+
+def test_the_old_store():
+    store = MetricsStore({0: "a", 1: "b"}, "m")
+    store.add_counter("n", 1, 0)
+    store.add_counter("n", 2, 0)
+    store.add_time("t", 5)
+    store.add_time("t", 6)
+    store.add_error("e", "text")
+    store.add_percent("p", 1)
+    store.add_size("s", 1, dimensions=[Dimension("A", "x")])
+    store.add_metric("other", 1, unit="things")
+    assert [(metric.name, metric.value) for metric in store.store] == [
+        ("n", 3),
+        ("t", 6),
+        ("e", "text"),
+        ("p", 1),
+        ("s", 1),
+        ("other", 1),
+    ]
+    assert re.fullmatch(
+        r"n\.Count:3\|#ModelName:m,Level:Model\|#hostname:[^,]+,\d+,a", str(store.store[0])
+    )
+    assert store.store[4].to_dict()["Unit"] == "Megabytes"
+    assert store.store[4].dimensions[0].to_dict() == {"Name": "A", "Value": "x"}
+    with pytest.raises(ValueError, match="min"):
+        store.add_time("t", 1, unit="min")
