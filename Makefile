@@ -15,6 +15,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	$$p -c '$(SUITABLE)' 2>/dev/null && echo $$p && break; done)
 SERVE_ARGS ?=
 TEST_ARGS ?=
+PARALLEL ?= -n logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 TARGET ?= read_v2
 SECONDS ?= 60
 
@@ -30,7 +31,7 @@ model-store/mnist.mar: $(wildcard handlers/mnist/* handlers/build_archive.py) | 
 	$(RUN) handlers/build_archive.py mnist --output model-store/
 
 test: venv
-	$(RUN) -m pytest $(TEST_ARGS)
+	$(RUN) -m pytest $(PARALLEL) $(TEST_ARGS)
 
 parity: peer
 

@@ -15,6 +15,7 @@ from kserve_torch.handler.rows import from_base64, is_base64
 
 #: PIL modes of 8 bits per channel whose pixels `to_tensor_batch` reads as ToTensor does.
 _CHANNELS = {"L": 1, "RGB": 3}
+_TO_NORMALIZED = [transforms.ToTensor, transforms.Normalize]
 _BOMB = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 
 
@@ -59,33 +60,47 @@ def to_tensors(
 ) -> Sequence[torch.Tensor] | torch.Tensor:
     """``processing`` of each image; the commonest transforms at once, with bitwise the same result.
 
+    A Compose that ends with ToTensor, or with it and one Normalize, is taken apart there: what
+    stands before is called image by image, the end once for the batch.
+
     Returns:
         A sequence of tensors ``[channels, height, width]``, or one tensor of them all.
     """
-    first = images[0]
-    alike = all(image.mode == first.mode and image.size == first.size for image in images)
-    if alike and first.mode in _CHANNELS:
-        steps = _known_steps(processing, _CHANNELS[first.mode])
-        if steps is not None:
-            batch = to_tensor_batch(images)
-            for normalize in steps:
-                batch.sub_(_per_channel(normalize.mean)).div_(_per_channel(normalize.std))
-            return batch
-    return [processing(image) for image in images]
+    before, tail = _split(processing)
+    if not tail:
+        return [processing(image) for image in images]
+    for step in before:
+        images = [step(image) for image in images]
+    channels = _common_channels(images)
+    if not channels or not all(_fits(normalize, channels) for normalize in tail[1:]):
+        return [transforms.Compose(tail)(image) for image in images]
+    batch = to_tensor_batch(images)
+    for normalize in tail[1:]:
+        batch.sub_(_per_channel(normalize.mean)).div_(_per_channel(normalize.std))
+    return batch
 
 
-def _known_steps(processing: Any, channels: int) -> list[transforms.Normalize] | None:
-    """What follows ToTensor if ``processing`` is it alone, or with one Normalize, in a Compose.
+def _split(processing: Any) -> tuple[list[Any], list[Any]]:
+    """The steps before ToTensor, and it with the Normalize that may follow.
 
-    None for all other transforms, subclasses of these included: their code must be called.
+    The second is empty for all other transforms, subclasses of these included: their code must be
+    called.
     """
-    if type(processing) is not transforms.Compose or not processing.transforms:
-        return None
-    first, *rest = processing.transforms
-    if type(first) is not transforms.ToTensor or len(rest) > 1:
-        return None
-    known = all(type(step) is transforms.Normalize and _fits(step, channels) for step in rest)
-    return rest if known else None
+    if type(processing) is transforms.Compose:
+        steps = list(processing.transforms)
+        for length, kinds in enumerate(([transforms.ToTensor], _TO_NORMALIZED), 1):
+            if [type(step) for step in steps[-length:]] == kinds:
+                return steps[:-length], steps[-length:]
+    return [], []
+
+
+def _common_channels(images: Sequence[Any]) -> int:
+    """How many channels all images have, if they also have one size and a mode that we know."""
+    first = images[0]
+    if not all(isinstance(image, Image.Image) for image in images):
+        return 0
+    alike = all(image.mode == first.mode and image.size == first.size for image in images)
+    return _CHANNELS.get(first.mode, 0) if alike else 0
 
 
 def _fits(normalize: transforms.Normalize, channels: int) -> bool:

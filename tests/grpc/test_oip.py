@@ -273,6 +273,7 @@ async def test_a_deadline_ends_the_wait(serving: Serving, pipe: Path) -> None:
     assert code is grpc.StatusCode.DEADLINE_EXCEEDED
     await until(lambda: any(serving.responses()))
     assert next(serving.responses()).status in (499, 504)
+    await until(lambda: serving.registry.find("gate").statistics().running == 0)
 
 
 async def test_a_cancelled_call_leaves_the_queue(serving: Serving, pipe: Path) -> None:

@@ -2,6 +2,7 @@ import base64
 import io
 from contextlib import suppress
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -26,9 +27,12 @@ def images(png, count, mode="L", size=(8, 8)):
     [
         ("L", [TO_TENSOR]),
         ("L", [TO_TENSOR, GREY]),
+        ("L", [transforms.Lambda(lambda image: image.rotate(90)), TO_TENSOR, GREY]),
         ("RGB", [TO_TENSOR]),
         ("RGB", [TO_TENSOR, GREY]),
         ("RGB", [TO_TENSOR, IMAGENET]),
+        ("RGB", [transforms.Resize(6), transforms.CenterCrop(4), TO_TENSOR, IMAGENET]),
+        ("RGB", [transforms.Grayscale(), TO_TENSOR]),
     ],
 )
 def test_a_whole_batch_gives_torchvisions_tensors_to_the_bit(png, count, size, mode, steps):
@@ -54,7 +58,7 @@ class Mine(transforms.ToTensor):
         transforms.Compose([Mine()]),
         transforms.Compose([TO_TENSOR, GREY, GREY]),
         transforms.Compose([TO_TENSOR, lambda tensor: tensor * 2]),
-        transforms.Compose([transforms.Resize(4), TO_TENSOR]),
+        transforms.Compose([np.array, TO_TENSOR]),
         transforms.Compose(
             [TO_TENSOR, transforms.Normalize(torch.tensor([0.5]), torch.tensor([2.0]))]
         ),

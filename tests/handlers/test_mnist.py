@@ -63,7 +63,7 @@ def handler(handler_module):
         patch.syspath_prepend(MNIST)
         patch.delitem(sys.modules, "mnist", raising=False)
         made.initialize(context)
-        patch.delitem(sys.modules, "mnist", raising=False)
+        sys.modules.pop("mnist", None)
     return made
 
 

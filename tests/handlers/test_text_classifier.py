@@ -100,7 +100,7 @@ def test_training_reads_texts_as_the_handler_does(monkeypatch):
     spec = importlib.util.spec_from_file_location("_test_train", FOLDER / "train.py")
     train = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(train)
-    monkeypatch.delitem(sys.modules, "model")
+    del sys.modules["model"]
     handler = TextClassifier()
     for _, text in texts("learnt.txt") + texts("held_out.txt"):
         assert train.grams(text) == handler._grams(handler._tokens(text))
