@@ -14,6 +14,7 @@ TOGETHER = ("handlers",)
 FIRST = ("handlers", "deploy", "e2e", "faults")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What shares a server goes to one process when several run the tests."""
     tests = Path(__file__).parent
