@@ -15,11 +15,13 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	$$p -c '$(SUITABLE)' 2>/dev/null && echo $$p && break; done)
 SERVE_ARGS ?=
 TEST_ARGS ?=
-PARALLEL ?= -n logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+PARALLEL ?= -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 TARGET ?= read_v2
 SECONDS ?= 60
 
 export PYTHONPATH := $(CURDIR)
+# Compiling the sources anew would double the time that each start takes.
+unexport PYTHONDONTWRITEBYTECODE
 RUN := $(shell $(PYTHON) scripts/venv.py --path)/bin/python
 
 .PHONY: serve test check fmt bench gpu peer parity soak fuzz docs reference venv

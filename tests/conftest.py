@@ -3,33 +3,37 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from .server import ROOT
 
+TESTS = ROOT / "tests"
 
-#: Folders whose files share one costly server, and those that take longest; they are begun first.
-TOGETHER = ("handlers",)
+#: Whose files take longest; they are begun first when several processes run the tests.
 FIRST = ("handlers", "deploy", "e2e", "faults")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What shares a server goes to one process when several run the tests."""
-    tests = Path(__file__).parent
-
-    def group(item: pytest.Item) -> str:
-        path = item.path.relative_to(tests)
-        return path.parts[0] if path.parts[0] in TOGETHER else path.as_posix()
-
     def rank(item: pytest.Item) -> int:
-        folder = item.path.relative_to(tests).parts[0]
+        folder = item.path.relative_to(TESTS).parts[0]
         return FIRST.index(folder) if folder in FIRST else len(FIRST)
 
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group(item)))
     items.sort(key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """What shares a server goes to one process: a file, and all of ``tests/handlers/``."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByServer(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "handlers" if file.startswith("tests/handlers/") else file
+
+    return ByServer(config, log)
 
 
 @pytest.fixture(scope="session")
