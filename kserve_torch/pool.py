@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from kserve_torch.batcher import Lane, deliver
 from kserve_torch.errors import DeadlineExceeded, LoadFailed, ServingError
+from kserve_torch.machine import cores
 from kserve_torch.tuner import Tuner
 from kserve_torch.worker import Ran, Worker, WorkerState
 
@@ -282,9 +282,8 @@ class Pool:
 
 
 def thread_counts(workers: int) -> tuple[int, ...]:
-    """Thread counts worth a try: one, and this process's cores shared out over ``workers``."""
-    cores = len(os.sched_getaffinity(0))
-    share = cores // max(workers, 1)
+    """Thread counts worth a try: one, and the cores we may use shared out over ``workers``."""
+    share = cores() // max(workers, 1)
     return (1, share) if share > 1 else (1,)
 
 

@@ -36,6 +36,7 @@ from kserve_torch.http.native import Native
 from kserve_torch.http.protocol import ConnectionLimits, guarded
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
+from kserve_torch.machine import keep_freed_memory
 from kserve_torch.metrics import Metrics
 from kserve_torch.registry import Registry
 from kserve_torch.settings import Settings, load_settings
@@ -61,6 +62,7 @@ def run(settings: Settings) -> int:
     """
     logs.configure(settings)
     sys.setswitchinterval(SWITCH_SECONDS)
+    keep_freed_memory()
     _name_sequence_headers(settings)
     factory = None if settings.event_loop == "asyncio" else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:

@@ -6,22 +6,33 @@ lived in its process on TorchServe, and reach nobody else. The default dtype doe
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
+from kserve_torch.machine import cores
+
 _DTYPE = torch.get_default_dtype()
-_THREADS = torch.get_num_threads()
+#: Threads that operators have at most: what the operator says, or one a core.
+THREADS = torch.get_num_threads()
+if "OMP_NUM_THREADS" not in os.environ:
+    THREADS = min(THREADS, cores())
 
 
 def enter_thread() -> None:
     """Give a new thread the server's thread count, not what was last set in any thread."""
-    use_threads(_THREADS)
+    use_threads(THREADS)
 
 
 def use_threads(count: int) -> None:
-    """Set the calling thread's number of threads for operators; no other thread's changes."""
+    """Set the calling thread's number of threads for operators; no other thread's changes.
+
+    Args:
+        count: at most `THREADS` are set.
+    """
+    count = min(count, THREADS)
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)
 

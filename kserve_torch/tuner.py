@@ -1,28 +1,55 @@
 """How many threads a model's operators should use, found out from the batches that it serves.
 
-Small models are slowed down by a second thread, which also takes a core from the event loop; large
-ones nearly double their speed. So the first batches are run with each candidate in turn, and the
-smallest one that is about as fast as the best is kept.
+A second thread slows small batches down and takes a core from the event loop; large ones nearly
+double their speed by it. So batches of about the same size are run with each candidate in turn
+until it is clear what serves that size, and the smallest one that is about as fast as the best is
+kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 
 #: Batches per candidate, behind one that is not counted: the first pays for buffers and threads.
-TRIALS = 12
+TRIALS = 16
 #: Batches after which a candidate that is no faster at all is given up.
-FEW = 3
+FEW = 6
 #: More threads have to save this share of the time, for they cost others a core.
 WORTH = 0.15
 
 
 class Tuner:
-    """Tries each candidate and settles on one.
+    """Settles on a thread count for each size of batch: 1 row, 2 to 3, 4 to 7, and so on.
 
     Args:
         candidates: thread counts to try, ascending; a single one is settled at once.
+    """
+
+    def __init__(self, candidates: Sequence[int]) -> None:
+        self._candidates = tuple(candidates)
+        self._trials: dict[int, Trial] = {}
+
+    def next(self, rows: int) -> int:
+        """The thread count for the next batch, of so many rows."""
+        return self._trial(rows).next()
+
+    def note(self, count: int, rows: int, seconds: float) -> Trial | None:
+        """Take note of a batch; what it settled, if it did."""
+        trial = self._trial(rows)
+        return trial if trial.note(count, seconds / max(rows, 1)) else None
+
+    def _trial(self, rows: int) -> Trial:
+        size = rows.bit_length()
+        if size not in self._trials:
+            self._trials[size] = Trial(self._candidates)
+        return self._trials[size]
+
+
+class Trial:
+    """Tries each candidate on batches of one size.
+
+    Attributes:
+        chosen: the settled thread count, or None.
     """
 
     def __init__(self, candidates: Sequence[int]) -> None:
@@ -36,11 +63,11 @@ class Tuner:
             return self.chosen
         return min(self._candidates, key=lambda count: len(self._costs[count]))
 
-    def note(self, count: int, rows: int, seconds: float) -> bool:
-        """Take note of a batch; True if this one settled the matter."""
-        if self.chosen is not None or not rows:
+    def note(self, count: int, cost: float) -> bool:
+        """Take note of a batch's seconds per row; True if this one settled the matter."""
+        if self.chosen is not None:
             return False
-        self._costs[count].append(seconds / rows)
+        self._costs[count].append(cost)
         tried = min(len(costs) - 1 for costs in self._costs.values())
         best = self._best() if tried >= FEW else None
         if tried == TRIALS or (tried >= FEW and best == self._fastest() == self._candidates[0]):
@@ -58,5 +85,9 @@ class Tuner:
         return best
 
     def cost(self, count: int) -> float:
-        """Median seconds per row with ``count`` threads, of the batches that count."""
-        return median(self._costs[count][1:])
+        """Seconds per row with ``count`` threads: the lower quartile of the batches that count.
+
+        The first batch of each exact size also pays for what the operators prepare for that size.
+        """
+        costs = sorted(self._costs[count][1:])
+        return costs[len(costs) // 4]

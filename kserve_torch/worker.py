@@ -173,17 +173,19 @@ class Worker:
 
     def _call(self, requests: Sequence[Request]) -> list[Reply]:
         assert self.instance is not None
-        threads = self._tuner.next()
+        rows = sum(len(request.rows) for request in requests)
+        threads = self._tuner.next(rows)
         self.instance.use_threads(threads)
         self._batch_since = began = time.monotonic()
         replies = self.instance.run(requests)
-        rows = sum(len(request.rows) for request in requests)
-        if self._tuner.note(threads, rows, time.monotonic() - began):
+        settled = self._tuner.note(threads, rows, time.monotonic() - began)
+        if settled is not None:
             log.info(
-                "%s: operators use %d threads, %.3g ms a row",
+                "%s: operators use %d threads for batches like the last, of %d rows: %.3g ms a row",
                 self.lane.label,
-                self._tuner.next(),
-                1000 * self._tuner.cost(self._tuner.next()),
+                settled.next(),
+                rows,
+                1000 * settled.cost(settled.next()),
             )
         return replies
 

@@ -24,6 +24,7 @@ FLOORS: list[dict[str, str]] = [
         "manifest": "",
         "extract": "",
         "devices": "",
+        "machine": "",
         "workdir": "",
         "imports": "",
         "loader": "imports workdir",
@@ -38,7 +39,7 @@ FLOORS: list[dict[str, str]] = [
         "packages": "archive loader",
         "reasons": "imports manifest ts",
         "tying": "",
-        "torchstate": "",
+        "torchstate": "machine",
         "warmup": "archive",
     },
     {
