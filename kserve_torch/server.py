@@ -188,7 +188,9 @@ class Server:
             app,
             http=guarded(
                 ConnectionLimits(
-                    connections=settings.max_connections, head_seconds=settings.receive_timeout
+                    connections=settings.max_connections,
+                    head_seconds=settings.receive_timeout,
+                    stalled_seconds=settings.receive_timeout,
                 )
             ),
             ws="none",

@@ -32,10 +32,12 @@ class ConnectionLimits:
         connections: open at a time; one more is answered 503.
         head_seconds: from the first byte of a request, or the start of a connection, to the end of
             the headers.
+        stalled_seconds: for which a client may take nothing of the answer that waits for it.
     """
 
     connections: int
     head_seconds: float
+    stalled_seconds: float
 
 
 class Corked:
@@ -82,6 +84,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
@@ -95,7 +98,18 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._end_of_head()
+        self._end_of_stall()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """More of an answer waits than the client takes."""
+        super().pause_writing()
+        self._watch(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """It has taken most of it."""
+        self._end_of_stall()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Parse what came."""
@@ -127,6 +141,25 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """An upgrade that is not offered is ignored (RFC 9110 7.8), and is no news."""
+
+    # --- answers that nobody takes ---
+
+    def _watch(self, waiting: int) -> None:
+        self._end_of_stall()
+        seconds = self.limits.stalled_seconds
+        self._stall_timer = self.loop.call_later(seconds, self._check, waiting)
+
+    def _check(self, waited: int) -> None:
+        waiting = self.transport.get_write_buffer_size()
+        if waiting < waited:
+            self._watch(waiting)
+        else:
+            self.transport.abort()
+
+    def _end_of_stall(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     # --- refusals ---
 

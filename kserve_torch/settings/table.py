@@ -45,7 +45,9 @@ class Settings(KServeKeys):
     open_early: bool = key(False, BOOLEAN, "open the ports before the models are loaded")
     drain_seconds: float = key(5.0, SECONDS, "after SIGTERM, still take new connections")
     grace_period: float = key(30.0, SECONDS, "after SIGTERM, give up running requests")
-    receive_timeout: float = key(60.0, SECONDS, "longest wait for a request to arrive")
+    receive_timeout: float = key(
+        60.0, SECONDS, "longest wait for a request, or for a client that takes none of its answer"
+    )
     max_connections: int = key(4096, integer(1), "open HTTP connections; one more gets a 503")
     access_log: bool = key(True, BOOLEAN, "log one line a request")
     log_json: bool = key(False, BOOLEAN, "log JSON objects")

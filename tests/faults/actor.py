@@ -21,7 +21,8 @@ from ..archives import make_archive
 from ..grpc.serving import Stub
 from ..server import Server
 
-#: Each row is a command and its argument: ``pipe PATH`` waits until a `Gate` is opened.
+#: Each row is a command and its argument: ``pipe PATH`` waits until a `Gate` is opened, ``long N``
+#: answers N letters.
 ACTOR = """
 import time
 from kserve_torch.errors import BadRow
@@ -48,7 +49,10 @@ class Actor:
             self.act(index, verb, argument, len(data), context)
         if any(verb == "short" for verb, _ in commands):
             return ["too few"] * (len(data) - 1)
-        return [f"{verb} {argument}".strip() for verb, argument in commands]
+        return [
+            "x" * int(argument) if verb == "long" else f"{verb} {argument}".strip()
+            for verb, argument in commands
+        ]
 
     def act(self, index, verb, argument, rows, context):
         if verb == "pipe":

@@ -6,21 +6,25 @@ import socket
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import grpc
 import httpx
+import psutil
 import pytest
 
-from .actor import NATIVE, PROTOCOLS, V1, Client, store_of, talking_to
+from .actor import NATIVE, PROTOCOLS, V1, Client, store_of, talking_to, until
 
 BODY = 300_000
 PATIENCE = 1.0
 CONNECTIONS = 20
+#: Letters of an answer that fits into no buffer.
+LONG = 30_000_000
 LIMITS = (
     *("--max_request_size", str(BODY), "--receive_timeout", str(PATIENCE)),
     *("--grpc_max_receive_message_length", str(BODY), "--max_connections", str(CONNECTIONS)),
+    *("--max_response_size", str(2 * LONG)),
 )
 PATHS = {"v1": "/v1/models/m:predict", "v2": "/v2/models/m/infer", "native": "/predictions/m"}
 
@@ -197,6 +201,44 @@ def test_a_body_that_trickles(client: Client, framing: str) -> None:
                 continue
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"did not arrive within" in answer
+
+
+ASKS_MUCH = (
+    f"POST /predictions/m HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+    f"content-length: {len(f'long {LONG}')}\r\n\r\nlong {LONG}"
+).encode()
+
+
+def is_open(client: Client, sock: socket.socket) -> bool:
+    """Whether the server still holds its end of the connection."""
+    peer = sock.getsockname()
+    connections = psutil.Process(client.server.process.pid).connections("tcp4")
+    return any(end.raddr == peer and end.status == "ESTABLISHED" for end in connections)
+
+
+def test_an_answer_that_nobody_takes(client: Client) -> None:
+    with closing(connect(client)) as sock:
+        sock.sendall(ASKS_MUCH)
+        until(lambda: is_open(client, sock))
+        until(lambda: not is_open(client, sock))
+        received = 0
+        with suppress(ConnectionResetError):  # how it ends is the system's affair
+            while chunk := sock.recv(1_000_000):
+                received += len(chunk)
+    assert 0 < received < LONG
+
+
+def test_an_answer_that_is_taken_slowly(client: Client) -> None:
+    """All of it takes three times the patience; some is taken all the time."""
+    steps = 60
+    with closing(connect(client)) as sock:
+        sock.sendall(ASKS_MUCH)
+        began, received = time.monotonic(), 0
+        for step in range(steps):
+            received += len(sock.recv(LONG // steps, socket.MSG_WAITALL))
+            until(lambda due=began + 3 * PATIENCE * step / steps: time.monotonic() > due)
+        received += len(everything(sock))
+    assert received > LONG
 
 
 def test_connections_over_the_limit(client: Client) -> None:
