@@ -10,6 +10,7 @@ import httpx
 import numpy as np
 import pytest
 
+from ..documents import KSERVE_CONFIG
 from ..server import ROOT, Server
 
 REQUESTS = ROOT / "kf_request_json"
@@ -23,26 +24,6 @@ CORRUPT = (
     "hBAxThTfeB0r+vP/QHbuDCgr2JmOXoSsAAKK7bU3vISS4AAAAAElFTkSuQmCC"
 )
 
-#: config.properties of the documents, its two placeholders filled in; the ports come from outside.
-CONFIG = """\
-inference_address=http://0.0.0.0:8085
-management_address=http://0.0.0.0:8085
-metrics_address=http://0.0.0.0:8082
-grpc_inference_port=7070
-grpc_management_port=7071
-enable_envvars_config=true
-install_py_dep_per_model=true
-enable_metrics_api=true
-metrics_format=prometheus
-NUM_WORKERS=1
-number_of_netty_threads=4
-job_queue_size=10
-model_store=/mnt/models/model-store
-model_snapshot={"name":"startup.cfg","modelCount":1,"models":{"mnist":{"1.0":{"defaultVersion":\
-true,"marName":"mnist.mar","minWorkers":1,"maxWorkers":5,"batchSize":1,"maxBatchDelay":5000,\
-"responseTimeout":120}}}}
-"""
-
 
 @pytest.fixture(scope="module")
 def server(mnist_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -50,7 +31,7 @@ def server(mnist_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("models")
     shutil.copytree(mnist_store, folder / "model-store")
     (folder / "config").mkdir()
-    (folder / "config/config.properties").write_text(CONFIG)
+    (folder / "config/config.properties").write_text(KSERVE_CONFIG)
     with Server(folder) as running:
         yield running
 
