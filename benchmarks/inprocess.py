@@ -32,12 +32,14 @@ class Loop:
 
     Attributes:
         threads: what torch's operators may use.
+        pause: seconds between two calls, in which the caches forget what other programs push out.
     """
 
     rows: Sequence[Any]
     batch: int
     seconds: float
     threads: int
+    pause: float = 0.0
 
 
 def ask(store: Path, jobs: Sequence[Answers | Loop]) -> list[list[Any]]:
@@ -83,7 +85,8 @@ def _loop(handler: Any, job: Loop, seconds: float) -> list[float]:
     before = time.perf_counter()
     while before < ends:
         handler(batches[len(durations) % len(batches)])
-        after = time.perf_counter()
-        durations.append(after - before)
-        before = after
+        durations.append(time.perf_counter() - before)
+        if job.pause:
+            time.sleep(job.pause)
+        before = time.perf_counter()
     return durations
