@@ -92,20 +92,24 @@ def tensor_from_json(
 
     ``data`` is flat or nested, any rectangular nesting of the right number of elements will do; a
     bare value stands for a list of it (CONTRACT O25, T-18). ``null`` in a float tensor is NaN, as
-    in our own answers (CONTRACT O31). BYTES elements stay ``str`` (CONTRACT T-44).
+    in our own answers (CONTRACT O31). BYTES elements stay ``str`` (CONTRACT T-44). A flat array of
+    the widest numbers of the datatype's kind will do as well (`large`).
 
     Raises:
         InvalidInput: datatype, shape, an element or the number of elements is wrong.
     """
     kind = datatypes.find(datatype, where)
     dims = shape_from(shape, where)
-    flat = _flattened(data, where) if isinstance(data, list) else [data]
-    if kind.kind == "bytes":
-        values = _objects(flat, str, "a string", where)
-    elif not kind.code:
+    if not kind.code and kind.kind != "bytes":
         raise InvalidInput(f"{where}.data: {datatype} has no JSON form, use binary data")
+    if isinstance(data, np.ndarray):
+        values = _narrowed(data, kind, where)
     else:
-        values = _numbers(flat, kind, where)
+        flat = _flattened(data, where) if isinstance(data, list) else [data]
+        if kind.kind == "bytes":
+            values = _objects(flat, str, "a string", where)
+        else:
+            values = _numbers(flat, kind, where)
     array_ = _shaped(values, dims, where)
     return Tensor(name=name, datatype=datatype, array=array_, parameters=parameters)
 
@@ -120,6 +124,14 @@ def _flattened(data: list[Any], where: str) -> list[Any]:
                 raise InvalidInput(f"{where}.data: ragged, {got} at {i} beside {width} elements")
         data = list(chain.from_iterable(data))
     return data
+
+
+def _narrowed(values: Array, kind: Datatype, where: str) -> Array:
+    """``values`` as ``kind``, if none of them loses more than digits behind the point by it."""
+    with np.errstate(over="ignore"):
+        narrow = values.astype(kind.dtype.newbyteorder("="))  # a copy: handlers may write
+    whole = np.isfinite(narrow) if kind.kind == "float" else narrow == values
+    return narrow if whole.all() else _numbers(values.tolist(), kind, where)
 
 
 def _numbers(flat: Iterable[Any], kind: Datatype, where: str) -> Array:

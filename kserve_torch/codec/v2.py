@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from kserve_torch.codec import document, tensors
+from kserve_torch.codec import document, large, tensors
 from kserve_torch.errors import InvalidInput
 from kserve_torch.messages import NOTHING, Tensor, Verb
 
@@ -64,12 +64,16 @@ def decode(
         InvalidInput: names the member, tensor or element at fault.
     """
     if header_length is None:
-        return from_document(document.parse_object(body))
+        return from_document(_parsed(body))
     view = memoryview(body)
     length = _header_length(header_length, len(view))
     if length == 0:
         return V2Request(inputs=[_raw_tensor(view, raw_input)], binary_output=True)
-    return from_document(document.parse_object(view[:length]), view[length:])
+    return from_document(_parsed(view[:length]), view[length:])
+
+
+def _parsed(body: bytes | memoryview) -> Mapping[str, Any]:
+    return large.parse_object(body) or document.parse_object(body)
 
 
 def _header_length(value: str | int, body_length: int) -> int:

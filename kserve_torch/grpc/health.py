@@ -59,7 +59,7 @@ class Health:
 
     def observe(self, event: Event) -> None:
         """Wake the watchers where ``event`` may have changed what they see; on any thread."""
-        if isinstance(event, WorkerChanged | StateChanged):
+        if isinstance(event, (WorkerChanged, StateChanged)):
             self._loop.call_soon_threadsafe(self.refresh)
 
     def refresh(self) -> None:
