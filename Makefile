@@ -38,7 +38,7 @@ test: venv
 parity: peer
 
 gpu peer soak: venv
-	$(RUN) -m pytest -m $@ $(TEST_ARGS)
+	$(RUN) -m pytest -m $@ -o faulthandler_timeout=0 $(TEST_ARGS)
 
 fuzz: venv
 	$(RUN) -m tests.fuzz.atheris_targets $(TARGET) -max_total_time=$(SECONDS)
