@@ -25,6 +25,7 @@ from starlette.types import ASGIApp
 
 from kserve_torch import logs
 from kserve_torch.archive import find_archives, layout_of
+from kserve_torch.compiler import defer_compiler
 from kserve_torch.errors import SettingError
 from kserve_torch.grpc import GrpcServer
 from kserve_torch.http.app import App
@@ -63,6 +64,7 @@ def run(settings: Settings) -> int:
     logs.configure(settings)
     sys.setswitchinterval(SWITCH_SECONDS)
     keep_freed_memory()
+    defer_compiler()
     _name_sequence_headers(settings)
     factory = None if settings.event_loop == "asyncio" else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:

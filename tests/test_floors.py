@@ -25,6 +25,7 @@ FLOORS: list[dict[str, str]] = [
         "extract": "",
         "devices": "",
         "machine": "",
+        "compiler": "",
         "workdir": "",
         "imports": "",
         "loader": "imports workdir",
