@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: Batches per candidate, behind one that is not counted: the first pays for buffers and threads.
-TRIALS = 16
-#: Batches after which a candidate that is no faster at all is given up.
-FEW = 6
+#: Batches of a candidate in a row. The first is not counted: threads sleep where they are not used,
+#: and wake up slowly.
+TURN = 5
+#: Turns of each candidate.
+TURNS = 4
+#: Turns after which a candidate that is no faster at all is given up.
+FEW = 2
 #: More threads have to save this share of the time, for they cost others a core.
 WORTH = 0.15
 
@@ -55,22 +58,27 @@ class Trial:
     def __init__(self, candidates: Sequence[int]) -> None:
         self._candidates = tuple(candidates)
         self._costs: dict[int, list[float]] = {count: [] for count in candidates}
+        self._batches = 0
         self.chosen: int | None = candidates[0] if len(self._candidates) == 1 else None
 
     def next(self) -> int:
         """The thread count for the next batch."""
         if self.chosen is not None:
             return self.chosen
-        return min(self._candidates, key=lambda count: len(self._costs[count]))
+        return self._candidates[self._batches // TURN % len(self._candidates)]
 
     def note(self, count: int, cost: float) -> bool:
         """Take note of a batch's seconds per row; True if this one settled the matter."""
         if self.chosen is not None:
             return False
-        self._costs[count].append(cost)
-        tried = min(len(costs) - 1 for costs in self._costs.values())
-        best = self._best() if tried >= FEW else None
-        if tried == TRIALS or (tried >= FEW and best == self._fastest() == self._candidates[0]):
+        if self._batches % TURN:
+            self._costs[count].append(cost)
+        self._batches += 1
+        turns, within = divmod(self._batches, TURN * len(self._candidates))
+        if within or turns < FEW:
+            return False
+        best = self._best()
+        if turns == TURNS or best == self._fastest() == self._candidates[0]:
             self.chosen = best
         return self.chosen is not None
 
@@ -89,5 +97,5 @@ class Trial:
 
         The first batch of each exact size also pays for what the operators prepare for that size.
         """
-        costs = sorted(self._costs[count][1:])
+        costs = sorted(self._costs[count])
         return costs[len(costs) // 4]

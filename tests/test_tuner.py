@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from kserve_torch.tuner import FEW, TRIALS, Tuner
+from kserve_torch.tuner import FEW, TURN, TURNS, Tuner
 
 
 def settle(tuner: Tuner, costs: Mapping[int, float], rows: int = 2) -> int:
@@ -30,18 +30,17 @@ def test_more_threads_must_be_worth_it(slower: float, chosen: int) -> None:
 
 
 def test_a_hopeless_candidate_is_given_up_early() -> None:
-    assert settle(Tuner([1, 2]), {1: 1.0, 2: 5.0}) == 2 * (FEW + 1)
+    assert settle(Tuner([1, 2]), {1: 1.0, 2: 5.0}) == 2 * FEW * TURN
 
 
 def test_a_promising_one_gets_all_its_trials() -> None:
-    assert settle(Tuner([1, 2]), {1: 2.0, 2: 1.0}) == 2 * (TRIALS + 1)
+    assert settle(Tuner([1, 2]), {1: 2.0, 2: 1.0}) == 2 * TURNS * TURN
 
 
-def test_the_first_batch_of_each_does_not_count() -> None:
-    tuner = Tuner([1, 2])
-    for count in (1, 2):
-        tuner.note(count, 1, 100.0 if count == 2 else 1.0)
-    settle(tuner, {1: 2.0, 2: 1.0}, rows=1)
+def test_the_first_batch_of_each_turn_does_not_count() -> None:
+    tuner, batch = Tuner([1, 2]), 0
+    while tuner.note(count := tuner.next(1), 1, 99.0 if batch % TURN == 0 else 3.0 / count) is None:
+        batch += 1
     assert tuner.next(1) == 2
 
 
@@ -64,7 +63,7 @@ def test_candidates_take_turns_and_empty_batches_have_a_size_of_their_own() -> N
     tuner = Tuner([1, 2])
     tuner.note(1, 0, 9.0)
     seen = []
-    for _ in range(4):
+    for _ in range(3 * TURN):
         seen.append(tuner.next(1))
         tuner.note(seen[-1], 1, 1.0)
-    assert seen == [1, 2, 1, 2]
+    assert seen == [1] * TURN + [2] * TURN + [1] * TURN
