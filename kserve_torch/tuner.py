@@ -13,12 +13,16 @@ from collections.abc import Sequence
 #: Batches of a candidate in a row. The first is not counted: threads sleep where they are not used,
 #: and wake up slowly.
 TURN = 5
+#: Seconds after which a turn ends sooner, with two batches at least.
+TURN_SECONDS = 0.2
 #: Turns of each candidate.
 TURNS = 4
+#: Seconds after which those that were had must do: long batches differ less from each other.
+TRIAL_SECONDS = 1.0
 #: Turns after which a candidate that is no faster at all is given up.
 FEW = 2
 #: More threads have to save this share of the time, for they cost others a core.
-WORTH = 0.15
+WORTH = 0.1
 
 
 class Tuner:
@@ -36,10 +40,10 @@ class Tuner:
         """The thread count for the next batch, of so many rows."""
         return self._trial(rows).next()
 
-    def note(self, count: int, rows: int, seconds: float) -> Trial | None:
-        """Take note of a batch; what it settled, if it did."""
+    def note(self, rows: int, seconds: float) -> Trial | None:
+        """Take note of a batch with the `next` count; what it settled, if it did."""
         trial = self._trial(rows)
-        return trial if trial.note(count, seconds / max(rows, 1)) else None
+        return trial if trial.note(rows, seconds) else None
 
     def _trial(self, rows: int) -> Trial:
         size = rows.bit_length()
@@ -58,27 +62,35 @@ class Trial:
     def __init__(self, candidates: Sequence[int]) -> None:
         self._candidates = tuple(candidates)
         self._costs: dict[int, list[float]] = {count: [] for count in candidates}
-        self._batches = 0
+        self._seconds = 0.0
+        self._turns = 0
+        self._turn: list[float] = []
         self.chosen: int | None = candidates[0] if len(self._candidates) == 1 else None
 
     def next(self) -> int:
         """The thread count for the next batch."""
         if self.chosen is not None:
             return self.chosen
-        return self._candidates[self._batches // TURN % len(self._candidates)]
+        return self._candidates[self._turns % len(self._candidates)]
 
-    def note(self, count: int, cost: float) -> bool:
-        """Take note of a batch's seconds per row; True if this one settled the matter."""
+    def note(self, rows: int, seconds: float) -> bool:
+        """Take note of a batch with the `next` count; True if this one settled the matter."""
         if self.chosen is not None:
             return False
-        if self._batches % TURN:
-            self._costs[count].append(cost)
-        self._batches += 1
-        turns, within = divmod(self._batches, TURN * len(self._candidates))
-        if within or turns < FEW:
+        if self._turn:
+            self._costs[self.next()].append(seconds / max(rows, 1))
+        self._turn.append(seconds)
+        if len(self._turn) < 2 or (len(self._turn) < TURN and sum(self._turn) < TURN_SECONDS):
+            return False
+        self._seconds += sum(self._turn)
+        self._turn = []
+        self._turns += 1
+        rounds, others_to_come = divmod(self._turns, len(self._candidates))
+        if others_to_come:
             return False
         best = self._best()
-        if turns == TURNS or best == self._fastest() == self._candidates[0]:
+        hopeless = rounds >= FEW and best == self._fastest() == self._candidates[0]
+        if rounds == TURNS or hopeless or self._seconds >= TRIAL_SECONDS:
             self.chosen = best
         return self.chosen is not None
 

@@ -174,11 +174,10 @@ class Worker:
     def _call(self, requests: Sequence[Request]) -> list[Reply]:
         assert self.instance is not None
         rows = sum(len(request.rows) for request in requests)
-        threads = self._tuner.next(rows)
-        self.instance.use_threads(threads)
+        self.instance.use_threads(self._tuner.next(rows))
         self._batch_since = began = time.monotonic()
         replies = self.instance.run(requests)
-        settled = self._tuner.note(threads, rows, time.monotonic() - began)
+        settled = self._tuner.note(rows, time.monotonic() - began)
         if settled is not None:
             log.info(
                 "%s: operators use %d threads for batches like the last, of %d rows: %.3g ms a row",
