@@ -70,6 +70,9 @@ class Pool:
         self._ran = ran
         self._changed_hook = changed
         self._retry_limit = retry_limit
+        #: Seconds that a request may wait, beyond the window, until another worker is started. What
+        #: runs in the background is not worth a queue: it is long, and takes what is left over.
+        self.patience = 0.0 if background else PRESSURE_SECONDS
         self._background = background
         self._lock = threading.RLock()
         self._workers: dict[int, Worker] = {}

@@ -19,10 +19,8 @@ TURN_SECONDS = 0.2
 TURNS = 4
 #: Seconds after which those that were had must do: long batches differ less from each other.
 TRIAL_SECONDS = 1.0
-#: Turns after which a candidate that is no faster at all is given up.
-FEW = 2
 #: More threads have to save this share of the time, for they cost others a core.
-WORTH = 0.1
+WORTH = 0.05
 
 
 class Tuner:
@@ -88,14 +86,9 @@ class Trial:
         rounds, others_to_come = divmod(self._turns, len(self._candidates))
         if others_to_come:
             return False
-        best = self._best()
-        hopeless = rounds >= FEW and best == self._fastest() == self._candidates[0]
-        if rounds == TURNS or hopeless or self._seconds >= TRIAL_SECONDS:
-            self.chosen = best
+        if rounds == TURNS or self._seconds >= TRIAL_SECONDS:
+            self.chosen = self._best()
         return self.chosen is not None
-
-    def _fastest(self) -> int:
-        return min(self._candidates, key=self.cost)
 
     def _best(self) -> int:
         best = self._candidates[0]

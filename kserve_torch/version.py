@@ -27,7 +27,7 @@ from kserve_torch.events import (
     WorkerChanged,
 )
 from kserve_torch.messages import NOTHING, Reply, Request, Timing, Verb
-from kserve_torch.pool import PRESSURE_SECONDS, Pool
+from kserve_torch.pool import Pool
 from kserve_torch.statistics import VersionStatistics
 from kserve_torch.window import Window
 from kserve_torch.worker import Ran, Worker, WorkerState
@@ -264,7 +264,7 @@ class ModelVersion:
         except Overloaded:
             self._emit(Shed(self.name, self.version, "queue_full"))
             raise
-        if ticket.pressure > PRESSURE_SECONDS + pool.lane.max_delay or not pool.size:
+        if ticket.pressure > pool.patience + pool.lane.max_delay or not pool.size:
             pool.relieve()
         if self._watch is None:
             self._watch = ticket.loop.call_later(self.limits.response_timeout, self._check_hung)
