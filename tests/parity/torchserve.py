@@ -47,9 +47,9 @@ def python() -> Path:
 
 
 def _environment() -> Path:
-    """An environment with TorchServe, and with the torch that this process has; made once."""
+    """An environment with TorchServe, and with the torch of this one; made once for it."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = cache / "kserve_torch" / f"torchserve-{VERSION}"
+    home = cache / "kserve_torch" / f"torchserve-{VERSION}-{Path(sys.prefix).name}"
     complete = home / "complete"
     if complete.exists():
         return home
