@@ -118,7 +118,8 @@ def test_too_many_hung_workers(tmp_path: Path, gate: Callable[[], Gate]) -> None
         # They come back after all: nothing needs a restart any more.
         for wall in walls:
             wall.open()
-        until(lambda: health(client) == {"live": True, "ready": True})
+        until(lambda: client.http.get("/v2/health/ready").status_code == 200)
+        assert health(client) == {"live": True, "ready": True}
         assert client.ask(V1, "m", "say again").ok
         assert index(client)["m"] == ("READY", "")
 
