@@ -68,6 +68,8 @@ def handle(data, context):
 
 #: Fails as its input says.
 MOODY = """
+import time
+
 from ts.utils.util import PredictionException
 
 
@@ -79,6 +81,9 @@ def handle(data, context):
         what = bytes(what).decode() if isinstance(what, bytearray) else what
         if what == "crash":
             raise RuntimeError("no bananas left")
+        if what == "late":
+            time.sleep(0.5)
+            return ["at last"] * len(data)
         raise PredictionException("as you wish", int(what))
 """
 

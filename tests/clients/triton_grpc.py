@@ -136,7 +136,7 @@ def test_streams(client: InferenceServerClient) -> None:
 
 
 def test_time_out(client: InferenceServerClient) -> None:
-    status, _ = refused(client.infer, "identity", [tensor([1.0])], client_timeout=1e-6)
+    status, _ = refused(client.infer, "moody", [text("late")], client_timeout=0.1)
     assert status == "DEADLINE_EXCEEDED"
 
 
