@@ -32,7 +32,7 @@ class Loop:
 
     Attributes:
         threads: what torch's operators may use.
-        pause: seconds between two calls, in which the caches forget what other programs push out.
+        pause: seconds between two calls, in which other programs may take the caches.
     """
 
     rows: Sequence[Any]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 import math
 import os
 import platform
 from collections.abc import Iterable
 from pathlib import Path
-
-log = logging.getLogger(__name__)
 
 CGROUPS = Path("/sys/fs/cgroup")
 #: glibc's names for what `keep_freed_memory` sets (malloc.h), and the values: a thread's heap ends
@@ -35,16 +32,12 @@ def cores(cgroups: Path = CGROUPS) -> int:
 
 def _limits(cgroups: Path) -> Iterable[float]:
     """The CPU limit in cores, of either version of control groups."""
-    files = {
-        cgroups / "cpu.max": None,
-        cgroups / "cpu" / "cpu.cfs_quota_us": cgroups / "cpu" / "cpu.cfs_period_us",
-    }
-    for quota_file, period_file in files.items():
+    first = [cgroups / "cpu" / "cpu.cfs_quota_us", cgroups / "cpu" / "cpu.cfs_period_us"]
+    second = [cgroups / "cpu.max"]
+    for files in (second, first):
         try:
-            words = quota_file.read_text().split()
-            words += period_file.read_text().split() if period_file else []
-            quota, period = int(words[0]), int(words[1])
-        except (OSError, ValueError, IndexError):  # not mounted, or "max": no limit
+            quota, period = map(int, " ".join(file.read_text() for file in files).split())
+        except (OSError, ValueError):  # not mounted, or "max": no limit
             continue
         if quota > 0 and period > 0:
             yield quota / period
@@ -54,7 +47,7 @@ def keep_freed_memory() -> None:
     """Let threads keep the memory of one batch for the next one.
 
     glibc gives the top of a thread's heap back after each batch of activations, and the next batch
-    pays for every page again: a fifth of the time of a small model.
+    pays for every page again: a third of the time of a small model.
     """
     if platform.libc_ver()[0] != "glibc":
         return

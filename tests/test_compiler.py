@@ -16,11 +16,11 @@ defer_compiler()
 """
 
 
-def run(code: str, path: Path | None = None) -> str:
-    command = [sys.executable, "-c", DEFER + (f"sys.path.insert(0, {str(path)!r})\n") + code]
+def run(code: str, path: Path = Path()) -> None:
+    """Run ``code`` in a process that defers the compiler, with ``path`` before all others."""
+    command = [sys.executable, "-c", f"{DEFER}sys.path.insert(0, {str(path)!r})\n{code}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_our_image_handlers_need_no_compiler() -> None:
