@@ -3,10 +3,14 @@
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 import kserve_torch
+
+from .archives import make_archive
+from .server import Server
 
 HEAVY = ("torch", "torchvision", "kserve", "captum", "numpy", "fastapi", "grpc", "asyncio")
 
@@ -61,3 +65,32 @@ def test_the_server_does_without_the_kserve_package() -> None:
     """It would take a fifth of the start; `TorchModel` imports it for those who embed it."""
     code = "import sys, kserve_torch.server; assert 'kserve' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+#: Says whether torch's compiler is there, and how many pages twenty batches had to ask for.
+FRUGAL = """
+import resource, sys, torch, torchvision
+net = torch.nn.Sequential(torch.nn.Conv2d(1, 32, 3), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3))
+
+def batches():
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    with torch.inference_mode():
+        for _ in range(20):
+            net(torch.ones(16, 1, 28, 28))
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+
+def handle(data, context):
+    if data is None:
+        return None
+    batches()
+    return [["torch._dynamo" in sys.modules, batches()]] * len(data)
+"""
+
+
+def test_the_server_keeps_memory_and_leaves_the_compiler_out(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": FRUGAL})
+    with Server(tmp_path) as server, server.client() as client:
+        response = client.post("/v1/models/m:predict", json={"instances": [1]})
+        ((compiler, faults),) = response.json()["predictions"]
+    assert not compiler
+    assert faults < 2000  # of some 28000

@@ -421,6 +421,20 @@ async def test_streams_come_in_order(tmp_path: Path) -> None:
         assert (await registry.submit(request("a"))).results == ["three"]
 
 
+async def test_explanations_that_queue_get_a_second_worker_at_once(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar", "batchSize: 1")
+
+    def explainers() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if "explain worker" in thread.name]
+
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        await registry.submit(request(0.0, verb=Verb.EXPLAIN))
+        assert len(explainers()) == 1
+        await asyncio.gather(*(registry.submit(request(0.01, verb=Verb.EXPLAIN)) for _ in "123"))
+        assert len(explainers()) == 2
+
+
 async def test_a_description(tmp_path: Path) -> None:
     handler = ECHO.replace('row.get("data")', "context.get_request_header(0, 'describe')")
     make_archive(tmp_path / "m.mar", {"handler.py": handler})
