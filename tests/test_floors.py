@@ -34,7 +34,7 @@ FLOORS: list[dict[str, str]] = [
         ),
         "entry": "context handler imports loader",
         "context": "",
-        "handler": "context profiler",
+        "handler": "context profiler tying",
         "profiler": "",
         "ts": "context handler profiler",
         "packages": "archive loader",

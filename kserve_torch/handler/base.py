@@ -29,6 +29,7 @@ from kserve_torch.handler.compile import (
     wants_aot,
 )
 from kserve_torch.handler.labels import load_label_mapping
+from kserve_torch.handler.layout import ChannelsLast
 from kserve_torch.handler.rows import as_target, payload
 from kserve_torch.handler.shapes import blame_input
 from kserve_torch.handler.tensors import as_tensor, stack, to_device
@@ -80,6 +81,7 @@ class BaseHandler:
     profiler_args: Mapping[str, Any] = NOTHING
     explain = False
     target: Any = 0
+    _ordered: ChannelsLast | None = None
 
     def __init__(self) -> None:
         self.profiler_args = {}
@@ -174,7 +176,7 @@ class BaseHandler:
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; one that turns out not to compile is replaced by its eager form."""
         try:
-            return self.model(*args, **kwargs)
+            return self._run_model(*args, **kwargs)
         except RuntimeError as error:
             eager = uncompiled(self.model)
             if eager is self.model or not compiling_failed(error):
@@ -183,6 +185,11 @@ class BaseHandler:
             log.warning("compiling the model failed, it stays eager: %s", error)
             self.model = eager
             return output
+
+    def _run_model(self, *args: Any, **kwargs: Any) -> Any:
+        if self._ordered is None or self._ordered.model is not self.model:
+            self._ordered = ChannelsLast(self.model)
+        return self._ordered(*args, **kwargs)
 
     @timed
     def postprocess(self, data: Any) -> list[Any]:

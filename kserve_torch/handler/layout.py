@@ -1,0 +1,188 @@
+"""Convolutional models on the CPU keep their channels last in memory: the same answers, sooner.
+
+torch computes convolutions and pooling fastest in that order: torchvision's models of every family
+take between all and half of the time. But a model may rely on the usual order, most often by
+``x.view(n, -1)``, so it is tried on a copy of the model first, with the first batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from kserve_torch.tying import tie
+
+log = logging.getLogger(__name__)
+
+#: Largest difference between the answers in both orders, as a share of the largest number.
+TOLERANCE = 1e-4
+#: Starts the message of ``Tensor.view`` about an order that it does not take.
+_NEEDS_CONTIGUOUS = "view size is not compatible"
+
+#: Models that keep their channels last; several instances of one share their weights.
+_rearranged: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+_lock = threading.Lock()
+
+
+class ChannelsLast:
+    """Calls a model with its channels last, once a batch has shown that this changes nothing.
+
+    Args:
+        model: float32, in evaluation mode, on the CPU, with a two-dimensional convolution; any
+            other is called as it is.
+
+    Attributes:
+        model: the same.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self._undecided = _is_suitable(model)
+        self._chosen = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's output, its tensors contiguous.
+
+        Raises:
+            Exception: whatever the model raises.
+        """
+        if self._undecided and args and not kwargs and all(map(_is_picture, args)):
+            return self._try(*args)
+        if not self._chosen:
+            return self.model(*args, **kwargs)
+        try:
+            return _contiguous(self.model(*(_last(value) for value in args), **kwargs))
+        except RuntimeError as error:
+            if _NEEDS_CONTIGUOUS not in str(error):
+                raise
+            log.info("the model stays in the usual memory order: %s", error)
+            self._chosen = False
+            _rearrange(self.model, _twins(self.model, torch.contiguous_format))
+            return self.model(*args, **kwargs)
+
+    def _try(self, *args: torch.Tensor) -> Any:
+        try:
+            twins = _twins(self.model, torch.channels_last)
+            twin = _copy(self.model, twins)
+            inputs = [value.clone(memory_format=torch.channels_last) for value in args]
+        except Exception as error:  # a model may hold anything, also what cannot be copied
+            log.info("the model stays in the usual memory order: %s", error)
+            self._undecided = False
+            return self.model(*args)
+        expected = self.model(*args)  # a batch that it does not take says nothing: the next one may
+        self._undecided = False
+        try:
+            output = twin(*inputs)
+            self._chosen = _agree(output, expected)
+        except Exception as error:
+            log.info("the model stays in the usual memory order: %s", error)
+        if not self._chosen:
+            return expected
+        _rearrange(self.model, twins)
+        log.info("the model computes with its channels last in memory")
+        return _contiguous(output)
+
+
+def _is_suitable(model: Any) -> bool:
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        return False
+    if model.training or hasattr(model, "_orig_mod"):  # the latter is what torch.compile made
+        return False
+    modules = list(model.modules())
+    return (
+        any(type(module) in (nn.Conv2d, nn.ConvTranspose2d) for module in modules)
+        and not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+        and all(_is_plain(parameter) for parameter in model.parameters())
+    )
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        type(tensor) in (torch.Tensor, nn.Parameter)
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.dtype is torch.float32
+    )
+
+
+def _is_picture(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() == 4 and _is_plain(value)
+
+
+def _last(value: Any) -> Any:
+    return value.contiguous(memory_format=torch.channels_last) if _is_picture(value) else value
+
+
+@torch.inference_mode(False)
+@torch.no_grad()
+def _twins(model: nn.Module, order: torch.memory_format) -> dict[int, torch.Tensor]:
+    """Each parameter's twin by its ``id``: itself, or a copy where the order matters."""
+    return {
+        id(tensor): nn.Parameter(tensor.contiguous(memory_format=order), tensor.requires_grad)
+        if tensor.dim() == 4
+        else tensor
+        for tensor in model.parameters()
+    }
+
+
+@torch.inference_mode(False)
+def _copy(model: nn.Module, twins: dict[int, torch.Tensor]) -> nn.Module:
+    return copy.deepcopy(model, {**twins})
+
+
+@torch.inference_mode(False)
+def _rearrange(model: nn.Module, twins: dict[int, torch.Tensor]) -> None:
+    """Let ``model`` hold the twins, or those that another instance of it holds already."""
+    for parameter in model.parameters():
+        parameter.data = twins[id(parameter)].data
+    with _lock:
+        for other in _rearranged:
+            if other is not model and type(other) is type(model):
+                tie([model], [other])
+        _rearranged.add(model)
+
+
+def _agree(output: Any, expected: Any) -> bool:
+    given, wanted = list(_tensors(output)), list(_tensors(expected))
+    return len(given) == len(wanted) and all(map(_close, given, wanted))
+
+
+def _tensors(output: Any) -> Iterator[torch.Tensor]:
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, list | tuple | dict):
+        for item in output.values() if isinstance(output, dict) else output:
+            yield from _tensors(item)
+    else:
+        raise TypeError(f"an output of type {type(output).__name__} cannot be compared")
+
+
+def _close(given: torch.Tensor, wanted: torch.Tensor) -> bool:
+    if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
+        return False
+    if not wanted.is_floating_point():
+        return torch.equal(given, wanted)
+    size = wanted.abs().nan_to_num(0, posinf=0).amax().item() if wanted.numel() else 0.0
+    return torch.allclose(given, wanted, rtol=TOLERANCE, atol=TOLERANCE * size, equal_nan=True)
+
+
+def _contiguous(output: Any) -> Any:
+    """The output as the model alone would give it: handlers may call ``view`` on its tensors."""
+    if isinstance(output, torch.Tensor):
+        return output.contiguous()
+    if isinstance(output, list):
+        return [_contiguous(item) for item in output]
+    if isinstance(output, tuple):
+        items = [_contiguous(item) for item in output]
+        return type(output)(*items) if hasattr(output, "_fields") else tuple(items)
+    if isinstance(output, dict):
+        for key, value in output.items():
+            output[key] = _contiguous(value)
+    return output

@@ -1,0 +1,203 @@
+"""Channels last: for models that it changes nothing for, and for no other."""
+
+import logging
+from collections import OrderedDict, namedtuple
+
+import pytest
+import torch
+from torch import nn
+
+from kserve_torch.handler.base import BaseHandler
+from kserve_torch.handler.layout import ChannelsLast
+
+Scores = namedtuple("Scores", "scores maps")
+PICTURES = torch.arange(2 * 3 * 8 * 8, dtype=torch.float32).reshape(2, 3, 8, 8).sin()
+
+
+class Net(nn.Module):
+    """A convolution and what `flat` makes of it; counts its calls."""
+
+    def __init__(self, flat=lambda hidden: torch.flatten(hidden, 1)):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.flat = flat
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, pictures):
+        self.calls += 1
+        return self.flat(self.conv(pictures))
+
+
+def is_last(model):
+    (weight, *_) = model.parameters()
+    return weight.is_contiguous(memory_format=torch.channels_last) and not weight.is_contiguous()
+
+
+@torch.inference_mode()
+def answers(model, *batches):
+    """What a model answers, called through `ChannelsLast`; a RuntimeError counts as an answer."""
+    call = ChannelsLast(model.eval())
+    found = []
+    for batch in batches:
+        try:
+            found.append(call(batch))
+        except RuntimeError as error:
+            found.append(error)
+    return found
+
+
+def test_the_answers_stay_and_the_weights_move():
+    expected = Net().eval()(PICTURES)
+    model = Net()
+    first, second = answers(model, PICTURES, PICTURES)
+    assert is_last(model)
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first, expected)
+    assert model.calls == 2  # the trial is on a copy
+
+
+@pytest.mark.parametrize(
+    "flat",
+    [
+        lambda hidden: hidden.view(len(hidden), -1),
+        lambda hidden: torch.as_strided(hidden, (2, 5), (144, 1)),
+        lambda hidden: torch.tensor(hidden.stride()),
+        lambda hidden: hidden.stride(),
+        lambda hidden: hidden + torch.rand(()),
+    ],
+    ids=["view", "as_strided", "strides", "no tensor", "random"],
+)
+def test_a_model_that_relies_on_the_usual_order_keeps_it(flat):
+    model = Net(flat)
+    weight = model.conv.weight.data_ptr()
+    torch.manual_seed(1)
+    first, _ = answers(model, PICTURES, PICTURES)
+    torch.manual_seed(1)
+    expected = Net(flat).eval()(PICTURES) if "rand" not in flat.__code__.co_names else first
+    torch.testing.assert_close(first, expected)
+    assert model.conv.weight.data_ptr() == weight
+    assert model.calls == 2
+
+
+def test_an_order_that_only_another_size_needs(caplog):
+    """A view of 1 x 1 pixels may have any order, one of more may not."""
+    caplog.set_level(logging.INFO)
+    pool = nn.MaxPool2d(6)
+    model = Net(lambda hidden: pool(hidden).view(len(hidden), -1))
+    large = torch.ones(1, 3, 14, 14)
+    first, second, third = answers(model, PICTURES, large, PICTURES)
+    assert not is_last(model)
+    assert "usual memory order" in caplog.text
+    assert second.shape == (1, 16)
+    torch.testing.assert_close(first, third)
+
+
+def test_a_batch_that_the_model_does_not_take_decides_nothing():
+    model, wrong = Net(), torch.ones(2, 5, 8, 8)
+    first, _, last = answers(model, wrong, PICTURES, wrong)
+    assert isinstance(first, RuntimeError)
+    assert isinstance(last, RuntimeError)
+    assert is_last(model)
+
+
+def test_what_a_model_does_to_its_input_it_does_once():
+    class Doubling(Net):
+        def forward(self, pictures):
+            return super().forward(pictures.mul_(2))
+
+    pictures = PICTURES.clone()
+    (output,) = answers(Doubling(), pictures)
+    torch.testing.assert_close(output, Net().eval()(2 * PICTURES))
+    torch.testing.assert_close(pictures, 2 * PICTURES)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda hidden: hidden,
+        lambda hidden: [hidden, {"a": (hidden, hidden.argmax(1))}],
+        lambda hidden: OrderedDict(out=hidden),
+        lambda hidden: Scores(hidden.sum((1, 2, 3)), hidden),
+    ],
+)
+def test_handlers_get_the_usual_order_whatever_the_form(wrap):
+    def tensors(output):
+        if isinstance(output, torch.Tensor):
+            return [output]
+        items = output.values() if isinstance(output, dict) else output
+        return [tensor for item in items for tensor in tensors(item)]
+
+    model = Net(wrap)
+    for output in answers(model, PICTURES, PICTURES):
+        assert type(output) is type(wrap(PICTURES))
+        assert all(tensor.is_contiguous() for tensor in tensors(output))
+    assert is_last(model)
+
+
+def hooked():
+    model = Net().eval()
+    model.conv.register_forward_hook(lambda *args: None)
+    return model
+
+
+class Uncopied(Net):
+    def __deepcopy__(self, memo):
+        raise TypeError("there is only one of me")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Flatten(), nn.Linear(192, 2)).eval(),
+        Net().eval().double(),
+        hooked(),
+        Uncopied().eval(),
+        Net().train(),
+    ],
+    ids=["no convolution", "float64", "hooks", "no copies", "training"],
+)
+def test_models_that_are_left_alone(model):
+    dtype = next(model.parameters()).dtype
+    with torch.no_grad():
+        ChannelsLast(model)(PICTURES.to(dtype))
+    assert not is_last(model)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.(trace|save|script)")
+def test_torchscript_is_left_alone():
+    script = torch.jit.trace(Net().eval(), PICTURES)
+    answers(script, PICTURES)
+    assert not is_last(script)
+
+
+def test_a_function_is_called_as_it_is():
+    assert ChannelsLast(lambda *args, **kwargs: (args, kwargs))(1, a=2) == ((1,), {"a": 2})
+
+
+def test_instances_share_what_was_moved():
+    models = [Net(), Net()]
+    for model in models:
+        answers(model, PICTURES)
+    first, second = (model.conv.weight.data_ptr() for model in models)
+    assert first == second
+
+
+def test_the_moved_model_can_be_explained():
+    """Its weights are no inference tensors: gradients flow through them."""
+    model = Net()
+    answers(model, PICTURES)
+    pictures = PICTURES.clone().requires_grad_()
+    model(pictures).sum().backward()
+    expected = PICTURES.clone().requires_grad_()
+    Net().eval()(expected).sum().backward()
+    torch.testing.assert_close(pictures.grad, expected.grad)
+
+
+def test_a_handler_that_gets_another_model(folder, load):
+    loaded = load(BaseHandler(), folder)
+    row = torch.ones(1, 8, 8).tolist()
+    (first,) = loaded.ask({"data": row})
+    loaded.handler.model = nn.Sequential(nn.Conv2d(1, 2, 8), nn.Flatten()).eval()
+    (second,) = loaded.ask({"data": row})
+    assert (len(first), len(second)) == (3, 2)
