@@ -22,7 +22,7 @@ from kserve_torch.tying import tie
 log = logging.getLogger(__name__)
 
 #: Largest difference between the answers in both orders, as a share of the largest number.
-TOLERANCE = 1e-4
+TOLERANCE = 1e-5
 #: Starts the message of ``Tensor.view`` about an order that it does not take.
 _NEEDS_CONTIGUOUS = "view size is not compatible"
 

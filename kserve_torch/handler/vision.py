@@ -76,7 +76,7 @@ class VisionHandler(BaseHandler):
 
     def _scores(self, inputs: torch.Tensor) -> torch.Tensor:
         """What explanations are about: the model's output, if it is one tensor."""
-        output = self._run_model(inputs)
+        output = self.model(inputs)
         if not isinstance(output, torch.Tensor):
             kind = type(output).__name__
             raise Unsupported(f"explanations are of models that answer a tensor, not a {kind}")

@@ -32,7 +32,7 @@ KSERVE = ("/v1/", "/v2/")
 INFERENCE, MANAGEMENT, METRICS = "inference", "management", "metrics"
 
 #: Statuses of answers that have no body (RFC 9110 6.4.1).
-_BODILESS = (204, 205, 304)
+BODILESS = (204, 205, 304)
 
 #: Seconds after which a request is worth a task that watches for its client's departure.
 WATCH_AFTER = 0.05
@@ -56,6 +56,10 @@ class App:
         body_seconds: that a client may take to send one, and more as it sends more.
         guard: lets a call pass or raises; asked before the routes.
         draining: whether clients should take their connections elsewhere.
+
+    Attributes:
+        max_body: as given.
+        draining: as given.
     """
 
     def __init__(
@@ -70,47 +74,60 @@ class App:
     ) -> None:
         self._routes = tuple(routes)
         self._metrics = metrics
-        self._roles = roles
-        self._max_body = max_body
+        self._sockets = {
+            key: (MANAGEMENT in served, served == {METRICS}) for key, served in roles.items()
+        }
+        self.max_body = max_body
         self._body_seconds = body_seconds
         self._guard = guard
-        self._draining = draining
+        self.draining = draining
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection scope; only HTTP is spoken here."""
         if scope["type"] != "http":
             raise ValueError(f"this application speaks HTTP, not {scope['type']}")
-        roles = self._roles_of(scope)
-        call = Call(
-            method=scope["method"],
-            path=scope["path"],
-            headers=Headers(scope["headers"]),
-            query=scope["query_string"].decode("latin-1"),
-            management=MANAGEMENT in roles,
-            client="%s:%s" % (scope.get("client") or ("", "")),
-        )
+        call = self._call(scope)
         try:
             call.body = await self._body(call, receive)
         except RequestTimeout as error:
-            await _respond(send, _error_answer(call, error), head=False, close=True)
+            await respond(send, _error_answer(call, error), head=False, close=True)
             return
         except PayloadTooLarge as error:
             await _refuse(send, _error_answer(call, error), receive)
             return
-        answer = await self._watched(call, roles, receive)
+        answer = await self._watched(call, receive)
         if answer is not None:
-            await _respond(send, answer, head=call.method == "HEAD", close=self._draining())
+            await respond(send, answer, head=call.method == "HEAD", close=self.draining())
 
-    def _roles_of(self, scope: Scope) -> frozenset[str]:
+    async def answer(self, scope: Scope, body: bytes) -> Answer:
+        """Answer a request whose body is there; its errors too, also those nobody foresaw.
+
+        Args:
+            scope: of ASGI, of type http.
+            body: of `max_body` bytes at most.
+        """
+        call = self._call(scope)
+        call.body = body
+        return await self._answer(call)
+
+    def _call(self, scope: Scope) -> Call:
         server = scope.get("server") or ("", None)
         key = server[0] if server[1] is None else server[1]
-        return self._roles.get(key, frozenset({INFERENCE}))
+        management, metrics_only = self._sockets.get(key, (False, False))
+        return Call(
+            method=scope["method"],
+            path=scope["path"],
+            headers=Headers(scope["headers"]),
+            query=scope["query_string"].decode("latin-1"),
+            management=management,
+            metrics_only=metrics_only,
+        )
 
     # --- in ---
 
     async def _body(self, call: Call, receive: Receive) -> bytes:
         length = call.headers.get("content-length")
-        if length is not None and int(length) > self._max_body:
+        if length is not None and int(length) > self.max_body:
             raise self._too_large()
         if length is None and "transfer-encoding" not in call.headers:
             return b""
@@ -129,7 +146,7 @@ class App:
                         raise RequestTimeout("the client left before its body was complete")
                     chunks.append(message.get("body", b""))
                     size += len(chunks[-1])
-                    if size > self._max_body:
+                    if size > self.max_body:
                         raise self._too_large()
                     if not message.get("more_body"):
                         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -140,12 +157,12 @@ class App:
             ) from None
 
     def _too_large(self) -> PayloadTooLarge:
-        return PayloadTooLarge(f"the body is larger than {self._max_body} bytes (max_request_size)")
+        return PayloadTooLarge(f"the body is larger than {self.max_body} bytes (max_request_size)")
 
     # --- through ---
 
-    async def _watched(self, call: Call, roles: frozenset[str], receive: Receive) -> Answer | None:
-        """The answer, to what no route foresaw too; None if the client went away before it."""
+    async def _watched(self, call: Call, receive: Receive) -> Answer | None:
+        """The answer; None if the client went away before it."""
         loop = asyncio.get_running_loop()
         serving = asyncio.current_task()
         assert serving is not None
@@ -157,9 +174,7 @@ class App:
 
         timer = loop.call_later(WATCH_AFTER, watch)
         try:
-            return await self._answer(call, roles)
-        except Exception as error:
-            return _error_answer(call, error)
+            return await self._answer(call)
         except asyncio.CancelledError:
             if watcher is None or not watcher.done():
                 raise
@@ -170,14 +185,20 @@ class App:
             if watcher is not None:
                 watcher.cancel()
 
-    async def _answer(self, call: Call, roles: frozenset[str]) -> Answer:
-        if roles == {METRICS} or call.path == "/metrics":
+    async def _answer(self, call: Call) -> Answer:
+        try:
+            return await self._routed(call)
+        except Exception as error:
+            return _error_answer(call, error)
+
+    async def _routed(self, call: Call) -> Answer:
+        if call.metrics_only or call.path == "/metrics":
             answer = await self._metrics(call)
             return answer or self._not_found(call)
         self._guard(call)
         coding = call.headers.get("content-encoding")
         if coding:
-            call.body = decode_body(call.body, coding, self._max_body)
+            call.body = decode_body(call.body, coding, self.max_body)
         for route in self._routes:
             answer = await route(call)
             if answer is not None:
@@ -207,8 +228,16 @@ async def _cancel_on_departure(receive: Receive, serving: asyncio.Task[Any]) -> 
 # --- out ---
 
 
-async def _respond(send: Send, answer: Answer, head: bool, close: bool) -> None:
-    if answer.status in _BODILESS:
+async def respond(send: Send, answer: Answer, head: bool, close: bool) -> None:
+    """Send an answer, whole or in pieces.
+
+    Args:
+        send: of ASGI.
+        answer: what is sent.
+        head: whether the request was HEAD, whose answer has no body.
+        close: whether the connection ends with it.
+    """
+    if answer.status in BODILESS:
         answer = Answer(status=answer.status, content_type=None, headers=answer.headers)
     await _start(send, answer, close)
     body = answer.body
@@ -242,6 +271,6 @@ async def _start(send: Send, answer: Answer, close: bool) -> None:
         headers.append((b"content-type", answer.content_type.encode("latin-1")))
     if close:
         headers.append((b"connection", b"close"))
-    if isinstance(answer.body, bytes) and answer.status not in _BODILESS:
+    if isinstance(answer.body, bytes) and answer.status not in BODILESS:
         headers.append((b"content-length", b"%d" % len(answer.body)))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})

@@ -33,6 +33,13 @@ class Headers(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         return self._load()[name.lower()]
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value, or ``default``; `Mapping`'s own raises and catches a KeyError."""
+        return self._load().get(name.lower(), default)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._load()
+
     def __iter__(self) -> Any:
         return iter(self._load())
 
@@ -51,7 +58,7 @@ class Call:
         body: the whole body, decoded from its content coding.
         query: the raw query string.
         management: whether it came in on a socket where the management API answers.
-        client: the peer as ``host:port``, for the access log.
+        metrics_only: whether nothing but metrics answers on that socket.
     """
 
     method: str
@@ -60,7 +67,7 @@ class Call:
     body: bytes = b""
     query: str = ""
     management: bool = False
-    client: str = ""
+    metrics_only: bool = False
 
     def params(self) -> dict[str, str]:
         """Query parameters; the last of several with one name wins."""

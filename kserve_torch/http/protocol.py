@@ -7,14 +7,23 @@ what it cannot parse in plain text.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
+from kserve_torch.http.app import App
 from kserve_torch.http.exchange import JSON
+from kserve_torch.http.whole import exchange, is_whole
+
+log = logging.getLogger(__name__)
 
 #: Bytes of the request line and the headers together.
 MAX_HEAD = 64 * 1024
@@ -67,6 +76,11 @@ class Corked:
             return
         self._transport.write(data)
 
+    def write_now(self, data: bytes) -> None:
+        """Write ``data``, whatever it looks like."""
+        self._flush()
+        self._transport.write(data)
+
     def _flush(self) -> None:
         if self._head:
             self.write(b"")
@@ -85,6 +99,8 @@ class GuardedProtocol(HttpToolsProtocol):
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
+    #: The exchange of a request that had come as a whole, if one is under way.
+    _exchange: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
@@ -96,10 +112,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self._wait_for_head(seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Forget the connection; a request whose client went away is withdrawn."""
         self._end_of_head()
         self._end_of_stall()
         super().connection_lost(exc)
+        if self._exchange is not None:
+            self._exchange.cancel()
 
     def pause_writing(self) -> None:
         """More of an answer waits than the client takes."""
@@ -141,6 +159,33 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """An upgrade that is not offered is ignored (RFC 9110 7.8), and is no news."""
+
+    # --- requests that came as a whole ---
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Start a request; one that came as a whole goes the short way."""
+        if not isinstance(app, App):
+            super()._start_asgi_task(cycle, app)
+            return
+        task = self.loop.create_task(self._serve(cycle, app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    async def _serve(self, cycle: RequestResponseCycle, app: App) -> None:
+        if not is_whole(cycle, app):
+            await cycle.run_asgi(app)  # type: ignore[arg-type]  # Mapping for its TypedDict
+            return
+        self._exchange = asyncio.current_task()
+        try:
+            await exchange(cycle, app)
+        except asyncio.CancelledError:
+            if not cycle.disconnected:
+                raise
+        except Exception:
+            log.exception("an answer could not be sent")
+            self.transport.close()
+        finally:
+            self._exchange = None
 
     # --- answers that nobody takes ---
 

@@ -1,0 +1,84 @@
+"""The short way of a request that is there as a whole: one call of the application, one write.
+
+Nearly every request of inference has come completely before its turn. ASGI's messages, made for
+bodies and answers in pieces, would take a third of the event loop's time for it.
+"""
+
+from __future__ import annotations
+
+from uvicorn.protocols.http.httptools_impl import (
+    HEADER_RE,
+    HEADER_VALUE_RE,
+    STATUS_LINE,
+    RequestResponseCycle,
+)
+
+from kserve_torch.http.app import BODILESS, App, respond
+from kserve_torch.http.exchange import Answer
+
+
+def is_whole(cycle: RequestResponseCycle, app: App) -> bool:
+    """Whether this is a POST whose body is there and within the limit."""
+    return (
+        not cycle.more_body
+        and not cycle.waiting_for_100_continue
+        and cycle.scope["method"] == "POST"
+        and len(cycle.body) <= app.max_body
+    )
+
+
+async def exchange(cycle: RequestResponseCycle, app: App) -> None:
+    """Have the request answered and the answer sent.
+
+    Args:
+        cycle: uvicorn's state of the request; afterwards as if its ``run_asgi`` had run.
+        app: the application.
+    """
+    body = bytes(cycle.body)
+    cycle.body = bytearray()
+    cycle.message_event.clear()
+    cycle.flow.resume_reading()
+    try:
+        answer = await app.answer(cycle.scope, body)
+        close = app.draining()
+        if isinstance(answer.body, bytes) and answer.status not in BODILESS:
+            await _write(cycle, answer, answer.body, close)
+        else:
+            await respond(cycle.send, answer, head=False, close=close)  # type: ignore[arg-type]
+    finally:
+        cycle.on_response = _nothing  # else they would hold each other
+
+
+async def _write(cycle: RequestResponseCycle, answer: Answer, body: bytes, close: bool) -> None:
+    if cycle.flow.write_paused and not cycle.disconnected:
+        await cycle.flow.drain()
+    if cycle.disconnected:
+        return
+    cycle.keep_alive = cycle.keep_alive and not close
+    head = _head(cycle, answer, len(body))
+    cycle.response_started = cycle.response_complete = True
+    cycle.transport.write_now(head + body)  # type: ignore[attr-defined]  # it is Corked
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
+
+
+def _head(cycle: RequestResponseCycle, answer: Answer, length: int) -> bytes:
+    lines = [STATUS_LINE[answer.status]]
+    lines += [b"%b: %b\r\n" % pair for pair in cycle.default_headers]
+    for name, value in answer.headers:
+        pair = name.encode("latin-1"), value.encode("latin-1")
+        if HEADER_RE.search(pair[0]) or HEADER_VALUE_RE.search(pair[1]):
+            raise ValueError(f"header {name!r} cannot be sent")
+        lines.append(b"%b: %b\r\n" % pair)
+    if answer.content_type is not None:
+        lines.append(b"content-type: %b\r\n" % answer.content_type.encode("latin-1"))
+    if not cycle.keep_alive:
+        lines.append(b"connection: close\r\n")
+    lines.append(b"content-length: %d\r\n\r\n" % length)
+    return b"".join(lines)
+
+
+def _nothing() -> None:
+    """Called in place of what is done after an answer."""
