@@ -3,12 +3,13 @@
 A second thread slows small batches down and takes a core from the event loop; large ones nearly
 double their speed by it. So batches of about the same size are run with each candidate in turn
 until it is clear what serves that size, and the smallest one that is about as fast as the best is
-kept.
+kept, until the next trial: what is best changes with the load and with the machine's neighbours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 #: Batches of a candidate in a row. The first is not counted: threads sleep where they are not used,
 #: and wake up slowly.
@@ -19,6 +20,9 @@ TURN_SECONDS = 0.2
 TURNS = 4
 #: Seconds after which those that were had must do: long batches differ less from each other.
 TRIAL_SECONDS = 1.0
+#: Batches of a size from its first trial to its second. Each later trial comes after twice as many,
+#: up to the second number: a trial has some 40 batches, half of them with the slower candidate.
+AGAIN, AGAIN_AT_MOST = 500, 8000
 #: More threads have to save this share of the time, for they cost others a core.
 WORTH = 0.05
 
@@ -32,22 +36,41 @@ class Tuner:
 
     def __init__(self, candidates: Sequence[int]) -> None:
         self._candidates = tuple(candidates)
-        self._trials: dict[int, Trial] = {}
+        self._sizes: dict[int, _Size] = {}
 
     def next(self, rows: int) -> int:
         """The thread count for the next batch, of so many rows."""
-        return self._trial(rows).next()
+        return self._size(rows).trial.next()
 
     def note(self, rows: int, seconds: float) -> Trial | None:
-        """Take note of a batch with the `next` count; what it settled, if it did."""
-        trial = self._trial(rows)
-        return trial if trial.note(rows, seconds) else None
+        """Take note of a batch with the `next` count; the trial that it settled anew, if it did."""
+        size = self._size(rows)
+        trial = size.trial
+        if trial.note(rows, seconds):
+            changed, size.chosen = trial.chosen != size.chosen, trial.chosen
+            return trial if changed else None
+        if trial.chosen is not None and len(self._candidates) > 1:
+            size.left -= 1
+            if size.left == 0:
+                size.again = size.left = min(2 * size.again, AGAIN_AT_MOST)
+                size.trial = Trial(self._candidates)
+        return None
 
-    def _trial(self, rows: int) -> Trial:
-        size = rows.bit_length()
-        if size not in self._trials:
-            self._trials[size] = Trial(self._candidates)
-        return self._trials[size]
+    def _size(self, rows: int) -> _Size:
+        bits = rows.bit_length()
+        if bits not in self._sizes:
+            self._sizes[bits] = _Size(Trial(self._candidates))
+        return self._sizes[bits]
+
+
+@dataclass(slots=True)
+class _Size:
+    """Batches of one size: the trial, what the last one chose, batches between two and left."""
+
+    trial: Trial
+    chosen: int | None = None
+    again: int = AGAIN
+    left: int = AGAIN
 
 
 class Trial:

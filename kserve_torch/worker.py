@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -201,7 +201,9 @@ def _timed(ticket: Ticket, outcome: Outcome, began: float, ended: float, rows: i
     if isinstance(outcome, ServingError):
         return outcome
     timing = Timing(queued=began - ticket.arrived, handler=ended - began, batch_rows=rows)
-    return replace(outcome, timing=timing)
+    return Reply(
+        model=outcome.model, version=outcome.version, rows=outcome.rows, timing=timing
+    )
 
 
 def isolate(run: Run, batch: Sequence[Ticket], lane: Lane) -> Iterator[tuple[Ticket, Outcome]]:

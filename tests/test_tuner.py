@@ -1,10 +1,11 @@
 """`Tuner` settles on the right candidate from what the batches cost."""
 
+import itertools
 from collections.abc import Mapping
 
 import pytest
 
-from kserve_torch.tuner import TURN, TURNS, Tuner
+from kserve_torch.tuner import AGAIN, TURN, TURNS, Tuner
 
 
 def settle(tuner: Tuner, costs: Mapping[int, float], rows: int = 2) -> int:
@@ -68,3 +69,26 @@ def test_candidates_take_turns_and_empty_batches_have_a_size_of_their_own() -> N
         seen.append(tuner.next(1))
         tuner.note(1, 1e-3)
     assert seen == [1] * TURN + [2] * TURN + [1] * TURN
+
+
+def test_what_was_settled_is_tried_again_and_told_if_it_changed() -> None:
+    tuner = Tuner([1, 2])
+    settle(tuner, {1: 1.0e-3, 2: 1.0e-3})
+    for _ in range(AGAIN):
+        assert tuner.next(2) == 1
+        assert tuner.note(2, 2e-3) is None
+    assert settle(tuner, {1: 2.0e-3, 2: 1.0e-3}) == 2 * TURNS * TURN
+    assert tuner.next(2) == 2
+
+
+def test_what_stays_is_not_told_again_and_is_tried_less_often() -> None:
+    tuner = Tuner([1, 2])
+    settle(tuner, {1: 1.0e-3, 2: 2.0e-3})
+    trials = []
+    for batch in range(4 * AGAIN):
+        if tuner.next(2) == 2:
+            trials.append(batch)
+        assert tuner.note(2, 2e-3 * tuner.next(2)) is None
+    apart = [later - earlier for earlier, later in itertools.pairwise(trials)]
+    assert sum(gap > 2 * TURN for gap in apart) == 1
+    assert max(apart) > 2 * AGAIN
