@@ -81,10 +81,8 @@ class Lane:
                     f"{self.label}: the queue is full, {self._window.capacity} requests wait"
                 )
             ticket.pressure = ticket.arrived - (self._window.oldest() or ticket.arrived)
-            # One wake-up starts the window, another fills it; those between would only cost.
-            if self._idle and (
-                len(self._window) == 1 or self._window.rows >= self._window.max_rows
-            ):
+            # One wake-up starts the window, another ends it; those between would only cost.
+            if self._idle and (len(self._window) == 1 or self._window.is_complete):
                 self._wake.notify()
         return ticket
 

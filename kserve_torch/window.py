@@ -4,9 +4,9 @@ A window holds requests in the order of their arrival. It never splits one, neve
 and gives a batch away
 
 - at once, if waiting could not make it bigger: batches of one row, no delay, or a full batch;
-- at once, too, if the last `PATIENCE` waits have each ended with the one request that began them:
-  whoever sends one request after the other gains nothing by them. The next batch of several
-  requests, which pile up while a worker is busy, brings the patience back;
+- at once, too, if there are just as many requests as the largest of the last `PATIENCE` batches had,
+  and none of those was full: who sends again as soon as it is answered is here, and nobody else
+  came while these waited;
 - else when the worker that is to take it has waited for ``max_delay`` since it was free and the
   first row was there, as TorchServe counts it: what came while the worker was busy is mostly the
   first part of a crowd whose answers have just gone out.
@@ -16,7 +16,7 @@ CONTRACT B1; a request with more rows than a batch may have goes alone.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 
-#: Waits without company after which the next ones are left out.
+#: Batches that were not full after which the next ones do not wait for more than those had.
 PATIENCE = 8
 
 
@@ -48,7 +48,8 @@ class Window(Generic[T]):
         self.max_delay = max_delay
         self.capacity = capacity
         self.rows = 0
-        self._fruitless = 0
+        #: Requests of the last batches, as long as each took all that waited and was not full.
+        self._lately: deque[int] = deque(maxlen=PATIENCE)
         self._waiting: OrderedDict[T, _Waiting] = OrderedDict()
 
     def __len__(self) -> int:
@@ -87,7 +88,7 @@ class Window(Generic[T]):
         since = self.oldest()
         if since is None:
             return None
-        if self.rows >= self.max_rows or self.max_delay <= 0 or self._is_alone():
+        if self.is_complete or self.max_delay <= 0:
             return 0.0
         return max(0.0, max(since, free_since) + self.max_delay - now)
 
@@ -103,11 +104,15 @@ class Window(Generic[T]):
         for item in batch:
             del self._waiting[item]
         self.rows -= rows
-        if len(batch) > 1:
-            self._fruitless = 0
-        elif rows < self.max_rows:
-            self._fruitless += 1
+        if self._waiting or rows >= self.max_rows:
+            self._lately.clear()
+        elif batch:
+            self._lately.append(len(batch))
         return batch
 
-    def _is_alone(self) -> bool:
-        return self._fruitless >= PATIENCE and len(self._waiting) == 1
+    @property
+    def is_complete(self) -> bool:
+        """Whether nobody else is to be waited for: a full batch, or all who came lately."""
+        if self.rows >= self.max_rows:
+            return True
+        return len(self._lately) == PATIENCE and len(self._waiting) == max(self._lately)

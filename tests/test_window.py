@@ -108,6 +108,41 @@ def test_company_brings_the_patience_back() -> None:
     assert alone(window, 1) == [1.0]
 
 
+def together(window: Window[str], *sizes: int) -> list[float | None]:
+    """Crowds of so many requests: how long each is due to wait when all are there."""
+    dues = []
+    for size in sizes:
+        for i in range(size):
+            window.push(f"{i}", 1, now=0.0)
+        dues.append(window.due(0.0))
+        window.take()
+    return dues
+
+
+def test_a_crowd_that_is_there_is_not_kept_waiting() -> None:
+    window: Window[str] = Window(8, 1.0, 10)
+    assert together(window, *[3] * (PATIENCE + 1)) == [1.0] * PATIENCE + [0.0]
+    assert together(window, 2, 3, 4) == [1.0, 0.0, 1.0]
+    assert together(window, *[3] * (PATIENCE + 1)) == [1.0] * PATIENCE + [0.0]
+
+
+def test_the_largest_of_the_last_crowds_counts() -> None:
+    window: Window[str] = Window(8, 1.0, 10)
+    together(window, *[2] * (PATIENCE - 1), 5)
+    assert together(window, 2, 4, 5, 6) == [1.0, 1.0, 0.0, 1.0]
+
+
+def test_a_full_batch_and_one_that_leaves_some_behind_begin_anew() -> None:
+    window: Window[str] = Window(8, 1.0, 10)
+    together(window, *[3] * PATIENCE, 8)
+    assert together(window, 3) == [1.0]
+    together(window, *[3] * PATIENCE)
+    for name, rows in (("a", 3), ("b", 6)):
+        window.push(name, rows, now=0.0)
+    assert [window.take(), window.take()] == [["a"], ["b"]]
+    assert together(window, 3) == [1.0]
+
+
 def test_full_batches_of_one_request_say_nothing_about_company() -> None:
     window: Window[str] = Window(4, 1.0, 10)
     for _ in range(PATIENCE):
