@@ -59,6 +59,8 @@ class Lane:
         self._wake = threading.Condition(threading.Lock())
         self._idle = 0
         self._closed = False
+        #: ``time.monotonic()`` at which the last batch was formed.
+        self.last_batch = 0.0
 
     # --- the event loop's side ---
 
@@ -143,6 +145,7 @@ class Lane:
 
     def _form(self) -> list[Ticket]:
         batch = self._window.take()
+        self.last_batch = time.monotonic()
         if self._idle and len(self._window):
             self._wake.notify()
         return batch

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from kserve_torch.batcher import Lane, deliver
+from kserve_torch.courtesy import Courtesy
 from kserve_torch.errors import DeadlineExceeded, LoadFailed, ServingError
 from kserve_torch.machine import cores
 from kserve_torch.tuner import Tuner
@@ -35,6 +36,8 @@ HUNG_LIMIT = 4
 IDLE_SECONDS = 60.0
 #: Seconds that the oldest request has waited when another worker is worth its start.
 PRESSURE_SECONDS = 0.05
+#: Seconds from the beginning of a batch for which its pool counts as busy.
+BUSY_SECONDS = 0.1
 
 _numbers = itertools.count(9000)
 
@@ -48,7 +51,8 @@ class Pool:
         ran: told on the event loop of every batch that ran.
         changed: told of every change of a worker, on any thread.
         retry_limit: seconds for which a failing start is tried again.
-        background: workers give way to others, and share the cores as if all of them were there.
+        courtesy: how workers in the background give way to others; they share the cores as if all
+            of them were there. None for those in the foreground.
     """
 
     def __init__(
@@ -58,7 +62,7 @@ class Pool:
         ran: Callable[[Ran], None],
         changed: Callable[[Worker], None],
         retry_limit: float,
-        background: bool = False,
+        courtesy: Courtesy | None = None,
     ) -> None:
         self.lane = lane
         self.minimum = 0
@@ -72,8 +76,8 @@ class Pool:
         self._retry_limit = retry_limit
         #: Seconds that a request may wait, beyond the window, until another worker is started. What
         #: runs in the background is not worth a queue: it is long, and takes what is left over.
-        self.patience = 0.0 if background else PRESSURE_SECONDS
-        self._background = background
+        self.patience = PRESSURE_SECONDS if courtesy is None else 0.0
+        self._courtesy = courtesy
         self._lock = threading.RLock()
         self._workers: dict[int, Worker] = {}
         self._starting: dict[int, Future[Worker]] = {}
@@ -103,6 +107,12 @@ class Pool:
     def running(self) -> int:
         """Requests in batches that run now."""
         return sum(worker.running for worker in self.workers())
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch runs, or was begun a moment ago."""
+        began = self.lane.last_batch
+        return bool(self.running) or time.monotonic() - began < BUSY_SECONDS
 
     @property
     def worn_out(self) -> bool:
@@ -175,6 +185,7 @@ class Pool:
     def _spawn(self) -> Future[Worker]:
         with self._lock:
             index = len(self._workers)
+            sharers = self.minimum if self._courtesy is None else self.maximum
             number = next(_numbers)
             started: Future[Worker] = Future()
             worker = Worker(
@@ -183,8 +194,8 @@ class Pool:
                 load=lambda: self._load(index),
                 changed=self._changed,
                 ran=self._ran,
-                tuner=Tuner(thread_counts(self.maximum if self._background else self.minimum)),
-                background=self._background,
+                tuner=Tuner(thread_counts(sharers)),
+                courtesy=self._courtesy,
                 idle_limit=self._idle_limit,
             )
             self._workers[number] = worker

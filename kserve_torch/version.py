@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.batcher import Lane, Ticket
+from kserve_torch.courtesy import Courtesy
 from kserve_torch.errors import DeadlineExceeded, NotReady, Overloaded, ServingError
 from kserve_torch.events import (
     Accepted,
@@ -91,9 +92,10 @@ class ModelVersion:
         self._drained: asyncio.Future[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._predict = self._pool(Verb.PREDICT, limits.batch_size, limits.max_batch_delay)
-        self._explain = self._pool(Verb.EXPLAIN, 1, 0.0)
+        courtesy = Courtesy(lambda: self._predict.busy)
+        self._explain = self._pool(Verb.EXPLAIN, 1, 0.0, courtesy)
 
-    def _pool(self, verb: Verb, rows: int, delay: float) -> Pool:
+    def _pool(self, verb: Verb, rows: int, delay: float, courtesy: Courtesy | None = None) -> Pool:
         window: Window[Ticket] = Window(rows, delay, self.limits.queue_size)
         return Pool(
             Lane(f"{self.name} {self.version} {verb}", window),
@@ -101,7 +103,7 @@ class ModelVersion:
             ran=functools.partial(self._ran, verb),
             changed=self._worker_changed,
             retry_limit=self.limits.max_retry_timeout,
-            background=verb is Verb.EXPLAIN,
+            courtesy=courtesy,
         )
 
     # --- life ---

@@ -4,9 +4,9 @@ A window holds requests in the order of their arrival. It never splits one, neve
 and gives a batch away
 
 - at once, if waiting could not make it bigger: batches of one row, no delay, or a full batch;
-- at once, too, if there are just as many requests as the largest of the last `PATIENCE` batches had,
-  and none of those was full: who sends again as soon as it is answered is here, and nobody else
-  came while these waited;
+- at once, too, if there are just as many requests as the largest of the last `PATIENCE` batches
+  had, and none of those was full: who sends again as soon as it is answered is here, and nobody
+  else came while these waited;
 - else when the worker that is to take it has waited for ``max_delay`` since it was free and the
   first row was there, as TorchServe counts it: what came while the worker was busy is mostly the
   first part of a crowd whose answers have just gone out.

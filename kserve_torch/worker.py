@@ -7,16 +7,17 @@ one that does not fit into memory makes the batches of its lane smaller.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from kserve_torch.batcher import Lane, Outcome, Ticket, deliver
+from kserve_torch.courtesy import Courtesy
 from kserve_torch.errors import ClientError, HandlerError, OutOfMemory, ServingError
 from kserve_torch.instance import RequestFault
 from kserve_torch.messages import Reply, Request, Timing
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from kserve_torch.instance import Instance
 
 log = logging.getLogger(__name__)
-
-#: Niceness of a background worker's thread, of 19; Linux has one for each thread.
-NICE = 10
 
 Run = Callable[[Sequence[Request]], list[Reply]]
 
@@ -63,7 +61,7 @@ class Worker:
             also when the thread of one that was HUNG has ended.
         ran: told on the event loop after the answers of a batch went out.
         tuner: finds the number of threads that the model's operators use.
-        background: whether its thread gives way to others that want the processor.
+        courtesy: how it gives way to others; None for one that does not.
         idle_limit: called before each wait; seconds without work after which it goes, or None.
     """
 
@@ -75,7 +73,7 @@ class Worker:
         changed: Callable[[Worker, BaseException | None], None],
         ran: Callable[[Ran], None],
         tuner: Tuner,
-        background: bool = False,
+        courtesy: Courtesy | None = None,
         idle_limit: Callable[[], float | None] = lambda: None,
     ) -> None:
         self.number = number
@@ -88,7 +86,7 @@ class Worker:
         self._changed = changed
         self._ran = ran
         self._tuner = tuner
-        self._background = background
+        self._courtesy = courtesy
         self._idle_limit = idle_limit
         self._going = threading.Event()
         self._batch: Sequence[Ticket] = ()
@@ -127,8 +125,8 @@ class Worker:
     def _main(self) -> None:
         started = time.monotonic()
         try:
-            if self._background:
-                _give_way()
+            if self._courtesy is not None:
+                self._courtesy.step_back()
             self.instance = self._load()
         except BaseException as error:
             self._become(WorkerState.FAILED, error)
@@ -137,7 +135,8 @@ class Worker:
         self._become(WorkerState.READY)
         try:
             while batch := self.lane.take(self._going, self._idle_limit()):
-                self._serve(batch)
+                with self._courtesy.turn() if self._courtesy is not None else nullcontext():
+                    self._serve(batch)
         except BaseException as error:
             log.exception("%s: worker %d died", self.lane.label, self.number)
             lost = HandlerError(f"{self.lane.label}: the worker died while it ran the request")
@@ -189,21 +188,11 @@ class Worker:
         return replies
 
 
-def _give_way() -> None:
-    """Let the calling thread run when others do not want the processor."""
-    try:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-    except OSError as error:
-        log.info("threads have no priorities of their own here: %s", error)
-
-
 def _timed(ticket: Ticket, outcome: Outcome, began: float, ended: float, rows: int) -> Outcome:
     if isinstance(outcome, ServingError):
         return outcome
     timing = Timing(queued=began - ticket.arrived, handler=ended - began, batch_rows=rows)
-    return Reply(
-        model=outcome.model, version=outcome.version, rows=outcome.rows, timing=timing
-    )
+    return Reply(model=outcome.model, version=outcome.version, rows=outcome.rows, timing=timing)
 
 
 def isolate(run: Run, batch: Sequence[Ticket], lane: Lane) -> Iterator[tuple[Ticket, Outcome]]:

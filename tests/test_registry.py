@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kserve_torch import pool
 from kserve_torch.errors import (
     Conflict,
     DeadlineExceeded,
@@ -433,6 +434,38 @@ async def test_explanations_that_queue_get_a_second_worker_at_once(tmp_path: Pat
         assert len(explainers()) == 1
         await asyncio.gather(*(registry.submit(request(0.01, verb=Verb.EXPLAIN)) for _ in "123"))
         assert len(explainers()) == 2
+
+
+TIMES = """
+import time
+
+def handle(data, context):
+    if data is None:
+        return None
+    began = time.monotonic()
+    time.sleep(data[0]["data"])
+    return [[began, time.monotonic()]] * len(data)
+"""
+
+
+@pytest.mark.parametrize("predicting", [True, False])
+async def test_explanations_give_way_to_predictions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, predicting: bool
+) -> None:
+    monkeypatch.setattr(pool, "BUSY_SECONDS", 60.0)
+    make_archive(tmp_path / "m.mar", {"handler.py": TIMES})
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+
+        async def explain(*seconds: float) -> list[tuple[float, float]]:
+            asked = (registry.submit(request(each, verb=Verb.EXPLAIN)) for each in seconds)
+            return sorted(reply.results[0] for reply in await asyncio.gather(*asked))
+
+        await explain(0.05, 0.05, 0.05)  # now there are two workers
+        if predicting:
+            await registry.submit(request(0.0))
+        (_, first), (second, _) = await explain(0.2, 0.2)
+        assert (first <= second) is predicting
 
 
 async def test_a_description(tmp_path: Path) -> None:
