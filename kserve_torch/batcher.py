@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -60,7 +61,7 @@ class Lane:
         self._idle = 0
         self._closed = False
         #: ``time.monotonic()`` at which the last batch was formed.
-        self.last_batch = 0.0
+        self.last_batch = -math.inf
 
     # --- the event loop's side ---
 
@@ -178,7 +179,7 @@ def deliver(
 
     Args:
         outcomes: each ticket with what it gets.
-        after: called once on a loop when the answers are out.
+        after: called once on a loop when those who wait for the answers have gone on.
     """
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Outcome]]] = {}
     for ticket, outcome in outcomes:
@@ -195,5 +196,5 @@ def deliver(
 def _settle(settled: Sequence[tuple[Ticket, Outcome]], after: Callable[[], None] | None) -> None:
     for ticket, outcome in settled:
         ticket.settle(outcome)
-    if after is not None:
-        after()
+    if after is not None:  # not before the waiting tasks, which were called as they were settled
+        asyncio.get_running_loop().call_soon(after)

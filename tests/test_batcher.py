@@ -130,6 +130,8 @@ async def test_errors_reach_the_caller() -> None:
     deliver([(ticket, HandlerError("boom"))], after=lambda: told.append("after"))
     with pytest.raises(HandlerError, match="boom"):
         await ticket.future
+    assert told == []
+    await asyncio.sleep(0)
     assert told == ["after"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -130,7 +131,10 @@ class Serve:
             answer = write(request, reply)
         except Exception as error:
             answer = self._failed(error, request.id if request is not None else "-")
-        self._report(model, request, reply, answer.status, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        # The answer first: who sends the next request sees it counted.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._report, model, request, reply, answer.status, seconds)
         return answer
 
     def refuse(self, model: str, error: Exception) -> Answer:

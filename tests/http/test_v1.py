@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Callable
@@ -185,6 +186,7 @@ async def test_each_answer_is_reported(
     observe: Callable[[Event], None] = events.append
     registry.observers.append(observe)
     await answered(registry, PREDICT, body)
+    await asyncio.sleep(0)
     (event,) = [event for event in events if isinstance(event, Responded)]
     assert (event.protocol, event.model) == ("v1", "echo")
     assert (event.status, event.rows) == expected
