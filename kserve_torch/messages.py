@@ -6,7 +6,7 @@ Nothing here knows a protocol, a queue or a handler; every floor above speaks in
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 from typing import Any
@@ -157,7 +157,7 @@ class Reply:
     model: str
     version: str
     rows: Sequence[RowReply]
-    timing: Timing = field(default_factory=Timing)
+    timing: Timing = Timing()
 
     @property
     def results(self) -> list[Any]:

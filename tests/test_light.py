@@ -67,8 +67,8 @@ def test_the_server_does_without_the_kserve_package() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-#: Says whether torch's compiler is there, how many pages twenty batches had to ask for, and how many
-#: objects a garbage collection does not look at.
+#: Says whether torch's compiler is there, how many pages twenty batches had to ask for, and how
+#: many objects a garbage collection does not look at.
 FRUGAL = """
 import gc, resource, sys, torch, torchvision
 net = torch.nn.Sequential(torch.nn.Conv2d(1, 32, 3), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3))
@@ -89,7 +89,7 @@ def handle(data, context):
 """
 
 
-def test_the_server_keeps_memory_leaves_the_compiler_out_and_spares_collections(tmp_path: Path) -> None:
+def test_the_server_keeps_memory_and_leaves_out_compiler_and_collections(tmp_path: Path) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": FRUGAL})
     with Server(tmp_path) as server, server.client() as client:
         response = client.post("/v1/models/m:predict", json={"instances": [1]})
