@@ -426,7 +426,8 @@ async def test_explanations_that_queue_get_a_second_worker_at_once(tmp_path: Pat
     actor(tmp_path / "m.mar", "batchSize: 1")
 
     def explainers() -> list[threading.Thread]:
-        return [thread for thread in threading.enumerate() if thread.name.startswith("m 1.0 explain")]
+        named = "m 1.0 explain worker"
+        return [thread for thread in threading.enumerate() if thread.name.startswith(named)]
 
     async with serving(tmp_path) as registry:
         await registry.register("m.mar")
