@@ -23,6 +23,10 @@ log = logging.getLogger(__name__)
 
 #: Largest difference between the answers in both orders, as a share of the largest number.
 TOLERANCE = 1e-5
+#: Bytes of convolutions' weights up to which a model is tried: they are held twice for a moment.
+LARGEST = 256 * 2**20
+#: Batches that may fail, as the model does not take them, before it is given up.
+TRIES = 3
 #: Starts the message of ``Tensor.view`` about an order that it does not take.
 _NEEDS_CONTIGUOUS = "view size is not compatible"
 
@@ -35,8 +39,8 @@ class ChannelsLast:
     """Calls a model with its channels last, once a batch has shown that this changes nothing.
 
     Args:
-        model: float32, in evaluation mode, on the CPU, with a two-dimensional convolution; any
-            other is called as it is.
+        model: float32, in evaluation mode, on the CPU, with two-dimensional convolutions of up to
+            `LARGEST` bytes; any other is called as it is.
 
     Attributes:
         model: the same.
@@ -44,7 +48,7 @@ class ChannelsLast:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self._undecided = _is_suitable(model)
+        self._tries = TRIES if _is_suitable(model) else 0
         self._chosen = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -53,7 +57,7 @@ class ChannelsLast:
         Raises:
             Exception: whatever the model raises.
         """
-        if self._undecided and args and not kwargs and all(map(_is_picture, args)):
+        if self._tries and args and not kwargs and all(map(_is_picture, args)):
             return self._try(*args)
         if not self._chosen:
             return self.model(*args, **kwargs)
@@ -68,16 +72,17 @@ class ChannelsLast:
             return self.model(*args, **kwargs)
 
     def _try(self, *args: torch.Tensor) -> Any:
+        self._tries -= 1
         try:
             twins = _twins(self.model, torch.channels_last)
             twin = _copy(self.model, twins)
             inputs = [value.clone(memory_format=torch.channels_last) for value in args]
         except Exception as error:  # a model may hold anything, also what cannot be copied
             log.info("the model stays in the usual memory order: %s", error)
-            self._undecided = False
+            self._tries = 0
             return self.model(*args)
         expected = self.model(*args)  # a batch that it does not take says nothing: the next one may
-        self._undecided = False
+        self._tries = 0
         try:
             output = twin(*inputs)
             self._chosen = _agree(output, expected)
@@ -100,6 +105,7 @@ def _is_suitable(model: Any) -> bool:
         any(type(module) in (nn.Conv2d, nn.ConvTranspose2d) for module in modules)
         and not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
         and all(_is_plain(parameter) for parameter in model.parameters())
+        and sum(weight.nbytes for weight in model.parameters() if weight.dim() == 4) <= LARGEST
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from kserve_torch.handler import layout
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.layout import ChannelsLast
 
@@ -101,6 +102,13 @@ def test_a_batch_that_the_model_does_not_take_decides_nothing():
     assert is_last(model)
 
 
+def test_only_a_few_batches_may_fail():
+    model, wrong = Net(), torch.ones(2, 5, 8, 8)
+    *_, right = answers(model, *[wrong] * layout.TRIES, PICTURES)
+    torch.testing.assert_close(right, Net().eval()(PICTURES))
+    assert not is_last(model)
+
+
 def test_what_a_model_does_to_its_input_it_does_once():
     class Doubling(Net):
         def forward(self, pictures):
@@ -169,6 +177,14 @@ def test_torchscript_is_left_alone():
     script = torch.jit.trace(Net().eval(), PICTURES)
     answers(script, PICTURES)
     assert not is_last(script)
+
+
+def test_a_large_model_is_left_alone(monkeypatch):
+    for limit, moved in ((431, False), (432, True)):  # 4 * 3 * 3 * 3 numbers of 4 bytes
+        monkeypatch.setattr(layout, "LARGEST", limit)
+        model = Net()
+        answers(model, PICTURES)
+        assert is_last(model) is moved
 
 
 def test_a_function_is_called_as_it_is():
