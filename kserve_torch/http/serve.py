@@ -83,7 +83,7 @@ def row_headers(reply: Reply) -> list[tuple[str, str]]:
     for row in reply.rows:
         if row.headers:
             merged.update(row.headers)
-    return sendable(merged)
+    return sendable(merged) if merged else []
 
 
 def sendable(headers: Mapping[str, str]) -> list[tuple[str, str]]:
