@@ -1,0 +1,154 @@
+"""Requests that come as a whole, and the same ones in pieces: bytes in and out, on real sockets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from ..archives import make_archive
+from ..server import Server
+
+HANDLER = """
+def handle(data, context):
+    if data is None:
+        return None
+    row = data[0]
+    if isinstance(row, dict):
+        return ["HTTP/1.1 200 OK\\r\\n\\r\\n"] * len(data)
+    if row == "header":
+        context.set_response_header(0, "x-own", "yes")
+    if row == "smuggled":
+        context.set_response_header(0, "x-own", "a\\r\\nb: c")
+    return [row] * len(data)
+"""
+
+Sent = tuple[int, dict[str, str], bytes]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("whole")
+    make_archive(folder / "m.mar", {"handler.py": HANDLER})
+    with Server(folder) as running:
+        yield running
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, server: Server) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", server.ports["http"]), timeout=20)
+        self._file = self.sock.makefile("rb")
+
+    def send(self, *pieces: bytes) -> None:
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for piece in pieces:
+            self.sock.sendall(piece)
+
+    def answer(self) -> Sent:
+        status = int(self._file.readline().split()[1])
+        headers = {}
+        while (line := self._file.readline().strip()) != b"":
+            name, _, value = line.decode().partition(": ")
+            headers[name.lower()] = value
+        return status, headers, self._file.read(int(headers["content-length"]))
+
+    def ended(self) -> bool:
+        return self._file.read(1) == b""
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+        self.sock.close()
+
+
+def post(row: str, version: str = "1.1", *headers: str) -> bytes:
+    body = b'{"instances": ["%s"]}' % row.encode()
+    lines = [
+        f"POST /v1/models/m:predict HTTP/{version}",
+        "Host: m",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        *headers,
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def predicted(row: str) -> bytes:
+    return b'{"predictions":["%s"]}' % row.encode()
+
+
+def test_whole_and_in_pieces_they_are_answered_alike(server: Server) -> None:
+    request = post("a")
+    head = request.index(b"\r\n\r\n") + 4
+    with Client(server) as client:
+        answers = []
+        for pieces in ([request], [request[:head], request[head:]], [request[:20], request[20:]]):
+            client.send(*pieces)
+            answers.append(client.answer())
+    for status, headers, body in answers:
+        assert (status, body) == (200, predicted("a"))
+        assert set(headers) == {"date", "content-type", "content-length"}
+        assert headers["content-type"] == "application/json"
+
+
+def test_requests_of_one_packet_are_answered_in_order(server: Server) -> None:
+    with Client(server) as client:
+        client.send(b"".join(post(row) for row in "abcde"))
+        assert [client.answer()[2] for _ in "abcde"] == [predicted(row) for row in "abcde"]
+
+
+@pytest.mark.parametrize(
+    "request_", [post("a", "1.0"), post("a", "1.1", "Connection: close")], ids=["1.0", "close"]
+)
+def test_a_connection_that_is_not_to_be_kept_is_closed(server: Server, request_: bytes) -> None:
+    with Client(server) as client:
+        client.send(request_)
+        status, headers, body = client.answer()
+        assert (status, body, headers["connection"]) == (200, predicted("a"), "close")
+        assert client.ended()
+
+
+def test_a_client_that_asks_whether_it_may_go_on(server: Server) -> None:
+    request = post("a", "1.1", "Expect: 100-continue")
+    head = request.index(b"\r\n\r\n") + 4
+    with Client(server) as client:
+        client.send(request[:head])
+        assert client.sock.recv(100).startswith(b"HTTP/1.1 100 ")
+        client.send(request[head:])
+        assert client.answer()[2] == predicted("a")
+
+
+def test_headers_of_the_handler(server: Server) -> None:
+    with Client(server) as client:
+        client.send(post("header"))
+        status, headers, _ = client.answer()
+        assert (status, headers["x-own"]) == (200, "yes")
+        client.send(post("smuggled"))
+        status, headers, body = client.answer()
+        assert (status, "b" in headers, "x-own" in headers) == (500, False, False)
+        assert b"header" in body
+        client.send(post("a"))
+        assert client.answer()[0] == 200
+
+
+def test_an_answer_that_looks_like_a_head_is_not_kept_back(server: Server) -> None:
+    with Client(server) as client:
+        client.send(b"POST /predictions/m HTTP/1.1\r\nHost: m\r\nContent-Length: 1\r\n\r\n1")
+        status, _, body = client.answer()
+        assert (status, body) == (200, b"HTTP/1.1 200 OK\r\n\r\n")
+
+
+def test_what_is_refused_keeps_the_connection(server: Server) -> None:
+    with Client(server) as client:
+        for path, expected in ((b"/v1/models/m:predict", 400), (b"/v1/models/none:predict", 404)):
+            client.send(b"POST %b HTTP/1.1\r\nHost: m\r\nContent-Length: 1\r\n\r\n{" % path)
+            status, _, body = client.answer()
+            assert status == expected
+            assert body.startswith(b'{"error":')
+        client.send(post("a"))
+        assert client.answer()[0] == 200
