@@ -11,10 +11,9 @@ import asyncio
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import uvloop
@@ -187,27 +186,15 @@ def _app_run(app: App, path: str, body: bytes, together: int) -> Callable[[int],
 
 
 async def call_app(app: App, path: str, body: bytes) -> None:
-    """Send one request to an ASGI application.
+    """Send an application one request that is there as a whole.
 
     Raises:
         RuntimeError: its answer has another status than 200.
     """
-    sent: list[MutableMapping[str, Any]] = []
-    unread = [body]
-
-    async def receive() -> Mapping[str, Any]:
-        if not unread:
-            await asyncio.Event().wait()  # the client stays
-        return {"type": "http.request", "body": unread.pop(), "more_body": False}
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
-
     scope = {
         "type": "http",
         "method": "POST",
         "path": path,
-        "raw_path": path.encode(),
         "query_string": b"",
         "headers": [
             (b"host", b"127.0.0.1:8080"),
@@ -216,14 +203,11 @@ async def call_app(app: App, path: str, body: bytes) -> None:
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
         ],
-        "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 8080),
-        "scheme": "http",
-        "http_version": "1.1",
     }
-    await app(scope, receive, send)
-    if sent[0]["status"] != 200:
-        raise RuntimeError(f"{path}: {sent}")
+    answer = await app.answer(scope, body)
+    if answer.status != 200:
+        raise RuntimeError(f"{path}: {answer}")
 
 
 def _request() -> Request:

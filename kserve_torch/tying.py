@@ -71,10 +71,11 @@ def _weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _is_filled(buffer: torch.Tensor) -> bool:
-    return _is_plain(buffer) and bool(buffer.any())
+    return is_plain(buffer) and bool(buffer.any())
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is nothing but strided memory with numbers in it."""
     return (
         type(tensor) in (torch.Tensor, nn.Parameter)
         and tensor.layout is torch.strided
@@ -85,8 +86,8 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 def _interchangeable(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     return (
-        _is_plain(tensor)
-        and _is_plain(other)
+        is_plain(tensor)
+        and is_plain(other)
         and tensor.data_ptr() != other.data_ptr()
         and (tensor.dtype, tensor.device, tensor.shape, tensor.stride())
         == (other.dtype, other.device, other.shape, other.stride())

@@ -83,31 +83,6 @@ def test_the_delay_is_counted_from_who_is_still_there() -> None:
     assert window.due(4.0) == 4.0
 
 
-def alone(window: Window[str], times: int) -> list[float | None]:
-    """One request after the other: how long each is due to wait."""
-    dues = []
-    for i in range(times):
-        window.push(f"{i}", 1, now=0.0)
-        dues.append(window.due(0.0))
-        window.take()
-    return dues
-
-
-def test_who_never_has_company_is_not_kept_waiting() -> None:
-    window: Window[str] = Window(4, 1.0, 10)
-    assert alone(window, PATIENCE + 2) == [1.0] * PATIENCE + [0.0] * 2
-
-
-def test_company_brings_the_patience_back() -> None:
-    window: Window[str] = Window(4, 1.0, 10)
-    alone(window, PATIENCE + 1)
-    window.push("a", 1, now=0.0)
-    window.push("b", 1, now=0.0)
-    assert window.due(0.0) == 1.0
-    assert window.take() == ["a", "b"]
-    assert alone(window, 1) == [1.0]
-
-
 def together(window: Window[str], *sizes: int) -> list[float | None]:
     """Crowds of so many requests: how long each is due to wait when all are there."""
     dues = []
@@ -117,6 +92,21 @@ def together(window: Window[str], *sizes: int) -> list[float | None]:
         dues.append(window.due(0.0))
         window.take()
     return dues
+
+
+def test_who_never_has_company_is_not_kept_waiting() -> None:
+    window: Window[str] = Window(4, 1.0, 10)
+    assert together(window, *[1] * (PATIENCE + 2)) == [1.0] * PATIENCE + [0.0] * 2
+
+
+def test_company_brings_the_patience_back() -> None:
+    window: Window[str] = Window(4, 1.0, 10)
+    together(window, *[1] * (PATIENCE + 1))
+    window.push("a", 1, now=0.0)
+    window.push("b", 1, now=0.0)
+    assert window.due(0.0) == 1.0
+    assert window.take() == ["a", "b"]
+    assert together(window, 1) == [1.0]
 
 
 def test_a_crowd_that_is_there_is_not_kept_waiting() -> None:
@@ -148,7 +138,7 @@ def test_full_batches_of_one_request_say_nothing_about_company() -> None:
     for _ in range(PATIENCE):
         window.push("full", 4, now=0.0)
         window.take()
-    assert alone(window, 1) == [1.0]
+    assert together(window, 1) == [1.0]
 
 
 def test_capacity_counts_requests() -> None:

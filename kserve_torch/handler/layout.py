@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kserve_torch.tying import tie
+from kserve_torch.tying import is_plain, tie
 
 log = logging.getLogger(__name__)
 
@@ -104,22 +104,17 @@ def _is_suitable(model: Any) -> bool:
     return (
         any(type(module) in (nn.Conv2d, nn.ConvTranspose2d) for module in modules)
         and not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
-        and all(_is_plain(parameter) for parameter in model.parameters())
+        and all(_is_computed_here(parameter) for parameter in model.parameters())
         and sum(weight.nbytes for weight in model.parameters() if weight.dim() == 4) <= LARGEST
     )
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return (
-        type(tensor) in (torch.Tensor, nn.Parameter)
-        and tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
-        and tensor.dtype is torch.float32
-    )
+def _is_computed_here(tensor: torch.Tensor) -> bool:
+    return is_plain(tensor) and tensor.device.type == "cpu" and tensor.dtype is torch.float32
 
 
 def _is_picture(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dim() == 4 and _is_plain(value)
+    return isinstance(value, torch.Tensor) and value.dim() == 4 and _is_computed_here(value)
 
 
 def _last(value: Any) -> Any:

@@ -266,6 +266,12 @@ async def _refuse(send: Send, answer: Answer, receive: Receive) -> None:
 
 
 async def _start(send: Send, answer: Answer, close: bool) -> None:
+    headers = raw_headers(answer, close)
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+
+
+def raw_headers(answer: Answer, close: bool) -> list[tuple[bytes, bytes]]:
+    """All headers of an answer, as they are sent; ``close`` as for `respond`."""
     headers = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in answer.headers]
     if answer.content_type is not None:
         headers.append((b"content-type", answer.content_type.encode("latin-1")))
@@ -273,4 +279,4 @@ async def _start(send: Send, answer: Answer, close: bool) -> None:
         headers.append((b"connection", b"close"))
     if isinstance(answer.body, bytes) and answer.status not in BODILESS:
         headers.append((b"content-length", b"%d" % len(answer.body)))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    return headers

@@ -76,11 +76,6 @@ class Corked:
             return
         self._transport.write(data)
 
-    def write_now(self, data: bytes) -> None:
-        """Write ``data``, whatever it looks like."""
-        self._flush()
-        self._transport.write(data)
-
     def _flush(self) -> None:
         if self._head:
             self.write(b"")

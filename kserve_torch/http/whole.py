@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from kserve_torch.http.app import BODILESS, App, respond
+from kserve_torch.http.app import BODILESS, App, raw_headers, respond
 from kserve_torch.http.exchange import Answer
 
 
@@ -55,29 +55,22 @@ async def _write(cycle: RequestResponseCycle, answer: Answer, body: bytes, close
     if cycle.disconnected:
         return
     cycle.keep_alive = cycle.keep_alive and not close
-    head = _head(cycle, answer, len(body))
+    head = _head(cycle, answer)
     cycle.response_started = cycle.response_complete = True
-    cycle.transport.write_now(head + body)  # type: ignore[attr-defined]  # it is Corked
+    cycle.transport.write(head + body)
     cycle.message_event.set()
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()
 
 
-def _head(cycle: RequestResponseCycle, answer: Answer, length: int) -> bytes:
+def _head(cycle: RequestResponseCycle, answer: Answer) -> bytes:
     lines = [STATUS_LINE[answer.status]]
-    lines += [b"%b: %b\r\n" % pair for pair in cycle.default_headers]
-    for name, value in answer.headers:
-        pair = name.encode("latin-1"), value.encode("latin-1")
-        if HEADER_RE.search(pair[0]) or HEADER_VALUE_RE.search(pair[1]):
+    for name, value in (*cycle.default_headers, *raw_headers(answer, not cycle.keep_alive)):
+        if HEADER_RE.search(name) or HEADER_VALUE_RE.search(value):
             raise ValueError(f"header {name!r} cannot be sent")
-        lines.append(b"%b: %b\r\n" % pair)
-    if answer.content_type is not None:
-        lines.append(b"content-type: %b\r\n" % answer.content_type.encode("latin-1"))
-    if not cycle.keep_alive:
-        lines.append(b"connection: close\r\n")
-    lines.append(b"content-length: %d\r\n\r\n" % length)
-    return b"".join(lines)
+        lines.append(b"%b: %b\r\n" % (name, value))
+    return b"".join((*lines, b"\r\n"))
 
 
 def _nothing() -> None:
