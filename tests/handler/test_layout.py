@@ -217,3 +217,11 @@ def test_a_handler_that_gets_another_model(folder, load):
     loaded.handler.model = nn.Sequential(nn.Conv2d(1, 2, 8), nn.Flatten()).eval()
     (second,) = loaded.ask({"data": row})
     assert (len(first), len(second)) == (3, 2)
+
+
+def test_a_handler_calls_its_model_so(folder, load):
+    loaded = load(BaseHandler(), folder)
+    loaded.handler.model = Net().eval()
+    (answer,) = loaded.ask({"data": PICTURES[0].tolist()})
+    assert is_last(loaded.handler.model)
+    torch.testing.assert_close(torch.tensor(answer), Net().eval()(PICTURES[:1])[0])
