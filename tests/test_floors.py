@@ -34,7 +34,7 @@ FLOORS: list[dict[str, str]] = [
         ),
         "entry": "context handler imports loader",
         "context": "",
-        "handler": "context profiler tying",
+        "handler": "context profiler torchstate tying",
         "profiler": "",
         "ts": "context handler profiler",
         "packages": "archive loader",

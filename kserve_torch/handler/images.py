@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -16,6 +18,10 @@ from kserve_torch.handler.rows import from_base64, is_base64
 #: PIL modes of 8 bits per channel whose pixels `to_tensor_batch` reads as ToTensor does.
 _CHANNELS = {"L": 1, "RGB": 3}
 _TO_NORMALIZED = [transforms.ToTensor, transforms.Normalize]
+#: Transforms that see one image alone and give up the interpreter lock where their time goes.
+_APART = (transforms.Resize, transforms.CenterCrop, transforms.Pad, transforms.Grayscale)
+#: Bytes of an image from which a thread of its own pays; a JPEG of 150 x 150 pixels.
+LARGE = 4096
 _BOMB = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 
 
@@ -42,6 +48,39 @@ def decode_image(index: int, data: Any) -> Image.Image:
         reason = "not valid base64" if text else "not a decodable image"
         raise BadRow(index, f"data: {reason}") from error
     return image
+
+
+def decode_images(
+    encoded: Mapping[int, Any], processing: Callable[[Any], Any], team: Executor | None
+) -> tuple[list[Image.Image], Callable[[Any], Any]]:
+    """The images of some rows, and what of ``processing`` is left to do; see `decode_image`.
+
+    Args:
+        encoded: by row, an image file's bytes or base64 text of them.
+        processing: what is to become of each image.
+        team: threads that decode `LARGE` images, and begin their processing, at the same time.
+    """
+    large = sum(map(len, encoded.values())) >= LARGE * len(encoded)
+    if team is None or len(encoded) < 2 or not large:
+        return [decode_image(index, data) for index, data in encoded.items()], processing
+    first, rest = _begin(processing)
+
+    def begun(row: tuple[int, Any]) -> Any:
+        image: Any = decode_image(*row)
+        for step in first:
+            image = step(image)
+        return image
+
+    return list(team.map(begun, encoded.items())), rest
+
+
+def _begin(processing: Any) -> tuple[list[Any], Any]:
+    """The steps that any thread may take, as they begin a plain Compose, and all others."""
+    if type(processing) is not transforms.Compose:
+        return [], processing
+    kinds = (*_APART, ToRGB)
+    first = list(takewhile(lambda step: type(step) in kinds, processing.transforms))
+    return first, transforms.Compose(processing.transforms[len(first) :])
 
 
 class ToRGB:

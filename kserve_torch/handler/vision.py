@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,10 +14,11 @@ from kserve_torch.context import Context
 from kserve_torch.errors import Unsupported
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.explain import LazyAttribution, integrated_gradients
-from kserve_torch.handler.images import decode_image, to_tensors
+from kserve_torch.handler.images import decode_images, to_tensors
 from kserve_torch.handler.rows import payload
 from kserve_torch.handler.tensors import as_tensor, stack
 from kserve_torch.handler.timer import timed
+from kserve_torch.torchstate import THREADS
 
 
 class VisionHandler(BaseHandler):
@@ -54,21 +57,27 @@ class VisionHandler(BaseHandler):
         return self._batch([payload(row) for row in data]).to(self.device)
 
     def _batch(self, values: list[Any]) -> torch.Tensor:
-        images = {
-            index: decode_image(index, value)
+        encoded = {
+            index: value
             for index, value in enumerate(values)
             if isinstance(value, (str, bytes, bytearray, memoryview))
         }
-        tensors = to_tensors(list(images.values()), self.image_processing) if images else ()
+        images, processing = decode_images(encoded, self.image_processing, self._team)
+        tensors = to_tensors(images, processing) if images else ()
         if len(images) == len(values) and isinstance(tensors, torch.Tensor):
             return tensors
-        processed = dict(zip(images, tensors, strict=True))
+        processed = dict(zip(encoded, tensors, strict=True))
         return stack(
             [
                 processed[index] if index in processed else as_tensor(index, value, torch.float32)
                 for index, value in enumerate(values)
             ]
         )
+
+    @cached_property
+    def _team(self) -> Executor | None:
+        """Threads that read images; of this handler alone, so that no other waits for them."""
+        return ThreadPoolExecutor(THREADS, "images") if THREADS > 1 else None
 
     def get_insights(self, tensor_data: Any, _: Any, target: Any = 0) -> list[Any]:
         """Integrated gradients of each row, of the row's own shape."""

@@ -1,5 +1,7 @@
 import base64
 import io
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import numpy as np
@@ -9,7 +11,7 @@ from PIL import Image
 from torchvision import transforms
 
 from kserve_torch.errors import BadRow
-from kserve_torch.handler.images import ToRGB, decode_image, to_tensors
+from kserve_torch.handler.images import LARGE, ToRGB, decode_image, decode_images, to_tensors
 
 TO_TENSOR = transforms.ToTensor()
 IMAGENET = transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -146,3 +148,88 @@ def test_to_rgb(png):
     colour = grey.convert("RGB")
     assert ToRGB()(colour) is colour
     assert repr(ToRGB()) == "ToRGB()"
+
+
+@pytest.fixture
+def team():
+    with ThreadPoolExecutor(2) as executor:
+        yield executor
+
+
+@pytest.fixture
+def photos():
+    """JPEG files of several sizes, all `LARGE`."""
+    noise = np.random.default_rng(0)
+    files = []
+    for height, width in [(90, 120), (120, 90), (100, 100), (80, 200)]:
+        buffer = io.BytesIO()
+        pixels = noise.integers(0, 256, (height, width, 3), np.uint8)
+        Image.fromarray(pixels).save(buffer, "JPEG", quality=95)
+        files.append(buffer.getvalue())
+    assert min(map(len, files)) >= LARGE
+    return files
+
+
+@pytest.mark.parametrize(
+    ("steps", "left"),
+    [
+        ([ToRGB(), transforms.Resize(48), transforms.CenterCrop(40), TO_TENSOR, IMAGENET], 2),
+        ([transforms.Grayscale(), transforms.Pad(3), transforms.Lambda(np.array), TO_TENSOR], 2),
+        ([transforms.RandomHorizontalFlip(), transforms.Resize(48), TO_TENSOR], 3),
+        ([TO_TENSOR], 1),
+    ],
+)
+def test_threads_give_the_same_images_in_the_same_order(team, photos, steps, left):
+    processing = transforms.Compose(steps)
+    begun, rest = decode_images(dict(enumerate(photos)), processing, team)
+    assert rest.transforms == steps[-left:]
+    for data, image in zip(photos, begun, strict=True):
+        torch.manual_seed(1)
+        expected = processing(decode_image(0, data))
+        torch.manual_seed(1)
+        assert torch.equal(rest(image), expected)
+
+
+def test_large_images_are_read_on_several_threads_at_once(team, photos, monkeypatch):
+    both = threading.Barrier(2, timeout=30)  # passed only by two at the same moment
+    image_open = Image.open
+
+    def meet(file):
+        both.wait()
+        return image_open(file)
+
+    monkeypatch.setattr(Image, "open", meet)
+    images, _ = decode_images(dict(enumerate(photos)), TO_TENSOR, team)
+    assert len(images) == len(photos)
+
+
+def test_a_transform_of_ones_own_stays_on_the_calling_thread(team, photos):
+    seen = set()
+
+    class Own(transforms.Resize):
+        def forward(self, image):
+            seen.add(threading.current_thread())
+            return super().forward(image)
+
+    processing = transforms.Compose([ToRGB(), Own((20, 20)), TO_TENSOR])
+    images, rest = decode_images(dict(enumerate(photos)), processing, team)
+    assert to_tensors(images, rest).shape == (4, 3, 20, 20)
+    assert seen == {threading.main_thread()}
+
+
+class Refusing(ThreadPoolExecutor):
+    def submit(self, *args, **kwargs):
+        raise AssertionError("a thread was asked")
+
+
+def test_small_or_single_images_are_read_where_they_are(png, photos):
+    for encoded in (dict(enumerate([png(), png()])), {7: photos[0]}, {}):
+        images, rest = decode_images(encoded, TO_TENSOR, team=Refusing())
+        assert (len(images), rest) == (len(encoded), TO_TENSOR)
+
+
+def test_threads_name_the_bad_row(team, photos):
+    encoded = {2: photos[0], 5: photos[1][: len(photos[1]) // 2], 6: photos[2]}
+    with pytest.raises(BadRow, match="not a decodable image") as caught:
+        decode_images(encoded, TO_TENSOR, team)
+    assert caught.value.index == 5
