@@ -1,6 +1,7 @@
 import subprocess
 import sys
 
+import captum.attr
 import numpy as np
 import pytest
 import torch
@@ -34,6 +35,25 @@ integrated_gradients(ig, torch.zeros(1, 2), 0)
 assert "captum" in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_attributions_are_captums_own_to_the_bit_and_their_points_worked_out_once(
+    model, ig, monkeypatch
+):
+    worked_out = []
+    leggauss = np.polynomial.legendre.leggauss
+
+    def counting(degree):
+        worked_out.append(degree)
+        return leggauss(degree)
+
+    monkeypatch.setattr(np.polynomial.legendre, "leggauss", counting)
+    inputs = torch.rand(3, 1, 8, 8)
+    ours = [integrated_gradients(ig, inputs, target) for target in (0, 3)]
+    assert worked_out == [15, 15]  # sizes and places of the steps
+    own = captum.attr.IntegratedGradients(model)
+    for result, target in zip(ours, (0, 3), strict=True):
+        assert result == own.attribute(inputs, target=target, n_steps=15).tolist()
 
 
 def test_attributions_add_up_to_the_difference(model, ig):
