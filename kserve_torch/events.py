@@ -6,18 +6,24 @@ The engine emits; metrics and logs subscribe. An observer runs on the event loop
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, get_args
 
-from kserve_torch.messages import Request, Timing, Verb
+from kserve_torch.messages import Timing, Verb
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A request was put into a queue."""
+    """A request found its version; its queue may still refuse it.
 
-    request: Request
+    ``asked`` is the version that the client named, "" for the default.
+    """
+
+    model: str
     version: str
+    asked: str = ""
+    verb: Verb = Verb.PREDICT
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +42,12 @@ class Shed:
 class Finished:
     """A handler answered a request, or failed it. ``error`` is the error class's name, or None."""
 
-    request: Request
+    model: str
     version: str
     timing: Timing
-    error: str | None
+    error: str | None = None
+    asked: str = ""
+    verb: Verb = Verb.PREDICT
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +123,20 @@ class Observer(Protocol):
 
     def __call__(self, event: Event) -> None:
         """Take note of ``event``."""
+
+
+class Observers:
+    """Tells each event to those who asked for its kind, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._by_kind: dict[type[Event], list[Observer]] = {kind: [] for kind in get_args(Event)}
+
+    def add(self, observer: Observer, kinds: Iterable[type[Event]] = get_args(Event)) -> None:
+        """Tell ``observer`` of events of these kinds from now on."""
+        for kind in kinds:
+            self._by_kind[kind].append(observer)
+
+    def tell(self, event: Event) -> None:
+        """Tell an event; on any thread."""
+        for observer in self._by_kind[type(event)]:
+            observer(event)

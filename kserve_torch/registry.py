@@ -30,7 +30,7 @@ from kserve_torch.errors import (
     NotReady,
     ServingError,
 )
-from kserve_torch.events import Event, Observer
+from kserve_torch.events import Observers
 from kserve_torch.instance import Instance, LoadOptions
 from kserve_torch.messages import MAX_ROWS, NOTHING, Reply, Request, RowReply
 from kserve_torch.store import ModelStore
@@ -56,7 +56,8 @@ class Registry(Catalogue):
         super().__init__()
         self.settings = settings
         self.store = ModelStore(settings)
-        self.observers: list[Observer] = []
+        self.observers = Observers()
+        self.emit = self.observers.tell
         self._temporary = tempfile.TemporaryDirectory(
             prefix="kserve_torch-",
             ignore_cleanup_errors=True,  # a handler that hangs may write still
@@ -67,11 +68,6 @@ class Registry(Catalogue):
             install_packages=settings.install_py_dep_per_model,
             limit_max_image_pixels=settings.limit_max_image_pixels,
         )
-
-    def emit(self, event: Event) -> None:
-        """Tell every observer."""
-        for observer in self.observers:
-            observer(event)
 
     # --- requests ---
 

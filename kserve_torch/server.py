@@ -28,6 +28,7 @@ from kserve_torch import logs
 from kserve_torch.archive import find_archives, layout_of
 from kserve_torch.compiler import defer_compiler
 from kserve_torch.errors import SettingError
+from kserve_torch.events import Responded
 from kserve_torch.grpc import GrpcServer
 from kserve_torch.http.app import App
 from kserve_torch.http.docs import Docs
@@ -116,7 +117,8 @@ class Server:
         self.metrics = Metrics(settings)
         self.metrics.watch(self.registry)
         self._access_log = logs.AccessLog(settings)
-        self.registry.observers += [self.metrics, self._access_log]
+        self.registry.observers.add(self.metrics)
+        self.registry.observers.add(self._access_log, [Responded])
         self._tokens = tokens_for(settings)
         self.grpc = GrpcServer(self.registry, settings, self._tokens)
         self._signals = 0

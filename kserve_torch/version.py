@@ -117,6 +117,7 @@ class ModelVersion:
         Raises:
             LoadFailed: with the one clear reason; the state is then UNAVAILABLE.
         """
+        self._become(State.LOADING)
         count = self.limits.min_workers if workers is None else workers
         began = time.monotonic()
         try:
@@ -249,13 +250,16 @@ class ModelVersion:
                 self._drained.set_result(None)
                 self._drained = None
             timing = reply.timing if reply is not None else Timing()
-            self._emit(Finished(request, self.version, timing, error))
+            finished = Finished(
+                self.name, self.version, timing, error, request.version or "", request.verb
+            )
+            self._emit(finished)
 
     def _enqueue(self, pool: Pool, request: Request) -> Ticket:
         if self.state is not State.READY:
             self._emit(Shed(self.name, self.version, "not_ready"))
             raise self._not_ready()
-        self._emit(Accepted(request, self.version))
+        self._emit(Accepted(self.name, self.version, request.version or "", request.verb))
         if self._predict.given_up or not (self._predict.size or self._predict.minimum):
             self._emit(Shed(self.name, self.version, "not_ready"))
             raise NotReady(

@@ -87,9 +87,7 @@ def request(*rows: Any, name: str = "m", verb: Verb = Verb.PREDICT, **more: Any)
 def events(registry: Registry, kind: type[Event]) -> list[Any]:
     """Collects events of a kind from now on."""
     found: list[Any] = []
-    registry.observers.append(
-        lambda event: found.append(event) if isinstance(event, kind) else None
-    )
+    registry.observers.add(found.append, [kind])
     return found
 
 

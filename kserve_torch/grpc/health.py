@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from grpc_health.v1 import health_pb2 as pb
 
 from kserve_torch.errors import ClientError
-from kserve_torch.events import Event, StateChanged, WorkerChanged
+from kserve_torch.events import Event
 from kserve_torch.grpc.rpc import Call
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Health"]
@@ -58,9 +58,8 @@ class Health:
             await changed.wait()
 
     def observe(self, event: Event) -> None:
-        """Wake the watchers where ``event`` may have changed what they see; on any thread."""
-        if isinstance(event, (WorkerChanged, StateChanged)):
-            self._loop.call_soon_threadsafe(self.refresh)
+        """Wake the watchers, as ``event`` may have changed what they see; on any thread."""
+        self._loop.call_soon_threadsafe(self.refresh)
 
     def refresh(self) -> None:
         """Wake the watchers, for a change that no event tells of, such as draining."""

@@ -6,6 +6,9 @@ bodies and answers in pieces, would take a third of the event loop's time for it
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import starmap
+
 from uvicorn.protocols.http.httptools_impl import (
     HEADER_RE,
     HEADER_VALUE_RE,
@@ -65,12 +68,15 @@ async def _write(cycle: RequestResponseCycle, answer: Answer, body: bytes, close
 
 
 def _head(cycle: RequestResponseCycle, answer: Answer) -> bytes:
-    lines = [STATUS_LINE[answer.status]]
-    for name, value in (*cycle.default_headers, *raw_headers(answer, not cycle.keep_alive)):
-        if HEADER_RE.search(name) or HEADER_VALUE_RE.search(value):
-            raise ValueError(f"header {name!r} cannot be sent")
-        lines.append(b"%b: %b\r\n" % (name, value))
-    return b"".join((*lines, b"\r\n"))
+    headers = (*cycle.default_headers, *raw_headers(answer, not cycle.keep_alive))
+    return b"".join((STATUS_LINE[answer.status], *starmap(_line, headers), b"\r\n"))
+
+
+@lru_cache(maxsize=512)  # most answers differ from others in little
+def _line(name: bytes, value: bytes) -> bytes:
+    if HEADER_RE.search(name) or HEADER_VALUE_RE.search(value):
+        raise ValueError(f"header {name!r} cannot be sent")
+    return b"%b: %b\r\n" % (name, value)
 
 
 def _nothing() -> None:

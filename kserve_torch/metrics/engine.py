@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kserve_torch.errors import ModelNotFound
 from kserve_torch.metrics.family import Family, gauge
 
 if TYPE_CHECKING:
@@ -20,16 +19,6 @@ class EngineMetrics:
 
     def __init__(self) -> None:
         self.registry: Registry | None = None
-
-    def known(self, model: str, version: str) -> bool:
-        """Whether the version is registered; the empty version stands for the default one."""
-        if self.registry is None:
-            return False
-        try:
-            self.registry.find(model, version)
-        except ModelNotFound:
-            return False
-        return True
 
     def families(self) -> Iterable[Family[Any]]:
         """Fresh families with the numbers of now."""

@@ -66,12 +66,13 @@ class Distribution:
         self._counts = [0] * len(self._bounds)
         self._sum = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count ``value`` into the first bucket whose upper bound is not below it."""
-        bucket = bisect_left(self._bounds, value)
+    def observe(self, *values: float) -> None:
+        """Count each value into the first bucket whose upper bound is not below it."""
+        buckets = [bisect_left(self._bounds, value) for value in values]
         with self._lock:
-            self._counts[bucket] += 1
-            self._sum += value
+            for bucket in buckets:
+                self._counts[bucket] += 1
+            self._sum += sum(values)
 
     def samples(self) -> Iterator[Sample]:
         """Cumulative buckets, then the count and the sum."""

@@ -6,7 +6,7 @@ sixth of the start and tens of megabytes. A test holds them against the SDK's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from prometheus_client import REGISTRY, CollectorRegistry, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -39,12 +39,13 @@ class KServeMetrics:
             for stage, words in _STAGES.items()
         }
 
-    def finished(self, event: Finished) -> None:
-        """Note the time of a prediction or explanation, the wait for a worker included."""
-        stage = _STAGE_OF.get(event.request.verb)
-        if stage is not None and event.error is None:
-            seconds = event.timing.queued + event.timing.handler
-            self._histograms[stage].labels(event.request.model).observe(seconds)
+    def finished(self, events: Sequence[Finished]) -> None:
+        """Note the time of predictions or explanations, the wait for a worker included."""
+        stage = _STAGE_OF.get(events[0].verb)
+        if stage is not None and events[0].error is None:
+            histogram = self._histograms[stage].labels(events[0].model)
+            for event in events:
+                histogram.observe(event.timing.queued + event.timing.handler)
 
     def text(self, names: Collection[str] | None) -> bytes:
         """Both registries as text, reduced to the families or samples of these names."""

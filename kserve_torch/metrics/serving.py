@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kserve_torch.events import BatchRan, Finished, Responded, Shed, WorkerChanged
+from kserve_torch.events import BatchRan, Finished, Responded, Shed, StateChanged, WorkerChanged
 from kserve_torch.metrics.family import ROWS, Family, counter, histogram
 
 _VERSION = ("model_name", "model_version")
@@ -15,14 +15,11 @@ UNKNOWN = ("", "")
 
 
 class ServingMetrics:
-    """Counts requests, refusals, failures and the time of each stage.
+    """Counts requests, refusals, failures and the time of each stage."""
 
-    Args:
-        known: whether a model of that name and version is served.
-    """
-
-    def __init__(self, known: Callable[[str, str], bool]) -> None:
-        self._known = known
+    def __init__(self) -> None:
+        #: Model and version of all that were ever loaded, the version also as "", for the default.
+        self._known: set[tuple[str, str]] = set()
         labels = (*_VERSION, "protocol", "code")
         self._requests = counter("requests_total", "Answers sent, by protocol and status", labels)
         self._duration = histogram(
@@ -57,21 +54,24 @@ class ServingMetrics:
             *(self._rows, self._batched, self._shed, self._failures, self._workers),
         )
 
-    def responded(self, event: Responded) -> None:
-        """Count an answer and its time."""
-        served = self._known(event.model, event.version)
-        model, version = (event.model, event.version) if served else UNKNOWN
-        self._requests.series(model, version, event.protocol, str(event.status)).add()
-        self._duration.series(model, version, event.protocol).observe(event.seconds)
+    def responded(self, events: Sequence[Responded]) -> None:
+        """Count answers and their time."""
+        first = events[0]
+        labels = (first.model, first.version)
+        labels = labels if labels in self._known else UNKNOWN
+        self._requests.series(*labels, first.protocol, str(first.status)).add(len(events))
+        seconds = [event.seconds for event in events]
+        self._duration.series(*labels, first.protocol).observe(*seconds)
 
-    def finished(self, event: Finished) -> None:
-        """Note where an answered request's time went, or the error that ended it."""
-        labels = (event.request.model, event.version)
-        if event.error is None:
-            self._queue.series(*labels).observe(event.timing.queued)
-            self._handler.series(*labels).observe(event.timing.handler)
+    def finished(self, events: Sequence[Finished]) -> None:
+        """Note where the time of answered requests went, or the error that ended them."""
+        first = events[0]
+        labels = (first.model, first.version)
+        if first.error is None:
+            self._queue.series(*labels).observe(*[event.timing.queued for event in events])
+            self._handler.series(*labels).observe(*[event.timing.handler for event in events])
         else:
-            self._failures.series(*labels, event.error).add()
+            self._failures.series(*labels, first.error).add(len(events))
 
     def batch_ran(self, event: BatchRan) -> None:
         """Note a batch's size."""
@@ -81,6 +81,10 @@ class ServingMetrics:
     def shed(self, event: Shed) -> None:
         """Count a request that no handler saw."""
         self._shed.series(event.model, event.version, event.reason).add()
+
+    def state_changed(self, event: StateChanged) -> None:
+        """Take note of a model."""
+        self._known.update([(event.model, event.version), (event.model, "")])
 
     def worker_changed(self, event: WorkerChanged) -> None:
         """Count a change of a worker's state."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from kserve_torch.events import Accepted, Finished, Responded, WorkerChanged
-from kserve_torch.messages import Request, Verb
+from kserve_torch.messages import Verb
 from kserve_torch.metrics.family import Family, Value, counter, gauge
 
 #: What ``metrics_mode=legacy`` shows.
@@ -65,26 +65,32 @@ class TorchServeMetrics:
         )
         return [each for each in families if self._names is None or each.name in self._names]
 
-    def accepted(self, event: Accepted) -> None:
-        """Count a prediction or explanation that found its model; its queue may still refuse it."""
-        if event.request.verb is not Verb.DESCRIBE:
-            self._requests.series(*self._labels(event.request)).add()
+    def accepted(self, events: Sequence[Accepted]) -> None:
+        """Count predictions or explanations that found their model; its queue may refuse them."""
+        if events[0].verb is not Verb.DESCRIBE:
+            self._requests.series(*self._labels(events[0])).add(len(events))
 
-    def finished(self, event: Finished) -> None:
+    def finished(self, events: Sequence[Finished]) -> None:
         """Add up the latencies of what a handler answered; errors have none."""
-        if event.error is not None or event.request.verb is Verb.DESCRIBE:
+        if events[0].error is not None or events[0].verb is Verb.DESCRIBE:
             return
-        timing, labels = event.timing, self._labels(event.request)
-        self._latency.series(*labels).add((timing.queued + timing.handler) * 1e6)
-        self._queue.series(*labels).add(timing.queued * 1e6)
-        self._queue_time.series("Host", self._host).set(timing.queued * 1e3)
+        labels = self._labels(events[0])
+        queued = sum([event.timing.queued for event in events])
+        handler = sum([event.timing.handler for event in events])
+        self._latency.series(*labels).add((queued + handler) * 1e6)
+        self._queue.series(*labels).add(queued * 1e6)
+        self._queue_time.series("Host", self._host).set(events[-1].timing.queued * 1e3)
 
-    def responded(self, event: Responded) -> None:
-        """Count an answer by the class of its status, and note the server's own share of it."""
-        place = 0 if event.status < 400 else 1 if event.status < 500 else 2
-        self._responses[place].series("Host", self._host).add()
-        if event.timing.batch_rows:
-            own = event.seconds - event.timing.queued - event.timing.handler
+    def responded(self, events: Sequence[Responded]) -> None:
+        """Count answers by the class of their status, and note the server's own share of the last.
+
+        Only those of a handler have one.
+        """
+        status, last = events[0].status, events[-1]
+        place = 0 if status < 400 else 1 if status < 500 else 2
+        self._responses[place].series("Host", self._host).add(len(events))
+        if last.timing.batch_rows:
+            own = last.seconds - last.timing.queued - last.timing.handler
             self._thread_time.series("Host", self._host).set(max(0.0, own) * 1e3)
 
     def worker_changed(self, event: WorkerChanged) -> None:
@@ -93,5 +99,5 @@ class TorchServeMetrics:
             name = f"W-{event.worker}-{event.model}_{event.version}"
             self._load_time.series(name, "Host", self._host).set(event.seconds * 1e3)
 
-    def _labels(self, request: Request) -> tuple[str, str, str]:
-        return request.model, request.version or "default", self._host
+    def _labels(self, event: Accepted | Finished) -> tuple[str, str, str]:
+        return event.model, event.asked or "default", self._host

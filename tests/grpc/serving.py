@@ -168,7 +168,7 @@ class Serving:
         self.registry = Registry(self.settings)
         self.server = GrpcServer(self.registry, self.settings, tokens)
         self.events: list[Event] = []
-        self.registry.observers.append(self.events.append)
+        self.registry.observers.add(self.events.append)
         self.channels: list[grpc.aio.Channel] = []
 
     async def start(self, models: Sequence[str]) -> None:

@@ -415,7 +415,7 @@ async def test_a_client_that_leaves_takes_its_request_along(
         worker.stop()
         await asyncio.to_thread(worker.thread.join)
     seen: asyncio.Queue[type] = asyncio.Queue()
-    registry.observers.append(lambda event: seen.put_nowait(type(event)))
+    registry.observers.add(lambda event: seen.put_nowait(type(event)))
     waiting = asyncio.ensure_future(ask(native, "POST", "/predictions/echo/2.0"))
     assert await seen.get() is Accepted
     waiting.cancel()

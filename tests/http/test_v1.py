@@ -184,7 +184,7 @@ async def test_each_answer_is_reported(
 ) -> None:
     events: list[Event] = []
     observe: Callable[[Event], None] = events.append
-    registry.observers.append(observe)
+    registry.observers.add(observe)
     await answered(registry, PREDICT, body)
     await asyncio.sleep(0)
     (event,) = [event for event in events if isinstance(event, Responded)]

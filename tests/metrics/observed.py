@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-from kserve_torch.errors import ModelNotFound
 from kserve_torch.events import (
     Accepted,
     BatchRan,
@@ -10,9 +9,10 @@ from kserve_torch.events import (
     Measured,
     Responded,
     Shed,
+    StateChanged,
     WorkerChanged,
 )
-from kserve_torch.messages import Request, Timing, Verb
+from kserve_torch.messages import Timing
 from kserve_torch.metrics import Metrics
 
 TIMING = Timing(queued=0.25, handler=0.5, batch_rows=4)
@@ -26,10 +26,6 @@ def settings(mode="prometheus", config=None, detect=False, disable_system=False,
         model_metrics_auto_detect=detect,
         disable_system_metrics=disable_system,
     )
-
-
-def request(model="mnist", version=None, verb=Verb.PREDICT):
-    return Request(id="1", model=model, version=version, verb=verb, rows=[1])
 
 
 class Fleet:
@@ -48,11 +44,6 @@ class Fleet:
     def versions(self, model):
         return [self.version]
 
-    def find(self, model, version=None):
-        if model != "mnist" or version not in (None, "", "1.0"):
-            raise ModelNotFound(model)
-        return self.version
-
     def ready(self):
         return True
 
@@ -60,6 +51,7 @@ class Fleet:
 def observed(*events, fleet=None, **kwargs):
     metrics = Metrics(settings(**kwargs))
     metrics.watch(fleet or Fleet())
+    metrics(StateChanged("mnist", "1.0", "READY"))
     for event in events:
         metrics(event)
     return metrics
@@ -67,9 +59,9 @@ def observed(*events, fleet=None, **kwargs):
 
 LIGHT_LOAD = (
     WorkerChanged("mnist", "1.0", 9000, "READY", 1.5),
-    Accepted(request(), "1.0"),
+    Accepted("mnist", "1.0"),
     BatchRan("mnist", "1.0", 4, 2, 0.5),
-    Finished(request(), "1.0", TIMING, None),
+    Finished("mnist", "1.0", TIMING),
     Responded("v1", "mnist", "1.0", 200, 0.8, timing=TIMING),
     Measured("HandlerTime", "gauge", "ms", (("ModelName", "mnist"), ("Level", "Model")), 2.5),
     Measured("PredictionTime", "gauge", "ms", (("ModelName", "mnist"), ("Level", "Model")), 3.0),
@@ -78,7 +70,7 @@ LIGHT_LOAD = (
 #: Something of everything that goes wrong.
 TROUBLE = (
     Shed("mnist", "1.0", "queue_full"),
-    Finished(request(), "1.0", Timing(), "DeadlineExceeded"),
+    Finished("mnist", "1.0", Timing(), "DeadlineExceeded"),
     Responded("v1", "mnist", "1.0", 503, 0.1),
     WorkerChanged("mnist", "1.0", 9000, "HUNG"),
 )

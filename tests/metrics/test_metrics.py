@@ -13,7 +13,7 @@ from kserve_torch.http.exchange import Call
 from kserve_torch.messages import Timing, Verb
 from kserve_torch.metrics import Metrics
 
-from .observed import LIGHT_LOAD, TIMING, Fleet, observed, request, settings
+from .observed import LIGHT_LOAD, TIMING, Fleet, observed, settings
 
 HOST = socket.gethostname()
 
@@ -87,10 +87,10 @@ def test_text_is_readable_to_prometheus():
 
 def test_requests_are_counted_when_they_are_accepted_with_the_version_asked_for():
     metrics = observed(
-        Accepted(request(), "1.0"),
-        Accepted(request(verb=Verb.EXPLAIN), "1.0"),
-        Accepted(request(version="1.0"), "1.0"),
-        Accepted(request(verb=Verb.DESCRIBE), "1.0"),
+        Accepted("mnist", "1.0"),
+        Accepted("mnist", "1.0", verb=Verb.EXPLAIN),
+        Accepted("mnist", "1.0", "1.0"),
+        Accepted("mnist", "1.0", verb=Verb.DESCRIBE),
     )
     name = "ts_inference_requests_total"
     assert lines(metrics, name) == [
@@ -101,9 +101,9 @@ def test_requests_are_counted_when_they_are_accepted_with_the_version_asked_for(
 
 def test_latencies_count_answers_of_the_handler_alone():
     metrics = observed(
-        Finished(request(), "1.0", TIMING, None),
-        Finished(request(), "1.0", TIMING, "HandlerError"),
-        Finished(request(verb=Verb.DESCRIBE), "1.0", TIMING, None),
+        Finished("mnist", "1.0", TIMING),
+        Finished("mnist", "1.0", TIMING, "HandlerError"),
+        Finished("mnist", "1.0", TIMING, verb=Verb.DESCRIBE),
     )
     (latency,) = lines(metrics, "ts_inference_latency_microseconds")
     (queue,) = lines(metrics, "ts_queue_latency_microseconds")
@@ -154,7 +154,7 @@ def test_stages_batches_refusals_and_failures_are_told_apart():
     metrics = observed(
         *LIGHT_LOAD,
         Shed("mnist", "1.0", "queue_full"),
-        Finished(request(), "1.0", Timing(), "DeadlineExceeded"),
+        Finished("mnist", "1.0", Timing(), "DeadlineExceeded"),
     )
     labels = 'model_name="mnist",model_version="1.0"'
     assert lines(metrics, "queue_time_seconds_sum") == [f"queue_time_seconds_sum{{{labels}}} 0.25"]
@@ -171,6 +171,35 @@ def test_stages_batches_refusals_and_failures_are_told_apart():
     ]
 
 
+def test_events_are_counted_alike_one_by_one_and_by_the_hundred():
+    events = []
+    for number in range(350):
+        timing = Timing(queued=number / 1000, handler=0.5, batch_rows=4)
+        status, error = (200, None) if number % 7 else (500, "HandlerError")
+        events += [
+            Accepted("mnist", "1.0", "1.0" if number % 3 else ""),
+            Finished("mnist", "1.0", timing, error),
+            Responded("v1", "mnist", "1.0", status, number / 100, timing=timing),
+        ]
+    one_by_one = observed()
+    for event in events:
+        one_by_one(event)
+        one_by_one.exposition()
+    assert counted(observed(*events)) == pytest.approx(counted(one_by_one))
+    (sample,) = lines(one_by_one, "request_duration_seconds_count")
+    assert sample.endswith(" 350.0")
+
+
+def counted(metrics):
+    families = text_string_to_metric_families(metrics.exposition().decode())
+    return {
+        (sample.name, *sample.labels.items()): sample.value
+        for family in families
+        for sample in family.samples
+        if "mnist" in sample.labels.values() or family.name in ("QueueTime", "Requests5XX")
+    }
+
+
 def test_requests_of_unknown_models_share_one_series():
     events = [Responded("v2", f"guess-{i}", "", 404, 0.001) for i in range(20)]
     events.append(Responded("v2", "mnist", "17", 404, 0.001))
@@ -182,7 +211,7 @@ def test_requests_of_unknown_models_share_one_series():
 def test_kserve_histograms_are_fed_and_shown():
     name = "request_predict_seconds_count"
     before = lines(Metrics(settings()), f'{name}{{model_name="kserve-histogram"}}')
-    metrics = observed(Finished(request("kserve-histogram"), "1.0", TIMING, None))
+    metrics = observed(Finished("kserve-histogram", "1.0", TIMING))
     assert before == []
     assert 'request_predict_seconds_count{model_name="kserve-histogram"} 1.0' in lines(
         metrics, name
