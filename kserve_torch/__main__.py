@@ -1,8 +1,6 @@
 """``python -m kserve_torch``."""
 
-import sys
-
-from kserve_torch.cli import main
+from kserve_torch.cli import program
 
 if __name__ == "__main__":
-    sys.exit(main(program="kserve_torch"))
+    program("kserve_torch")

@@ -84,8 +84,8 @@ class Catalogue:
 
     # --- changes ---
 
-    def add(self, version: ModelVersion) -> None:
-        """Enter a version; one that failed may be taken the place of.
+    def add(self, version: ModelVersion) -> ModelVersion | None:
+        """Enter a version; returns the one that failed and whose place it takes, if any.
 
         Raises:
             Conflict: the version is there and has not failed.
@@ -100,16 +100,23 @@ class Catalogue:
         default = self._defaults.get(version.name)
         if default is None or default is present:
             self.set_default(version.name, version.version)
+        return present
 
     def forget(self, version: ModelVersion) -> None:
-        """Take a version out: new requests cannot find it any more."""
+        """Take a version out: new requests cannot find it any more.
+
+        If it was the default, another one that is ready becomes that, or any if none is.
+        """
         versions = self._models.get(version.name, {})
         if versions.get(version.version) is version:
             del versions[version.version]
-        if not versions:
-            self._models.pop(version.name, None)
         if self._defaults.get(version.name) is version:
             del self._defaults[version.name]
+            if versions:
+                heir = max(versions.values(), key=lambda other: other.ready)
+                self.set_default(heir.name, heir.version)
+        if not versions:
+            self._models.pop(version.name, None)
 
     def set_default(self, model: str, version: str) -> None:
         """Let a version answer where none is asked for.

@@ -5,17 +5,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from kserve_torch import __version__, pidfile
 from kserve_torch.errors import SettingError
 from kserve_torch.settings import Settings, load_settings
 from kserve_torch.settings.options import help_text, read_command_line
 from kserve_torch.settings.report import settings_report
+
+
+def program(name: str | None = None) -> NoReturn:
+    """Runs the program and ends the process.
+
+    Not by returning: threads of handlers that hang would hold up the interpreter's own end, and
+    those that compute would abort it.
+
+    Args:
+        name: as for `main`.
+    """
+    code = main(program=name)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    os._exit(code)
 
 
 def main(argv: Sequence[str] | None = None, program: str | None = None) -> int:

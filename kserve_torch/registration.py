@@ -100,9 +100,9 @@ class Registration:
         most = max(workers, version.limits.max_workers)
         try:
             async with asyncio.timeout(version.limits.startup_timeout):
-                await registry.scale(version.name, version.version, workers, most)
+                await registry.scale_to(version, workers, most)
         except (ServingError, TimeoutError) as error:
-            await registry.unregister(version.name, version.version)
+            registry.withdraw(version)
             why = error.message if isinstance(error, ServingError) else "startupTimeout passed"
             label = f"model {version.name} version: {version.version}"
             raise ServerError(f"Failed to start workers for {label}: {why}") from error

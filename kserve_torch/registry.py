@@ -7,19 +7,18 @@ leaves is taken out of the catalogue first and stopped after its last answer.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kserve_torch.archive import Archive, close_archive, open_archive
+from kserve_torch.archive import close_archive
 from kserve_torch.background import keep
 from kserve_torch.catalogue import Catalogue
-from kserve_torch.devices import gpu_for
 from kserve_torch.emissions import Emissions
 from kserve_torch.errors import (
     Forbidden,
@@ -31,18 +30,26 @@ from kserve_torch.errors import (
     ServingError,
 )
 from kserve_torch.events import Observers
-from kserve_torch.instance import Instance, LoadOptions
+from kserve_torch.factory import VersionFactory
 from kserve_torch.messages import MAX_ROWS, NOTHING, Reply, Request, RowReply
 from kserve_torch.store import ModelStore
-from kserve_torch.version import ModelVersion
+from kserve_torch.version import ModelVersion, State
 
 if TYPE_CHECKING:
-    from kserve_torch.settings import Limits, Settings, StartupModel
+    from kserve_torch.settings import Settings, StartupModel
 
 log = logging.getLogger(__name__)
 
 #: Workers of one version: each is a thread with a handler of its own.
 MOST_WORKERS = 256
+
+
+class _Loads:
+    """Loads of one name: whose turn it is, and those that no unloading has overtaken."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.wanted: set[object] = set()
 
 
 class Registry(Catalogue):
@@ -63,11 +70,10 @@ class Registry(Catalogue):
             ignore_cleanup_errors=True,  # a handler that hangs may write still
         )
         self.workdir = Path(self._temporary.name)
-        self._load_options = LoadOptions(
-            workdir=self.workdir,
-            install_packages=settings.install_py_dep_per_model,
-            limit_max_image_pixels=settings.limit_max_image_pixels,
-        )
+        self._factory = VersionFactory(settings, self.store, self.workdir, self.emit)
+        #: Names of the start-up models.
+        self._configured: set[str] = set()
+        self._loads: defaultdict[str, _Loads] = defaultdict(_Loads)
 
     # --- requests ---
 
@@ -102,22 +108,38 @@ class Registry(Catalogue):
 
     async def start(self, models: Sequence[StartupModel]) -> None:
         """Load the start-up models, in parallel; one that fails stays, with its reason."""
-        started = await asyncio.gather(*(self._start_one(model) for model in models))
-        served = [(m, v) for m, v in zip(models, started, strict=True) if v is not None]
-        # Of several versions the configured default answers, else the one that stands first:
-        # which was loaded first is chance.
-        for _, version in reversed(served):
-            self.set_default(version.name, version.version)
-        for model, version in served:
+        started = await asyncio.gather(*map(self._start_configured, models))
+        # Which was loaded first is chance, and what is loaded may have been unloaded since.
+        here = [(m, v) for m, v in zip(models, started, strict=True) if v in self.all()]
+        # Of several versions that can serve the one that stands first answers, unless the
+        # configuration names another: that one answers, or says why it does not.
+        for _, version in reversed(here):
+            if version.ready:
+                self.set_default(version.name, version.version)
+        for model, version in here:
             if model.is_default:
                 self.set_default(version.name, version.version)
 
-    async def _start_one(self, model: StartupModel) -> ModelVersion | None:
+    async def _start_configured(self, model: StartupModel) -> ModelVersion:
         try:
-            return await self.register(model.file, name=model.name, at_startup=True, keep=True)
+            version = await self._factory.make(model.file, name=model.name)
+        except ServingError as error:
+            name = model.name or Path(model.file).name.split(".")[0]
+            version = self._factory.broken(name, model.version or "1.0", error)
+        version.loaded_at_startup = True
+        self._configured.add(version.name)
+        try:
+            self._enter(version)
+            if version.state is State.UNAVAILABLE:
+                raise NotReady(version.reason)
+            await version.start()
         except ServingError as error:
             log.error("model %s failed to load: %s", model.name or model.file, error.message)
-            return None
+            if version not in self.all():
+                self.withdraw(version)
+        else:
+            log.info("model %s %s is ready", version.name, version.version)
+        return version
 
     async def register(
         self,
@@ -127,121 +149,38 @@ class Registry(Catalogue):
         handler: str | None = None,
         workers: int | None = None,
         overrides: Mapping[str, Any] = NOTHING,
-        at_startup: bool = False,
-        keep: bool = False,
-        replaces: bool = False,
     ) -> ModelVersion:
         """Open an archive and start it beside what is there; the first of its name is the default.
 
         Args:
-            source: a file of the model store, a ``file:``, ``http:`` or ``https:`` URL, or a path
-                that the configuration names.
-            name: the name to register under instead of the archive's own.
-            handler: the handler to use instead of the archive's own.
+            source: this and the rest is as for `VersionFactory.make`.
+            name: see there.
+            handler: see there.
             workers: how many to start, instead of ``minWorkers``.
-            overrides: limits that go before those of the archive: fields of `Limits`.
-            at_startup: whether it is part of the configuration.
-            keep: keep a version that fails, UNAVAILABLE, instead of removing it.
-            replaces: whether it takes the place of all versions of its name, once it is ready.
+            overrides: see there.
 
         Raises:
             ServingError: `ModelNotFound`, `InvalidArchive`, `Conflict`, `LoadFailed`, ...
         """
+        version = await self._factory.make(source, name=name, handler=handler, overrides=overrides)
         try:
-            archive = await self._open(source, name, handler)
-        except ServingError as error:
-            if keep and not replaces:
-                self._add_broken(name or Path(source).name.split(".")[0], error)
-            raise
-        version = self._version(archive, name or archive.name, overrides)
-        version.loaded_at_startup = at_startup
-        try:
-            if replaces:
-                await self._start_in_place(version)
-            else:
-                await self._start_beside(version, workers, keep)
+            self._enter(version)
+            await version.start(workers)
         except ServingError:
-            if version not in self.all():
-                await self._retire(version)
+            self.withdraw(version)
             raise
         log.info("model %s %s is ready", version.name, version.version)
         return version
 
-    async def _open(self, source: str | Path, name: str | None, handler: str | None) -> Archive:
-        path = source if isinstance(source, Path) else await self.store.resolve(source)
-        archive = await asyncio.to_thread(
-            open_archive,
-            path,
-            self.workdir,
-            name=name,
-            handler=handler,
-            default_handler=self.settings.default_service_handler,
-        )
-        if archive.owned:
-            self.store.discard(path)
-        return replace(archive, url=source) if isinstance(source, str) else archive
+    def _enter(self, version: ModelVersion) -> None:
+        """Enter a version, in the place of one that has failed.
 
-    async def _start_beside(self, version: ModelVersion, workers: int | None, keep: bool) -> None:
-        self.add(version)
-        try:
-            await version.start(workers)
-        except ServingError:
-            if not keep:
-                self.forget(version)
-            raise
-
-    async def _start_in_place(self, version: ModelVersion) -> None:
-        """Start a version, then let it take the place of all others of its name."""
-        others = [other for other in self.all() if other.name == version.name]
-        if not others:
-            self.add(version)
-        try:
-            await version.start()
-        finally:
-            # What serves is not given up for a version that cannot.
-            if version.ready or not any(other.ready for other in others):
-                await asyncio.gather(*map(self._retire, self.replace(version)))
-
-    def _version(self, archive: Archive, name: str, overrides: Mapping[str, Any]) -> ModelVersion:
-        number = archive.manifest.version
-        limits = replace(self.settings.limits_for(name, number, archive.yaml), **overrides)
-        return ModelVersion(
-            name,
-            number,
-            archive,
-            limits,
-            functools.partial(self._load_instance, archive, name, limits),
-            self.emit,
-        )
-
-    def _load_instance(
-        self,
-        archive: Archive,
-        name: str,
-        limits: Limits,
-        index: int,
-        firsts: dict[int | None, Instance],
-    ) -> Instance:
-        gpu_id = gpu_for(index, limits.device_type, limits.device_ids, self.settings.number_of_gpu)
-        instance = Instance.load(
-            archive,
-            name=name,
-            version=archive.manifest.version,
-            gpu_id=gpu_id,
-            batch_size=limits.batch_size,
-            measure=self.emit,
-            options=self._load_options,
-            first=firsts.get(gpu_id),
-        )
-        instance.warm_up()
-        firsts.setdefault(gpu_id, instance)
-        return instance
-
-    def _add_broken(self, name: str, error: ServingError) -> None:
-        limits = self.settings.limits_for(name, "1.0", {})
-        version = ModelVersion(name, "1.0", None, limits, _never, self.emit)
-        version.fail(error.message)
-        self.add(version)
+        Raises:
+            Conflict: the version is there and has not failed.
+        """
+        displaced = self.add(version)
+        if displaced is not None:
+            keep(self._retire(displaced))
 
     async def scale(self, model: str, version: str | None, minimum: int, maximum: int) -> int:
         """Change a version's number of workers; returns how many are ready.
@@ -249,7 +188,10 @@ class Registry(Catalogue):
         Raises:
             InvalidInput: more than `MOST_WORKERS`.
         """
-        found = self.find(model, version)
+        return await self.scale_to(self.find(model, version), minimum, maximum)
+
+    async def scale_to(self, found: ModelVersion, minimum: int, maximum: int) -> int:
+        """As `scale`, of a version at hand."""
         if minimum > MOST_WORKERS:
             raise InvalidInput(
                 f"{minimum} workers are asked for, at most {MOST_WORKERS} can be had"
@@ -270,6 +212,11 @@ class Registry(Catalogue):
         await self._retire(found)
         return found
 
+    def withdraw(self, version: ModelVersion) -> None:
+        """Take back a version that could not be started; nobody need wait until it has stopped."""
+        self.forget(version)
+        keep(self._retire(version))
+
     async def _retire(self, version: ModelVersion) -> None:
         """Answer what a forgotten version still has to do, then stop it."""
         await version.drain()
@@ -282,20 +229,63 @@ class Registry(Catalogue):
     async def load(self, name: str) -> ModelVersion:
         """Load, or load again, a model by its name (CONTRACT O81, O83).
 
+        What serves answers until the new version is ready, and goes on if that fails. One load of
+        a name begins when the one before it has ended.
+
         Raises:
             ModelNotFound: nothing of that name is in the model store.
             LoadFailed: it is there and cannot be served.
+            NotReady: it was unloaded meanwhile.
         """
-        source = self.store.by_name(name)
-        if source is None:
-            present = self._defaults.get(name)
-            if present is None or present.archive is None:
-                raise ModelNotFound(f"Model with name {name} does not exist.")
-            source = present.archive.url
+        loads = self._loads[name]
+        this = object()
+        loads.wanted.add(this)
         try:
-            return await self.register(source, name=name, keep=True, replaces=True)
+            async with loads.turn:
+                version = await self._made_again(name)
+                await self._start_in_place(version, lambda: this in loads.wanted)
         except InvalidArchive as error:
             raise LoadFailed(error.message) from error
+        finally:
+            loads.wanted.discard(this)
+        log.info("model %s %s is ready", version.name, version.version)
+        return version
+
+    async def _made_again(self, name: str) -> ModelVersion:
+        """A version from where the present one came, else from what the store has by that name."""
+        present = self._defaults.get(name)
+        sources = [self.store.by_name(name)]
+        if present is not None and present.archive is not None:
+            sources.insert(0, present.archive.url)
+        failure: ServingError = ModelNotFound(f"Model with name {name} does not exist.")
+        for source in sources:
+            if source is not None:
+                try:
+                    version = await self._factory.make(source, name=name)
+                except ModelNotFound as error:  # the file is gone
+                    failure = error
+                else:
+                    version.loaded_at_startup = name in self._configured
+                    return version
+        raise failure
+
+    async def _start_in_place(self, version: ModelVersion, wanted: Callable[[], bool]) -> None:
+        """Start a version, then let it take the place of all others of its name."""
+        others = [other for other in self.all() if other.name == version.name]
+        if not others and wanted():
+            self.add(version)
+        try:
+            await version.start()
+        finally:
+            if not wanted():
+                self.withdraw(version)
+                raise NotReady(f"Model {version.name} was unloaded while it was loaded")
+            others = [other for other in self.all() if other.name == version.name]
+            # What serves is not given up for a version that cannot.
+            if version.ready or not any(other.ready for other in others):
+                await asyncio.gather(*map(self._retire, self.replace(version)))
+            else:
+                self.withdraw(version)
 
     def unload(self, name: str) -> asyncio.Task[None]:
         """Forget all versions of a model at once; the task ends when the last one has stopped.
@@ -304,6 +294,7 @@ class Registry(Catalogue):
             ModelNotFound: no such model.
         """
         leaving = self.versions(name)
+        self._loads[name].wanted.clear()
         for version in leaving:
             self.forget(version)
 
@@ -332,7 +323,3 @@ class Registry(Catalogue):
             await version.stop(max(0.0, ends - time.monotonic()))
         self.store.close()
         self._temporary.cleanup()
-
-
-def _never(index: int, firsts: dict[int | None, Instance]) -> Instance:
-    raise NotReady("this model could not be read")

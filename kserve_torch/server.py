@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import uvicorn
@@ -73,7 +74,15 @@ def run(settings: Settings) -> int:
     _name_sequence_headers(settings)
     factory = None if settings.event_loop == "asyncio" else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
+        runner.get_loop().set_default_executor(_Unawaited())
         return runner.run(Server(settings).serve())
+
+
+class _Unawaited(ThreadPoolExecutor):
+    """Threads that nobody waits for at the end: one may wait for a handler that hangs."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait=False, cancel_futures=True)
 
 
 def _name_sequence_headers(settings: Settings) -> None:

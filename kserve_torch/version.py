@@ -129,6 +129,8 @@ class ModelVersion:
         except ServingError as error:
             self.fail(error.message)
             raise
+        if self.state is not State.LOADING:
+            raise NotReady(f"Model {self.name} {self.version} was unloaded while it was loaded")
         self._explain.maximum = EXPLAIN_WORKERS
         self.load_seconds = time.monotonic() - began
         self._become(State.READY)

@@ -53,7 +53,7 @@ def test_the_name_it_is_called_by_decides(
     tmp_path: Path, name: str, argv: list[str], shown: str
 ) -> None:
     script = tmp_path / name  # as pip writes it for a console script
-    script.write_text("import sys\nfrom kserve_torch.cli import main\nsys.exit(main())\n")
+    script.write_text("from kserve_torch.cli import program\nprogram()\n")
     command = [sys.executable, str(script), *argv]
     run = subprocess.run(command, capture_output=True, check=True, text=True)
     assert run.stdout == f"{shown} {__version__}\n"

@@ -15,6 +15,7 @@ from kserve_torch import TorchModelRepository
 from kserve_torch.errors import LoadFailed, ModelNotFound
 from kserve_torch.registry import Registry
 from kserve_torch.settings import Settings
+from kserve_torch.settings.models import StartupModel
 
 from .archives import ECHO, make_archive
 
@@ -25,7 +26,7 @@ async def repository(tmp_path: Path) -> AsyncIterator[TorchModelRepository]:
     for name, handler in {"m": ECHO, "later": ECHO, "broken": "raise ImportError('no')"}.items():
         make_archive(tmp_path / f"{name}.mar", {"handler.py": handler}, modelName=name)
     registry = Registry(Settings(model_store=tmp_path))
-    await registry.register("m.mar", at_startup=True)
+    await registry.start([StartupModel(name=None, file="m.mar")])
     yield TorchModelRepository(registry)
     await registry.close()
 

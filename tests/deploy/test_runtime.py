@@ -23,8 +23,7 @@ pytestmark = pytest.mark.timeout(180)  # the first test waits for the start
 PICTURE = (ROOT / "handlers/mnist/test_data/7.png").read_bytes()
 #: The image's program, from the sources.
 TORCHSERVE = f"""#!/bin/sh
-exec {sys.executable} -c 'import sys; from kserve_torch.cli import main; \
-sys.exit(main(program="torchserve"))' "$@"
+exec {sys.executable} -c 'from kserve_torch.cli import program; program("torchserve")' "$@"
 """
 
 

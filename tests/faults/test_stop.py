@@ -153,6 +153,72 @@ def test_a_worker_that_hangs_does_not_hold_it_up(tmp_path: Path, gate: Callable[
         assert list((tmp_path / "tmp").iterdir()) == []
 
 
+THREAD = """
+import threading
+
+class Handler:
+    def initialize(self, context):
+        threading.Thread(target=threading.Event().wait).start()  # no daemon
+
+    def handle(self, data, context):
+        return ["done" for _ in data]
+"""
+POOL = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+class Handler:
+    def initialize(self, context):
+        self.pool = ThreadPoolExecutor(1)
+
+    def handle(self, data, context):
+        self.pool.submit(threading.Event().wait)
+        return ["done" for _ in data]
+"""
+COMPUTING = """
+import torch
+
+class Handler:
+    def initialize(self, context):
+        self.matrix = torch.eye(500)
+
+    def handle(self, data, context):
+        while True:
+            self.matrix = torch.tanh(self.matrix @ self.matrix)
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "status"),
+    [(THREAD, 200), (POOL, 200), (COMPUTING, 504)],
+    ids=["thread", "pool", "busy"],
+)
+def test_threads_that_never_end_do_not_hold_it_up(
+    tmp_path: Path, handler: str, status: int
+) -> None:
+    (tmp_path / "store").mkdir()
+    add_actor(tmp_path / "store", "m", handler=handler)
+    with stopping(tmp_path / "store", tmp_path / "tmp") as client:
+        hurry = {"x-request-timeout-ms": "300"} if status == 504 else {}
+        assert client.ask(V1, "m", "say hello", headers=hurry).status == status
+        assert client.server.stop(timeout=20) == 0
+        assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_later_load_that_hangs_does_not_hold_it_up(
+    store: Path, tmp_path: Path, gate: Callable[[], Gate]
+) -> None:
+    wall = gate()
+    handler = f"open({str(wall.path)!r}).read()\ndef handle(data, context): return data"
+    with stopping(store, tmp_path / "tmp") as client:
+        add_actor(store, "late", handler=handler)
+        with pytest.raises(httpx.ReadTimeout):  # the load goes on
+            client.http.post("/v2/repository/models/late/load", timeout=0.5)
+        wall.reached()
+        assert client.server.stop(timeout=20) == 0
+        assert list((tmp_path / "tmp").iterdir()) == []
+
+
 def test_while_a_model_loads(tmp_path: Path, gate: Callable[[], Gate]) -> None:
     wall = gate()
     handler = f"open({str(wall.path)!r}).read()\ndef handle(data, context): return data"

@@ -8,6 +8,7 @@ import pytest
 from kserve_torch.http.exchange import Call, Headers
 from kserve_torch.registry import Registry
 from kserve_torch.settings import Settings
+from kserve_torch.settings.models import StartupModel
 
 from ..archives import make_archive
 
@@ -88,7 +89,7 @@ def settings(store: Path) -> Settings:
 async def registry(settings: Settings) -> AsyncIterator[Registry]:
     """``echo`` 1.0, loaded as at start-up."""
     registry = Registry(settings)
-    await registry.register("echo_1.0.mar", at_startup=True)
+    await registry.start([StartupModel(name=None, file="echo_1.0.mar")])
     yield registry
     await registry.close()
 

@@ -16,6 +16,7 @@ import kserve_torch
 from kserve_torch.http.metadata import Metadata
 from kserve_torch.registry import Registry
 from kserve_torch.settings import Settings
+from kserve_torch.settings.models import StartupModel
 
 from ..archives import ECHO, make_archive
 from .conftest import call
@@ -45,7 +46,7 @@ async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
         make_archive(tmp_path / f"{name}.mar", files, **model)
     registry = Registry(Settings(model_store=tmp_path))
     for name in ("told", "shown", "odd"):
-        await registry.register(f"{name}.mar", at_startup=True)
+        await registry.start([StartupModel(name=None, file=f"{name}.mar")])
     yield registry
     await registry.close()
 

@@ -1,0 +1,127 @@
+"""From what names an archive to a model version that can be started."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kserve_torch.archive import Archive, open_archive
+from kserve_torch.devices import gpu_for
+from kserve_torch.errors import NotReady, ServingError
+from kserve_torch.instance import Instance, LoadOptions
+from kserve_torch.messages import NOTHING
+from kserve_torch.store import ModelStore
+from kserve_torch.version import ModelVersion
+
+if TYPE_CHECKING:
+    from kserve_torch.events import Event
+    from kserve_torch.settings import Limits, Settings
+
+
+class VersionFactory:
+    """Makes the model versions of one server.
+
+    Args:
+        settings: what was configured.
+        store: where archives come from.
+        workdir: where they are unpacked.
+        emit: told of every event of theirs.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: ModelStore,
+        workdir: Path,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._emit = emit
+        self._options = LoadOptions(
+            workdir=workdir,
+            install_packages=settings.install_py_dep_per_model,
+            limit_max_image_pixels=settings.limit_max_image_pixels,
+        )
+
+    async def make(
+        self,
+        source: str | Path,
+        *,
+        name: str | None = None,
+        handler: str | None = None,
+        overrides: Mapping[str, Any] = NOTHING,
+    ) -> ModelVersion:
+        """Open an archive; nothing of it runs before the version is started.
+
+        Args:
+            source: a file of the model store, a ``file:``, ``http:`` or ``https:`` URL, or a path
+                that the configuration names.
+            name: the name to register under instead of the archive's own.
+            handler: the handler to use instead of the archive's own.
+            overrides: limits that go before those of the archive: fields of `Limits`.
+
+        Raises:
+            ServingError: `ModelNotFound`, `DownloadFailed`, `InvalidArchive`, ...
+        """
+        archive = await self._open(source, name, handler)
+        name, number = name or archive.name, archive.manifest.version
+        limits = replace(self._settings.limits_for(name, number, archive.yaml), **overrides)
+        load = functools.partial(self._load, archive, name, limits)
+        return ModelVersion(name, number, archive, limits, load, self._emit)
+
+    def broken(self, name: str, number: str, error: ServingError) -> ModelVersion:
+        """What stands in for a configured version that could not even be opened."""
+        limits = self._settings.limits_for(name, number, {})
+        version = ModelVersion(name, number, None, limits, _never, self._emit)
+        version.fail(error.message)
+        return version
+
+    async def _open(self, source: str | Path, name: str | None, handler: str | None) -> Archive:
+        path = source if isinstance(source, Path) else await self._store.resolve(source)
+        archive = await asyncio.to_thread(
+            open_archive,
+            path,
+            self._options.workdir,
+            name=name,
+            handler=handler,
+            default_handler=self._settings.default_service_handler,
+        )
+        if archive.owned:
+            self._store.discard(path)
+        return replace(archive, url=source) if isinstance(source, str) else archive
+
+    def _load(
+        self,
+        archive: Archive,
+        name: str,
+        limits: Limits,
+        index: int,
+        firsts: dict[int | None, Instance],
+    ) -> Instance:
+        gpu_id = gpu_for(index, limits.device_type, limits.device_ids, self._settings.number_of_gpu)
+        instance = Instance.load(
+            archive,
+            name=name,
+            version=archive.manifest.version,
+            gpu_id=gpu_id,
+            batch_size=limits.batch_size,
+            measure=self._emit,
+            options=self._options,
+            first=firsts.get(gpu_id),
+        )
+        try:
+            instance.warm_up()
+        except BaseException:
+            instance.close()
+            raise
+        firsts.setdefault(gpu_id, instance)
+        return instance
+
+
+def _never(index: int, firsts: dict[int | None, Instance]) -> Instance:
+    raise NotReady("this model could not be read")

@@ -1,0 +1,227 @@
+"""Loads and unloads that overlap or fail: what serves afterwards, and what is left over."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from kserve_torch.errors import LoadFailed, ModelNotFound, NotReady, ServerError
+from kserve_torch.messages import Request
+from kserve_torch.registration import Registration
+from kserve_torch.registry import Registry
+from kserve_torch.settings import load_settings
+from kserve_torch.settings.models import StartupModel
+from kserve_torch.version import State
+
+from .archives import ECHO, make_archive
+from .grpc.serving import until
+
+#: Is initialised when the file is there.
+GATED = """
+import pathlib, time
+def handle(data, context):
+    if data is None:
+        while not pathlib.Path({gate!r}).exists():
+            time.sleep(0.005)
+    return data
+"""
+#: Likewise, and fails then.
+GATED_AND_BROKEN = GATED.replace("    return data", "        raise OSError('bad weights')")
+
+
+class Gate:
+    """What `GATED` handlers wait for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def open(self) -> None:
+        self.path.touch()
+
+    def guards(self, handler: str) -> dict[str, str]:
+        """The files of an archive."""
+        return {"handler.py": handler.format(gate=str(self.path))}
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path / "gate")
+
+
+@asynccontextmanager
+async def serving(store: Path, gate: Gate) -> AsyncIterator[Registry]:
+    registry = Registry(load_settings(["--model_store", str(store)], {}, "kserve_torch"))
+    try:
+        yield registry
+    finally:
+        gate.open()
+        await registry.close(5.0)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+async def answer(registry: Registry, name: str = "m") -> str:
+    reply = await registry.submit(Request(id="1", model=name, rows=[{"data": "x"}]))
+    return reply.version
+
+
+async def test_two_loads_of_a_name_leave_one_that_serves(tmp_path: Path, gate: Gate) -> None:
+    make_archive(tmp_path / "m.mar", gate.guards(GATED))
+    async with serving(tmp_path, gate) as registry:
+        loads = [asyncio.ensure_future(registry.load("m")) for _ in range(2)]
+        await until(registry.names)
+        gate.open()
+        await asyncio.gather(*loads)
+        assert await answer(registry) == "1.0"
+        assert registry.ready()
+        assert len(registry.all()) == 1
+
+
+@pytest.mark.parametrize("serves", [False, True])
+async def test_an_unload_overtakes_the_loads_that_run(
+    tmp_path: Path, gate: Gate, serves: bool
+) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    async with serving(tmp_path, gate) as registry:
+        if serves:
+            await registry.load("m")
+        gated = gate.guards(GATED)
+        make_archive(tmp_path / "m.mar", gated, modelVersion="2.0")
+        seen: list[object] = []
+        registry.observers.add(seen.append)
+        loads = [asyncio.ensure_future(registry.load("m")) for _ in range(2)]
+        await until(lambda: seen)
+        gone = registry.unload("m")
+        gate.open()
+        for load in loads:
+            with pytest.raises(NotReady, match="unloaded while it was loaded"):
+                await load
+        await gone
+        assert registry.names() == []
+        assert (await registry.load("m")).ready
+
+
+async def test_a_start_up_model_may_be_unloaded_while_others_load(
+    tmp_path: Path, gate: Gate
+) -> None:
+    make_archive(tmp_path / "quick.mar", {"handler.py": ECHO}, modelName="quick")
+    slow = gate.guards(GATED)
+    make_archive(tmp_path / "slow.mar", slow, modelName="slow")
+    async with serving(tmp_path, gate) as registry:
+        models = [StartupModel(name=None, file=f"{name}.mar") for name in ("quick", "slow")]
+        starting = asyncio.ensure_future(registry.start(models))
+        await until(lambda: any(version.ready for version in registry.all()))
+        await registry.unload("quick")
+        gate.open()
+        await starting
+        assert registry.names() == ["slow"]
+        assert registry.ready()
+
+
+async def test_a_configured_default_that_fails_is_not_replaced_by_another_version(
+    tmp_path: Path, gate: Gate
+) -> None:
+    make_archive(tmp_path / "one.mar", {"handler.py": "import absent_package"})
+    make_archive(tmp_path / "two.mar", {"handler.py": ECHO}, modelVersion="2.0")
+    make_archive(tmp_path / "torn.mar", {}, modelVersion="3.0").write_bytes(b"no zip")
+    for default, number in (("one.mar", "1.0"), ("torn.mar", "3.0")):
+        async with serving(tmp_path, gate) as registry:
+            models = [
+                StartupModel(name="m", file=file, version=version, is_default=file == default)
+                for file, version in (("two.mar", "2.0"), (default, number))
+            ]
+            await registry.start(models)
+            assert registry.default("m").version == number
+            assert registry.find("m", "2.0").ready
+            assert not registry.ready()
+            with pytest.raises(NotReady, match="it failed to load"):
+                await answer(registry)
+
+
+async def test_a_registration_that_fails_late_leaves_the_version_that_came_meanwhile(
+    tmp_path: Path, gate: Gate
+) -> None:
+    broken = gate.guards(GATED_AND_BROKEN)
+    make_archive(tmp_path / "one.mar", broken)
+    make_archive(tmp_path / "two.mar", {"handler.py": ECHO}, modelVersion="2.0")
+    async with serving(tmp_path, gate) as registry:
+        wish = Registration.read({"url": "one.mar"})
+        version = await wish.enter(registry)
+        starting = asyncio.ensure_future(wish.start(registry, version, 1))
+        await registry.register("two.mar")
+        gate.open()
+        with pytest.raises(ServerError, match="bad weights"):
+            await starting
+        assert [(v.version, v.is_default) for v in registry.all()] == [("2.0", True)]
+        assert await answer(registry) == "2.0"
+
+
+async def test_a_registration_answers_when_its_time_is_over(tmp_path: Path, gate: Gate) -> None:
+    make_archive(tmp_path / "m.mar", gate.guards(GATED))
+    async with serving(tmp_path, gate) as registry:
+        assert registry.settings.unregister_model_timeout > 60
+        wish = Registration.read({"url": "m.mar", "startup_timeout": "1"})
+        version = await wish.enter(registry)
+        async with asyncio.timeout(30):
+            with pytest.raises(ServerError, match="startupTimeout"):
+                await wish.start(registry, version, 1)
+        assert registry.names() == []
+
+
+async def test_a_reload_takes_the_archive_from_where_it_came(tmp_path: Path, gate: Gate) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    make_archive(tmp_path / "m_v2.mar", {"handler.py": ECHO}, modelVersion="2.0")
+    async with serving(tmp_path, gate) as registry:
+        await registry.register("m_v2.mar")
+        assert (await registry.load("m")).version == "2.0"
+        remove(tmp_path / "m_v2.mar")
+        assert (await registry.load("m")).version == "1.0"
+        remove(tmp_path / "m.mar")
+        with pytest.raises(ModelNotFound):
+            await registry.load("m")
+        assert await answer(registry) == "1.0"
+
+
+async def test_a_start_up_model_stays_one_when_it_is_loaded_again(
+    tmp_path: Path, gate: Gate
+) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    make_archive(tmp_path / "late.mar", {"handler.py": ECHO}, modelName="late")
+    async with serving(tmp_path, gate) as registry:
+        await registry.start([StartupModel(name=None, file="m.mar")])
+        await registry.unload("m")
+        assert (await registry.load("m")).loaded_at_startup
+        assert not (await registry.load("late")).loaded_at_startup
+
+
+async def test_nothing_is_left_of_what_failed(tmp_path: Path, gate: Gate) -> None:
+    def modules() -> set[str]:
+        return {name for name in sys.modules if name.startswith("kserve_torch_archive")}
+
+    def folders() -> list[Path]:
+        return list(registry.workdir.rglob("MAR-INF"))
+
+    before = modules()
+    async with serving(tmp_path, gate) as registry:
+        answers_nothing = {"handler.py": "def handle(data, context): pass", "warmup.json": "{}"}
+        make_archive(tmp_path / "m.mar", answers_nothing)
+        for _ in range(3):
+            with pytest.raises(LoadFailed, match="warm-up"):
+                await registry.register("m.mar")
+        await until(lambda: modules() == before and not folders())
+
+        make_archive(tmp_path / "m.mar", {"handler.py": "import absent_package"})
+        await registry.start([StartupModel(name=None, file="m.mar")])
+        assert registry.find("m").state is State.UNAVAILABLE
+        make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+        await registry.register("m.mar")
+        await until(lambda: len(folders()) == 1)
+        await registry.unregister("m")
+        await until(lambda: not folders())
