@@ -145,7 +145,7 @@ def checked_config(config: Mapping[str, Any], name: str = CONFIG_NAME) -> Mappin
     return MappingProxyType(good)
 
 
-# --- the keys of model-config.yaml that the server reads (CONTRACT 3.2) --------------------------
+# --- keys of model-config.yaml that are no limits; for those see settings/models (CONTRACT 3.2) ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,22 +163,11 @@ def _one_of(*words: str) -> _Rule:
 
 
 _FLAG = _Rule("true or false", lambda v: isinstance(v, bool))
-_INDICES = _Rule(
-    "a list of whole numbers from 0 on",
-    lambda v: isinstance(v, list) and all(type(i) is int and i >= 0 for i in v),
-)
 _MAPPING = _Rule("a mapping", lambda v: isinstance(v, dict))
 
 _KEYS: Mapping[str, _Rule] = {
     **dict.fromkeys(
-        ("minWorkers", "batchSize", "responseTimeout", "startupTimeout", "jobQueueSize"), _whole(1)
-    ),
-    **dict.fromkeys(
         (
-            "maxWorkers",
-            "maxBatchDelay",
-            "maxRetryTimeoutInSec",
-            "clientTimeoutInMills",
             "parallelLevel",
             "sequenceMaxIdleMSec",
             "sequenceTimeoutMSec",
@@ -194,17 +183,12 @@ _KEYS: Mapping[str, _Rule] = {
             "sequenceBatching",
             "asyncCommunication",
             "useVenv",
-            "v2_flatten",
         ),
         _FLAG,
     ),
-    "deviceType": _one_of("cpu", "gpu"),
-    "deviceIds": _INDICES,
     "parallelType": _one_of("pp", "tp", "pptp", "custom"),
     "torchrun": _MAPPING,
     "signature": _Rule(signature.ALLOWED, signature.is_signature),
-    "v2_rows": _one_of("tensor", "batch"),
-    "v2_grpc_bytes": _one_of("raw", "b64"),
 }
 
 

@@ -193,15 +193,15 @@ def test_a_given_handler_goes_first(tmp_path: Path, work: Path) -> None:
 def test_the_configuration_is_checked(
     tmp_path: Path, work: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    text = "batchSize: 4\nmaxBatchDelay: '50'\ndeviceType: tpu\nminWorkers: true\nhandler: {a: 1}\n"
+    text = "batchSize: 4\nparallelLevel: '2'\ntorchrun: tpu\nuseVenv: 1\nhandler: {a: 1}\n"
     source = make_archive(tmp_path / "a.mar", {**FILES, "c.yaml": text}, configFile="c.yaml")
     archive = open_archive(source, work)
     assert archive.config == {"batchSize": 4, "handler": {"a": 1}}
-    assert archive.yaml["maxBatchDelay"] == "50"
+    assert archive.yaml["parallelLevel"] == "2"
     assert [record.getMessage() for record in caplog.records] == [
-        "c.yaml: maxBatchDelay: got '50', allowed is a whole number from 0 on; the default stays",
-        "c.yaml: deviceType: got 'tpu', allowed is cpu or gpu; the default stays",
-        "c.yaml: minWorkers: got True, allowed is a whole number from 1 on; the default stays",
+        "c.yaml: parallelLevel: got '2', allowed is a whole number from 0 on; the default stays",
+        "c.yaml: torchrun: got 'tpu', allowed is a mapping; the default stays",
+        "c.yaml: useVenv: got 1, allowed is true or false; the default stays",
     ]
 
 

@@ -74,6 +74,13 @@ def _read_seconds(text: str) -> float:
     return value
 
 
+def _read_time_limit(text: str) -> float:
+    value = _read_seconds(text)
+    if not value:
+        raise ValueError
+    return value
+
+
 def _read_regex(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text, re.IGNORECASE)
@@ -105,6 +112,7 @@ _ENVELOPES = {
 
 BOOLEAN = Kind(_read_boolean, "true or false", "true|false", switch=True)
 SECONDS = Kind(_read_seconds, "a number of seconds from 0 up", "SECONDS")
+TIME_LIMIT = Kind(_read_time_limit, "a number of seconds above 0", "SECONDS")
 MINUTES = Kind(_read_seconds, "a number of minutes from 0 up", "MINUTES")
 TEXT = Kind(str, "a text", "TEXT")
 PATH = Kind(Path, "a path", "PATH")

@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -93,11 +94,18 @@ def _whole(low: int) -> Callable[[Any], int]:
 
 def _scaled(factor: float) -> Callable[[Any], float]:
     def check(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
             raise ValueError("a number from 0 up")
         return float(value) * factor
 
     return check
+
+
+def _time_limit(value: Any) -> float:
+    seconds = _scaled(1)(value)
+    if not seconds:
+        raise ValueError("a number of seconds above 0")
+    return seconds
 
 
 def _one_of(*words: str) -> Callable[[Any], str]:
@@ -127,8 +135,8 @@ _LIMITS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "maxWorkers": ("max_workers", _whole(0)),
     "batchSize": ("batch_size", _whole(1)),
     "maxBatchDelay": ("max_batch_delay", _scaled(0.001)),
-    "responseTimeout": ("response_timeout", _scaled(1)),
-    "startupTimeout": ("startup_timeout", _scaled(1)),
+    "responseTimeout": ("response_timeout", _time_limit),
+    "startupTimeout": ("startup_timeout", _time_limit),
     "jobQueueSize": ("queue_size", _whole(1)),
     "clientTimeoutInMills": ("client_timeout", lambda value: _scaled(0.001)(value) or None),
     "maxRetryTimeoutInSec": ("max_retry_timeout", _scaled(1)),

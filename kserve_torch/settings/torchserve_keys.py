@@ -17,6 +17,7 @@ from kserve_torch.settings.kinds import (
     REGEXES,
     SECONDS,
     TEXT,
+    TIME_LIMIT,
     choice,
     integer,
 )
@@ -57,8 +58,8 @@ class TorchServeKeys:
         (), SNAPSHOT, "models to load, and their limits", shown="none", flags=(), env=()
     )
     default_workers_per_model: int = key(0, integer(0), "workers of a model; 0: 1 at start")
-    default_response_timeout: float = key(120.0, SECONDS, "longest call of a handler")
-    default_startup_timeout: float = key(120.0, SECONDS, "longest load of a model")
+    default_response_timeout: float = key(120.0, TIME_LIMIT, "longest call of a handler")
+    default_startup_timeout: float = key(120.0, TIME_LIMIT, "longest load of a model")
     unregister_model_timeout: float = key(120.0, SECONDS, "longest wait for a leaving model")
     job_queue_size: int = key(100, integer(1), "requests of a model that may wait")
     number_of_gpu: int | None = key(None, integer(0), "GPUs to use", shown="all")

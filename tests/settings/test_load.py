@@ -279,6 +279,13 @@ def test_what_is_loaded_at_start(
     assert (models and [model.file for model in models]) == files
 
 
+@pytest.mark.parametrize("text", ["0", "-1", "inf", "soon"])
+@pytest.mark.parametrize("name", ["default_response_timeout", "default_startup_timeout"])
+def test_a_time_limit_leaves_some_time(load: Load, name: str, text: str) -> None:
+    with pytest.raises(SettingError, match=rf"{name}.*a number of seconds above 0"):
+        load(file=f"{name}={text}")
+
+
 def test_process_wide_defaults_give_way_to_the_yaml(load: Load) -> None:
     file = "default_workers_per_model=3\ndefault_response_timeout=7\njob_queue_size=9\n"
     settings = load(file=file)
@@ -310,8 +317,8 @@ def test_limits_are_found_by_version_and_a_lone_snapshot_entry_by_name(load: Loa
         ("job_queue_size=0", "job_queue_size: '0' is not a whole number from 1 up"),
         ("grpc_inference_port=70700", "'70700' is not a whole number from 1 to 65535"),
         ("enable_metrics_api=maybe", "enable_metrics_api: 'maybe' is not true or false"),
-        ("default_response_timeout=-1", "'-1' is not a number of seconds from 0 up"),
-        ("default_response_timeout=nan", "'nan' is not a number of seconds from 0 up"),
+        ("default_response_timeout=-1", "'-1' is not a number of seconds above 0"),
+        ("default_response_timeout=nan", "'nan' is not a number of seconds above 0"),
         ("metrics_mode=loud", "metrics_mode: 'loud' is not one of prometheus, log, legacy"),
         ("inference_address=8085", "'8085' is not http://HOST[:PORT]"),
         ("allowed_urls=[", "allowed_urls: unterminated character set"),
