@@ -61,6 +61,14 @@ class Catalogue:
             raise VersionNotFound(f"Model version: {version} does not exist for model: {model}")
         return found
 
+    def present(self, model: str) -> ModelVersion | None:
+        """The version that answers when none is asked for, or None without a model."""
+        return self._defaults.get(model)
+
+    def serves(self, model: str) -> bool:
+        """Whether some version of a model is ready."""
+        return any(version.ready for version in self._models.get(model, {}).values())
+
     def default(self, model: str) -> ModelVersion:
         """The version that answers when none is asked for.
 

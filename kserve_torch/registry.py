@@ -10,8 +10,7 @@ import asyncio
 import logging
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,16 +21,14 @@ from kserve_torch.catalogue import Catalogue
 from kserve_torch.emissions import Emissions
 from kserve_torch.errors import (
     Forbidden,
-    InvalidArchive,
     InvalidInput,
-    LoadFailed,
-    ModelNotFound,
     NotReady,
     ServingError,
 )
 from kserve_torch.events import Observers
 from kserve_torch.factory import VersionFactory
 from kserve_torch.messages import MAX_ROWS, NOTHING, Reply, Request, RowReply
+from kserve_torch.reloads import Reloads
 from kserve_torch.store import ModelStore
 from kserve_torch.version import ModelVersion, State
 
@@ -42,14 +39,6 @@ log = logging.getLogger(__name__)
 
 #: Workers of one version: each is a thread with a handler of its own.
 MOST_WORKERS = 256
-
-
-class _Loads:
-    """Loads of one name: whose turn it is, and those that no unloading has overtaken."""
-
-    def __init__(self) -> None:
-        self.turn = asyncio.Lock()
-        self.wanted: set[object] = set()
 
 
 class Registry(Catalogue):
@@ -73,7 +62,7 @@ class Registry(Catalogue):
         self._factory = VersionFactory(settings, self.store, self.workdir, self.emit)
         #: Names of the start-up models.
         self._configured: set[str] = set()
-        self._loads: defaultdict[str, _Loads] = defaultdict(_Loads)
+        self._reloads = Reloads(self, self.store, self._factory, self.retire)
 
     # --- requests ---
 
@@ -180,7 +169,7 @@ class Registry(Catalogue):
         """
         displaced = self.add(version)
         if displaced is not None:
-            keep(self._retire(displaced))
+            keep(self.retire([displaced]))
 
     async def scale(self, model: str, version: str | None, minimum: int, maximum: int) -> int:
         """Change a version's number of workers; returns how many are ready.
@@ -209,16 +198,19 @@ class Registry(Catalogue):
         if found.is_default and len(self._models[model]) > 1:
             raise Forbidden(f"Cannot remove default version for model {model}")
         self.forget(found)
-        await self._retire(found)
+        await self.retire([found])
         return found
 
     def withdraw(self, version: ModelVersion) -> None:
         """Take back a version that could not be started; nobody need wait until it has stopped."""
         self.forget(version)
-        keep(self._retire(version))
+        keep(self.retire([version]))
+
+    async def retire(self, versions: Iterable[ModelVersion]) -> None:
+        """Answer what forgotten versions still have to do, then stop them."""
+        await asyncio.gather(*map(self._retire, versions))
 
     async def _retire(self, version: ModelVersion) -> None:
-        """Answer what a forgotten version still has to do, then stop it."""
         await version.drain()
         await version.stop(self.settings.unregister_model_timeout)
         if version.archive is not None:
@@ -229,63 +221,16 @@ class Registry(Catalogue):
     async def load(self, name: str) -> ModelVersion:
         """Load, or load again, a model by its name (CONTRACT O81, O83).
 
-        What serves answers until the new version is ready, and goes on if that fails. One load of
-        a name begins when the one before it has ended.
+        What serves answers until the new version is ready, and goes on if that fails.
 
         Raises:
             ModelNotFound: nothing of that name is in the model store.
             LoadFailed: it is there and cannot be served.
             NotReady: it was unloaded meanwhile.
         """
-        loads = self._loads[name]
-        this = object()
-        loads.wanted.add(this)
-        try:
-            async with loads.turn:
-                version = await self._made_again(name)
-                await self._start_in_place(version, lambda: this in loads.wanted)
-        except InvalidArchive as error:
-            raise LoadFailed(error.message) from error
-        finally:
-            loads.wanted.discard(this)
-        log.info("model %s %s is ready", version.name, version.version)
+        version = await self._reloads.load(name)
+        version.loaded_at_startup = name in self._configured
         return version
-
-    async def _made_again(self, name: str) -> ModelVersion:
-        """A version from where the present one came, else from what the store has by that name."""
-        present = self._defaults.get(name)
-        sources = [self.store.by_name(name)]
-        if present is not None and present.archive is not None:
-            sources.insert(0, present.archive.url)
-        failure: ServingError = ModelNotFound(f"Model with name {name} does not exist.")
-        for source in sources:
-            if source is not None:
-                try:
-                    version = await self._factory.make(source, name=name)
-                except ModelNotFound as error:  # the file is gone
-                    failure = error
-                else:
-                    version.loaded_at_startup = name in self._configured
-                    return version
-        raise failure
-
-    async def _start_in_place(self, version: ModelVersion, wanted: Callable[[], bool]) -> None:
-        """Start a version, then let it take the place of all others of its name."""
-        others = [other for other in self.all() if other.name == version.name]
-        if not others and wanted():
-            self.add(version)
-        try:
-            await version.start()
-        finally:
-            if not wanted():
-                self.withdraw(version)
-                raise NotReady(f"Model {version.name} was unloaded while it was loaded")
-            others = [other for other in self.all() if other.name == version.name]
-            # What serves is not given up for a version that cannot.
-            if version.ready or not any(other.ready for other in others):
-                await asyncio.gather(*map(self._retire, self.replace(version)))
-            else:
-                self.withdraw(version)
 
     def unload(self, name: str) -> asyncio.Task[None]:
         """Forget all versions of a model at once; the task ends when the last one has stopped.
@@ -293,15 +238,7 @@ class Registry(Catalogue):
         Raises:
             ModelNotFound: no such model.
         """
-        leaving = self.versions(name)
-        self._loads[name].wanted.clear()
-        for version in leaving:
-            self.forget(version)
-
-        async def retire() -> None:
-            await asyncio.gather(*map(self._retire, leaving))
-
-        return keep(retire())
+        return self._reloads.unload(name)
 
     # --- the end ---
 
