@@ -223,7 +223,7 @@ async def run(part: str) -> None:
     registry = Registry(settings)
     metrics = Metrics(settings)
     metrics.watch(registry)
-    registry.observers.append(metrics)
+    registry.observers.add(metrics)
     limits = {"batch_size": BATCH_ROWS, "max_batch_delay": 0.0}
     await registry.register(ECHO, name="echo", overrides=limits)
     routes = (V1(registry, V2(registry)).route, V2(registry).route)
