@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from kserve_torch.http.app import App
-from kserve_torch.http.exchange import JSON
+from kserve_torch.http.corked import Corked
+from kserve_torch.http.refusals import last_answer, over_limit
 from kserve_torch.http.whole import exchange, is_whole
 
 log = logging.getLogger(__name__)
@@ -29,8 +25,6 @@ log = logging.getLogger(__name__)
 MAX_HEAD = 64 * 1024
 #: Seconds that a connection over the limit has to ask for something and be refused.
 _REFUSAL_SECONDS = 1.0
-#: Answered on every connection: a kubelet that is refused here would restart the pod.
-_ALWAYS = ("/v2/health/live", "/ping")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,43 +43,6 @@ class ConnectionLimits:
     stalled_seconds: float
 
 
-class Corked:
-    """A transport that waits a turn of the loop for a head's body: one packet, not two.
-
-    Args:
-        transport: what is written to; everything but writing and closing is its own.
-        loop: its event loop.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._head = b""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Write ``data``, and before it the head that was kept back; keep a head back itself."""
-        if self._head:
-            data, self._head = self._head + data, b""
-        elif data.startswith(b"HTTP/1.1 ") and data.endswith(b"\r\n\r\n"):
-            self._head = data
-            # Not every head has a body: HEAD, 204, 100 Continue.
-            self._loop.call_soon(self._flush)
-            return
-        self._transport.write(data)
-
-    def _flush(self) -> None:
-        if self._head:
-            self.write(b"")
-
-    def close(self) -> None:
-        """Write what was kept back, then close."""
-        self._flush()
-        self._transport.close()
-
-
 class GuardedProtocol(HttpToolsProtocol):
     """One connection; made by uvicorn."""
 
@@ -102,7 +59,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]  # by duck
         seconds = self.limits.head_seconds
         if len(self.connections) > self.limits.connections:
-            self.app = self._refuse
+            self.app = over_limit(self.app, self.limits.connections)
             seconds = min(seconds, _REFUSAL_SECONDS)
         self._wait_for_head(seconds)
 
@@ -126,11 +83,57 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came."""
+        self._unset_keepalive_if_required()
         if self._head_timer is not None:
             self._head_bytes += len(data)
-        super().data_received(data)
+        try:
+            try:
+                self.parser.feed_data(data)
+            except HttpParserUpgrade as upgrade:
+                self._feed_without_upgrade(memoryview(data)[upgrade.args[0] :])
+        except HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+            return
         if self._head_timer is not None and self._head_bytes > MAX_HEAD:
             self._too_large()
+
+    # --- requests for an upgrade ---
+
+    def _should_upgrade(self) -> bool:
+        """Tells uvicorn to do nothing at the end of such a head: it is read once more below."""
+        return True
+
+    def _feed_without_upgrade(self, rest: memoryview) -> None:
+        """Serve a request as if it had asked for no upgrade (RFC 9110 7.8).
+
+        The parser takes what follows the head for another protocol: it would drop the body, and
+        then read it as the next request. So another parser begins with the head again.
+
+        Args:
+            rest: what came after the head.
+
+        Raises:
+            HttpParserError: this is no HTTP, or it is CONNECT, which has no other meaning.
+        """
+        while True:
+            if self.parser.get_method() == b"CONNECT":
+                raise HttpParserError("there is no tunnel here")
+            head = self._head_without_upgrade()
+            self.parser = HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self.parser.feed_data(head)
+            try:
+                self.parser.feed_data(rest)
+            except HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+            else:
+                return
+
+    def _head_without_upgrade(self) -> bytes:
+        version = self.parser.get_http_version().encode()
+        first = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)
+        fields = [b"%b: %b" % field for field in self.headers if field[0] != b"upgrade"]
+        return b"\r\n".join((first, *fields, b"", b""))
 
     # --- the parser's calls ---
 
@@ -151,9 +154,6 @@ class GuardedProtocol(HttpToolsProtocol):
     def _head_length(self) -> int:
         """Bytes of the head alone, where part of a body came with it."""
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """An upgrade that is not offered is ignored (RFC 9110 7.8), and is no news."""
 
     # --- requests that came as a whole ---
 
@@ -234,27 +234,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """Answer and close, before or instead of any application."""
         if self.transport.is_closing():
             return
-        self.transport.write(_response(status, {"error": text}))
+        self.transport.write(last_answer(status, text))
         self.transport.close()
-
-    async def _refuse(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """The application of a connection over the limit."""
-        if scope["path"] in _ALWAYS:
-            await self.config.loaded_app(scope, receive, send)
-            return
-        error = f"{self.limits.connections} connections are open (max_connections)"
-        body = orjson.dumps({"error": error})
-        headers = {"content-type": JSON, "retry-after": "1", "connection": "close"}
-        headers["content-length"] = str(len(body))
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": 503, "headers": raw})
-        await send({"type": "http.response.body", "body": body})
-
-
-def _response(status: int, value: Mapping[str, str]) -> bytes:
-    body = orjson.dumps(value)
-    head = f"content-type: {JSON}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-    return STATUS_LINE[status] + head.encode() + body
 
 
 def guarded(limits: ConnectionLimits) -> type[GuardedProtocol]:

@@ -1,0 +1,89 @@
+"""HTTP/1.1 as bytes on real sockets: what is no whole and plain request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ..archives import make_archive
+from ..server import Server
+from .raw import Client, post, predicted
+
+HANDLER = """
+def handle(data, context):
+    if data is None:
+        return None
+    return [row for row in data]
+"""
+
+H2C = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")
+SMUGGLED = b"GET /v1/models/m HTTP/1.1\r\nHost: m\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("protocol")
+    make_archive(folder / "m.mar", {"handler.py": HANDLER})
+    with Server(folder) as running:
+        yield running
+
+
+def split(request: bytes) -> tuple[bytes, bytes]:
+    """Head and body."""
+    head = request.index(b"\r\n\r\n") + 4
+    return request[:head], request[head:]
+
+
+# --- upgrades ---
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_an_upgrade_is_ignored_and_the_request_served(server: Server, version: str) -> None:
+    request = post("a", version, *H2C)
+    for pieces in ([request], split(request), [request[:30], request[30:]]):
+        with Client(server) as client:
+            client.send(*pieces)
+            assert client.answer()[::2] == (200, predicted("a"))
+
+
+def test_the_body_of_a_request_for_an_upgrade_is_no_request(server: Server) -> None:
+    for head in (b"Content-Length: %d" % len(SMUGGLED), b"Transfer-Encoding: chunked"):
+        body = (
+            SMUGGLED if b"Length" in head else b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED)
+        )
+        fields = "\r\n".join(H2C).encode()
+        request = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: m\r\n%b\r\n%b\r\n\r\n" % (
+            fields,
+            head,
+        )
+        with Client(server) as client:
+            client.send(request, body, post("b"))
+            assert client.answer()[0] == 400
+            assert client.answer()[::2] == (200, predicted("b"))
+
+
+def test_requests_for_upgrades_in_one_packet(server: Server) -> None:
+    with Client(server) as client:
+        client.send(b"".join(post(row, "1.1", *H2C) + post(row.upper()) for row in "abc"))
+        for row in "abc":
+            assert client.answer()[2] == predicted(row)
+            assert client.answer()[2] == predicted(row.upper())
+
+
+def test_an_upgrade_without_a_body(server: Server) -> None:
+    fields = "\r\n".join(H2C).encode()
+    with Client(server) as client:
+        client.send(b"GET /v1/models/m HTTP/1.1\r\nHost: m\r\n%b\r\n\r\n" % fields, post("a"))
+        assert client.answer()[0] == 200
+        assert client.answer()[2] == predicted("a")
+
+
+@pytest.mark.parametrize("target", [b"m:80", b"m:80/x"])
+def test_there_is_no_tunnel(server: Server, target: bytes) -> None:
+    with Client(server) as client:
+        client.send(b"CONNECT %b HTTP/1.1\r\nHost: m\r\n\r\n" % target + SMUGGLED)
+        status, headers, body = client.answer()
+        assert (status, headers["connection"]) == (400, "close")
+        assert body.startswith(b'{"error":')
+        assert client.ended()
