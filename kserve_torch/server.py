@@ -27,7 +27,6 @@ from starlette.types import ASGIApp
 from kserve_torch import logs
 from kserve_torch.archive import find_archives, layout_of
 from kserve_torch.compiler import defer_compiler
-from kserve_torch.errors import SettingError
 from kserve_torch.events import Responded
 from kserve_torch.grpc import GrpcServer
 from kserve_torch.http.app import App
@@ -45,6 +44,7 @@ from kserve_torch.registry import Registry
 from kserve_torch.settings import Settings, load_settings
 from kserve_torch.settings.addresses import Binding
 from kserve_torch.settings.models import StartupModel
+from kserve_torch.sockets import Listener
 from kserve_torch.tls import identity
 from kserve_torch.tokens import tokens_for
 
@@ -132,14 +132,15 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         bindings = self.settings.bindings()
-        sockets = [_bind(binding) for binding in bindings]
+        listeners: list[Listener] = []
         https: list[asyncio.Task[None]] = []
         try:
+            listeners.extend(Listener(binding.address) for binding in bindings)
             if not self.settings.open_early:
                 await self._load_models()
                 if self._stopping.is_set():
                     return 0
-            https = await self._open(bindings, sockets)
+            https = await self._open(bindings, listeners)
             if self.settings.open_early:
                 await self._load_models()
             await self.grpc.refresh()
@@ -153,8 +154,8 @@ class Server:
             await asyncio.gather(*https, return_exceptions=True)
             await self.registry.close()
             self._access_log.flush()
-            for sock in sockets:
-                sock.close()
+            for listener in listeners:
+                listener.close()
 
     # --- start ---
 
@@ -172,19 +173,18 @@ class Server:
             await loading
 
     async def _open(
-        self, bindings: Sequence[Binding], sockets: Sequence[socket.socket]
+        self, bindings: Sequence[Binding], listeners: Sequence[Listener]
     ) -> list[asyncio.Task[None]]:
         app = self._app(bindings)
         groups: dict[bool, list[socket.socket]] = {}
-        for binding, sock in zip(bindings, sockets, strict=True):
-            groups.setdefault(binding.address.scheme == "https", []).append(sock)
+        for listener in listeners:
+            listener.listen()
+            groups.setdefault(listener.address.scheme == "https", []).append(listener.sock)
         tasks = []
         self._https = []
         for tls, group in groups.items():
             server = _HttpServer(self._uvicorn_config(app, tls))
             self._https.append(server)
-            for sock in group:
-                sock.listen(2048)
             tasks.append(asyncio.create_task(server.serve(group)))
         await self.grpc.start()
         return tasks
@@ -303,30 +303,6 @@ def _with_cors(app: App, settings: Settings) -> ASGIApp:
 
 def _listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _bind(binding: Binding) -> socket.socket:
-    """A bound socket that does not listen yet, so that nothing can connect before the models load.
-
-    Raises:
-        SettingError: the address is taken or not ours.
-    """
-    address = binding.address
-    family = socket.AF_UNIX if address.scheme == "unix" else socket.AF_INET
-    if ":" in address.host:
-        family = socket.AF_INET6
-    sock = socket.socket(family)
-    try:
-        if family == socket.AF_UNIX:
-            Path(address.path).unlink(missing_ok=True)
-            sock.bind(address.path)
-        else:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((address.host, address.port))
-    except OSError as error:
-        sock.close()
-        raise SettingError(f"cannot listen at {address}: {error.strerror}") from None
-    return sock
 
 
 def startup_models(settings: Settings) -> list[StartupModel]:

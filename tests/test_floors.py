@@ -71,6 +71,7 @@ FLOORS: list[dict[str, str]] = [
         "metrics": "http",
         "logs": "",
         "pidfile": "",
+        "sockets": "",
     },
     {
         "server": "",

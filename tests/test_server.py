@@ -1,14 +1,9 @@
 """What is loaded at start, by the layout of the model folder."""
 
-import socket
 from pathlib import Path
 
-import pytest
-
-from kserve_torch.errors import SettingError
-from kserve_torch.server import _bind, startup_models
+from kserve_torch.server import startup_models
 from kserve_torch.settings import load_settings
-from kserve_torch.settings.addresses import Address, Binding
 
 from .archives import ECHO, make_archive, write
 
@@ -50,13 +45,3 @@ def test_an_empty_folder(tmp_path: Path) -> None:
 def test_named_models(tmp_path: Path) -> None:
     make_archive(tmp_path / "a.mar", {"handler.py": ECHO})
     assert found(tmp_path, "--models", "x=a.mar") == [("x", "a.mar")]
-
-
-def test_a_port_that_is_taken_is_named() -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        address = Address(host="127.0.0.1", port=port)
-        with pytest.raises(SettingError, match=f"{port}.*in use"):
-            _bind(Binding(address=address, roles=frozenset({"inference"})))
