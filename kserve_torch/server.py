@@ -136,6 +136,8 @@ class Server:
         https: list[asyncio.Task[None]] = []
         try:
             listeners.extend(Listener(binding.address) for binding in bindings)
+            if _has_tls(self.settings):
+                identity(self.settings, self.registry.workdir)  # no model is loaded for nothing
             if not self.settings.open_early:
                 await self._load_models()
                 if self._stopping.is_set():
@@ -146,12 +148,13 @@ class Server:
             await self.grpc.refresh()
             log.info("ready after %.2f s: %s", time.monotonic() - began, self._summary())
             print(STARTED, flush=True)
-            await self._stopping.wait()
+            await self._until_signalled(https)
             return await self._stop(https)
         finally:
             for task in https:
                 task.cancel()
             await asyncio.gather(*https, return_exceptions=True)
+            await self.grpc.stop(0.0)
             await self.registry.close()
             self._access_log.flush()
             for listener in listeners:
@@ -251,6 +254,14 @@ class Server:
 
     # --- stop ---
 
+    async def _until_signalled(self, https: Sequence[asyncio.Task[None]]) -> None:
+        """Wait for a signal; a listener that dies before it ends the process with its error."""
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        done, _ = await asyncio.wait((stopping, *https), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        for task in done:
+            task.result()
+
     def _signalled(self) -> None:
         self._signals += 1
         if self._signals == 1:
@@ -299,6 +310,11 @@ def _with_cors(app: App, settings: Settings) -> ASGIApp:
         allow_methods=_listed(methods),
         allow_headers=_listed(settings.cors_allowed_headers or ""),
     )
+
+
+def _has_tls(settings: Settings) -> bool:
+    https = any(binding.address.scheme == "https" for binding in settings.bindings())
+    return https or settings.enable_grpc_ssl
 
 
 def _listed(text: str) -> list[str]:

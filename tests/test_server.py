@@ -1,11 +1,16 @@
 """What is loaded at start, by the layout of the model folder."""
 
+import socket
 from pathlib import Path
 
+import pytest
+
+from kserve_torch import server
 from kserve_torch.server import startup_models
 from kserve_torch.settings import load_settings
 
 from .archives import ECHO, make_archive, write
+from .server import free_ports
 
 
 def found(folder: Path, *options: str) -> list[tuple[str | None, str]]:
@@ -45,3 +50,24 @@ def test_an_empty_folder(tmp_path: Path) -> None:
 def test_named_models(tmp_path: Path) -> None:
     make_archive(tmp_path / "a.mar", {"handler.py": ECHO})
     assert found(tmp_path, "--models", "x=a.mar") == [("x", "a.mar")]
+
+
+async def test_a_listener_that_dies_ends_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def dies(self: object, sockets: list[socket.socket]) -> None:
+        raise OSError("gone")
+
+    monkeypatch.setattr(server._HttpServer, "serve", dies)
+    http, native, metrics, *grpc = (str(port) for port in free_ports(6))
+    env = {
+        "TS_INFERENCE_ADDRESS": f"http://127.0.0.1:{native}",
+        "TS_MANAGEMENT_ADDRESS": f"http://127.0.0.1:{native}",
+        "TS_METRICS_ADDRESS": f"http://127.0.0.1:{metrics}",
+        "TS_GRPC_INFERENCE_PORT": grpc[0],
+        "TS_GRPC_MANAGEMENT_PORT": grpc[1],
+    }
+    options = ["--model_dir", str(tmp_path), "--http_port", http, "--grpc_port", grpc[2]]
+    settings = load_settings(options, env, "kserve_torch")
+    with pytest.raises(OSError, match="gone"):
+        await server.Server(settings).serve()

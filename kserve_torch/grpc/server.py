@@ -168,10 +168,5 @@ class GrpcServer:
             if path is None and any(given.values()):
                 raise SettingError(f"{name}: missing, enable_grpc_ssl needs both files or none")
         files = identity(settings, self._registry.workdir)
-        contents = []
-        for name, path in zip(names, (files.key, files.certificate), strict=True):
-            try:
-                contents.append(path.read_bytes())
-            except OSError as error:
-                raise SettingError(f"{name}: {path} cannot be read, {error.strerror}") from None
-        return grpc.ssl_server_credentials([tuple(contents)])
+        contents = (files.key.read_bytes(), files.certificate.read_bytes())
+        return grpc.ssl_server_credentials([contents])
