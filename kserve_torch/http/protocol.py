@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from kserve_torch.http.app import App
 from kserve_torch.http.corked import Corked
 from kserve_torch.http.refusals import last_answer, over_limit
+from kserve_torch.http.stall import Stall
 from kserve_torch.http.whole import exchange, is_whole
 
 log = logging.getLogger(__name__)
@@ -48,15 +49,20 @@ class GuardedProtocol(HttpToolsProtocol):
 
     limits: ConnectionLimits
 
+    #: Whether what comes is part of a head, or of the trailers of a chunked body.
+    _counting = False
     _head_bytes = 0
+    #: Bytes of the packet that is parsed, and of the one in which the head began behind others.
+    _packet = 0
+    _first_packet = 0
     _head_timer: asyncio.TimerHandle | None = None
-    _stall_timer: asyncio.TimerHandle | None = None
     #: The exchange of a request that had come as a whole, if one is under way.
     _exchange: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
         super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]  # by duck
+        self._stall = Stall(transport, self.loop, self.limits.stalled_seconds)
         seconds = self.limits.head_seconds
         if len(self.connections) > self.limits.connections:
             self.app = over_limit(self.app, self.limits.connections)
@@ -66,7 +72,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection; a request whose client went away is withdrawn."""
         self._end_of_head()
-        self._end_of_stall()
+        self._stall.end()
         super().connection_lost(exc)
         if self._exchange is not None:
             self._exchange.cancel()
@@ -74,17 +80,18 @@ class GuardedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """More of an answer waits than the client takes."""
         super().pause_writing()
-        self._watch(self.transport.get_write_buffer_size())
+        self._stall.watch()
 
     def resume_writing(self) -> None:
         """It has taken most of it."""
-        self._end_of_stall()
+        self._stall.end()
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Parse what came."""
         self._unset_keepalive_if_required()
-        if self._head_timer is not None:
+        self._packet = len(data)
+        if self._counting:
             self._head_bytes += len(data)
         try:
             try:
@@ -94,7 +101,7 @@ class GuardedProtocol(HttpToolsProtocol):
         except HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
             return
-        if self._head_timer is not None and self._head_bytes > MAX_HEAD:
+        if self._counting and self._head_bytes > MAX_HEAD:
             self._too_large()
 
     # --- requests for an upgrade ---
@@ -142,18 +149,41 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         if self._head_timer is None:
             self._wait_for_head(self.limits.head_seconds)
+            self._first_packet = self._packet
 
     def on_headers_complete(self) -> None:
         """The end of its headers."""
         self._end_of_head()
-        if self._head_bytes > MAX_HEAD and self._head_length() > MAX_HEAD:
-            self._too_large()
-        else:
-            super().on_headers_complete()
+        if self._first_packet + self._head_bytes > MAX_HEAD:
+            self._check_length()
+        super().on_headers_complete()
 
-    def _head_length(self) -> int:
-        """Bytes of the head alone, where part of a body came with it."""
-        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+    def on_chunk_header(self) -> None:
+        """The size of a chunk. The last one's is followed by trailers: nobody asked for them.
+
+        To merge them with the headers would let a client say twice who it is (RFC 9110 6.5.1).
+        """
+        self.headers = []
+        self._head_bytes = 0
+        self._counting = True
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body, so these were no trailers."""
+        self._counting = False
+        super().on_body(body)
+
+    def on_chunk_complete(self) -> None:
+        """The end of a chunk, or of the trailers."""
+        self._counting = False
+        if self.headers:
+            self._check_length()
+
+    def _check_length(self) -> None:
+        """Count the head, or the trailers, alone: part of a body may have come with them."""
+        fields = sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if len(self.url) + fields > MAX_HEAD:
+            self._too_large()
+            raise HttpParserError("stops the parser")
 
     # --- requests that came as a whole ---
 
@@ -182,32 +212,15 @@ class GuardedProtocol(HttpToolsProtocol):
         finally:
             self._exchange = None
 
-    # --- answers that nobody takes ---
-
-    def _watch(self, waiting: int) -> None:
-        self._end_of_stall()
-        seconds = self.limits.stalled_seconds
-        self._stall_timer = self.loop.call_later(seconds, self._check, waiting)
-
-    def _check(self, waited: int) -> None:
-        waiting = self.transport.get_write_buffer_size()
-        if waiting < waited:
-            self._watch(waiting)
-        else:
-            self.transport.abort()
-
-    def _end_of_stall(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
-
     # --- refusals ---
 
     def _wait_for_head(self, seconds: float) -> None:
+        self._counting = True
         self._head_bytes = 0
         self._head_timer = self.loop.call_later(seconds, self._too_slow)
 
     def _end_of_head(self) -> None:
+        self._counting = False
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None

@@ -48,10 +48,11 @@ def connect(client: Client) -> socket.socket:
 
 
 def everything(sock: socket.socket) -> bytes:
-    """What comes until the server closes."""
+    """What comes until the server closes; it resets if there is something that it did not take."""
     received = b""
-    while chunk := sock.recv(65536):
-        received += chunk
+    with suppress(ConnectionResetError):
+        while chunk := sock.recv(65536):
+            received += chunk
     return received
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -86,4 +87,62 @@ def test_there_is_no_tunnel(server: Server, target: bytes) -> None:
         status, headers, body = client.answer()
         assert (status, headers["connection"]) == (400, "close")
         assert body.startswith(b'{"error":')
+        assert client.ended()
+
+
+# --- heads and trailers ---
+
+
+def chunked(row: str, *trailers: bytes) -> bytes:
+    """A request of one chunk, and what follows it, which its end is part of."""
+    body = b'{"instances": ["%s"]}' % row.encode()
+    head = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: m\r\nTransfer-Encoding: chunked\r\n\r\n"
+    fields = b"".join(b"%b\r\n" % field for field in trailers)
+    return head + b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, fields)
+
+
+def test_trailers_in_one_read_have_the_limit_too(server: Server) -> None:
+    with Client(server) as client:
+        client.send(chunked("a", *FIELDS[:10_000]))
+        assert client.answer()[0] == 431
+
+
+def test_trailers_are_no_headers(server: Server) -> None:
+    with Client(server) as client:
+        client.send(chunked("a", b"content-encoding: br", b"x-request-timeout-ms: nonsense"))
+        assert client.answer()[::2] == (200, predicted("a"))
+        client.send(chunked("b"))
+        assert client.answer()[2] == predicted("b")
+
+
+#: More than one read of a socket brings.
+FIELDS = [b"x-%d: y" % i for i in range(60_000)]
+
+
+@pytest.mark.parametrize("trailers", [FIELDS, [b"x: " + b"y" * 600_000]], ids=["many", "long"])
+@pytest.mark.parametrize("end", [None, -2], ids=["complete", "endless"])
+def test_trailers_have_a_limit(server: Server, trailers: list[bytes], end: int | None) -> None:
+    request = chunked("a", *trailers)[:end]
+    for pieces in ([request], [request[:200], request[200:]]):
+        with Client(server) as client:
+            with suppress(ConnectionError):  # it does not take all of it
+                client.send(*pieces)
+            status, headers, body = client.answer()
+            assert (status, headers["connection"]) == (431, "close")
+            assert body.startswith(b'{"error":')
+
+
+def test_a_chunk_may_be_larger_than_a_head(server: Server) -> None:
+    row = "a" * 1_000_000
+    with Client(server) as client:
+        client.send(chunked(row))
+        assert client.answer()[2] == predicted(row)
+
+
+def test_a_head_has_its_limit_on_every_request(server: Server) -> None:
+    with Client(server) as client:
+        client.send(post("a"))
+        assert client.answer()[2] == predicted("a")
+        client.send(post("b", "1.1", f"X-Large: {'x' * 70_000}"))
+        assert client.answer()[0] == 431
         assert client.ended()
