@@ -32,10 +32,11 @@ from kserve_torch.grpc import GrpcServer
 from kserve_torch.http.app import App
 from kserve_torch.http.docs import Docs
 from kserve_torch.http.guard import Guard
+from kserve_torch.http.limits import ConnectionLimits
 from kserve_torch.http.management import Management
 from kserve_torch.http.metadata import Metadata
 from kserve_torch.http.native import Native
-from kserve_torch.http.protocol import ConnectionLimits, guarded
+from kserve_torch.http.protocol import guarded
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
 from kserve_torch.machine import keep_freed_memory

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
@@ -16,32 +15,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from kserve_torch.http.app import App
 from kserve_torch.http.corked import Corked
-from kserve_torch.http.refusals import last_answer, over_limit
+from kserve_torch.http.limits import MAX_HEAD, REFUSAL_SECONDS, ConnectionLimits
+from kserve_torch.http.refusals import last_answer, over_limit, refusal
 from kserve_torch.http.stall import Stall
 from kserve_torch.http.whole import exchange, is_whole
 
 log = logging.getLogger(__name__)
-
-#: Bytes of the request line and the headers together.
-MAX_HEAD = 64 * 1024
-#: Seconds that a connection over the limit has to ask for something and be refused.
-_REFUSAL_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionLimits:
-    """What the clients of one server may cost.
-
-    Attributes:
-        connections: open at a time; one more is answered 503.
-        head_seconds: from the first byte of a request, or the start of a connection, to the end of
-            the headers.
-        stalled_seconds: for which a client may take nothing of the answer that waits for it.
-    """
-
-    connections: int
-    head_seconds: float
-    stalled_seconds: float
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -66,7 +45,7 @@ class GuardedProtocol(HttpToolsProtocol):
         seconds = self.limits.head_seconds
         if len(self.connections) > self.limits.connections:
             self.app = over_limit(self.app, self.limits.connections)
-            seconds = min(seconds, _REFUSAL_SECONDS)
+            seconds = min(seconds, REFUSAL_SECONDS)
         self._wait_for_head(seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -244,10 +223,19 @@ class GuardedProtocol(HttpToolsProtocol):
         self._end(400, msg)
 
     def _end(self, status: int, text: str) -> None:
-        """Answer and close, before or instead of any application."""
+        """Answer and close, before or instead of any application; answers under way come first."""
+        cycle = self.cycle
         if self.transport.is_closing():
             return
-        self.transport.write(last_answer(status, text))
+        if cycle is not None and not cycle.response_complete:
+            if not cycle.more_body:  # the last that was asked for in full
+                cycle.keep_alive = False
+                return
+            if self.pipeline:  # it waits for others' answers, and is itself at fault
+                self.pipeline[0] = (cycle, refusal(status, text))  # type: ignore[assignment]
+                return
+        if cycle is None or cycle.response_complete or not cycle.response_started:
+            self.transport.write(last_answer(status, text))
         self.transport.close()
 
 

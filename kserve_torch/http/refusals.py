@@ -30,16 +30,29 @@ def over_limit(app: Application, connections: int) -> Application:
         app: the server's.
         connections: how many may be open at a time.
     """
+    refuse = refusal(503, f"{connections} connections are open (max_connections)", retry_after="1")
+
+    async def answer(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        await (app if scope["path"] in _ALWAYS else refuse)(scope, receive, send)
+
+    return answer
+
+
+def refusal(status: int, text: str, **more: str) -> Application:
+    """An application that answers anything with an error and has the connection closed.
+
+    Args:
+        status: of the answer.
+        text: of the error.
+        more: headers, ``_`` for ``-``.
+    """
 
     async def refuse(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        if scope["path"] in _ALWAYS:
-            await app(scope, receive, send)
-            return
-        body = orjson.dumps({"error": f"{connections} connections are open (max_connections)"})
-        headers = {"content-type": JSON, "retry-after": "1", "connection": "close"}
-        headers["content-length"] = str(len(body))
+        body = orjson.dumps({"error": text})
+        headers = {"content-type": JSON, "content-length": str(len(body)), "connection": "close"}
+        headers |= {name.replace("_", "-"): value for name, value in more.items()}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": 503, "headers": raw})
+        await send({"type": "http.response.start", "status": status, "headers": raw})
         await send({"type": "http.response.body", "body": body})
 
     return refuse

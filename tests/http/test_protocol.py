@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +17,10 @@ HANDLER = """
 def handle(data, context):
     if data is None:
         return None
-    return [row for row in data]
+    for row in data:
+        if row == "wait":
+            open("{pipe}").close()
+    return list(data)
 """
 
 H2C = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")
@@ -23,9 +28,17 @@ SMUGGLED = b"GET /v1/models/m HTTP/1.1\r\nHost: m\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def pipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the handler waits with the row ``wait``, until somebody opens it to write."""
+    path = tmp_path_factory.mktemp("pipe") / "pipe"
+    os.mkfifo(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, pipe: Path) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("protocol")
-    make_archive(folder / "m.mar", {"handler.py": HANDLER})
+    make_archive(folder / "m.mar", {"handler.py": HANDLER.replace("{pipe}", str(pipe))})
     with Server(folder) as running:
         yield running
 
@@ -145,4 +158,42 @@ def test_a_head_has_its_limit_on_every_request(server: Server) -> None:
         assert client.answer()[2] == predicted("a")
         client.send(post("b", "1.1", f"X-Large: {'x' * 70_000}"))
         assert client.answer()[0] == 431
+        assert client.ended()
+
+
+# --- what is no HTTP, behind what is ---
+
+GARBAGE = b"\x00\x01 no HTTP\r\n\r\n"
+BAD_CHUNK = chunked("x")[: -len(b"0\r\n\r\n")] + b"no size\r\n"
+
+
+def test_garbage_is_refused(server: Server) -> None:
+    for garbage in (GARBAGE, BAD_CHUNK):
+        with Client(server) as client:
+            client.send(garbage)
+            assert client.answer()[0] == 400
+            assert client.ended()
+
+
+@pytest.mark.parametrize("after", [GARBAGE, post("b", "1.1", f"X-Large: {'x' * 70_000}")])
+def test_requests_before_garbage_get_their_answers(
+    server: Server, pipe: Path, after: bytes
+) -> None:
+    for pieces in ([post("wait") + post("a") + after], [post("wait"), post("a") + after]):
+        with Client(server) as client:
+            client.send(*pieces)
+            pipe.open("w").close()
+            assert client.answer()[2] == predicted("wait")
+            status, headers, body = client.answer()
+            assert (status, headers["connection"], body) == (200, "close", predicted("a"))
+            assert client.ended()
+
+
+def test_a_damaged_request_behind_another_gets_its_own_answer(server: Server, pipe: Path) -> None:
+    with Client(server) as client:
+        client.send(post("wait") + BAD_CHUNK)
+        pipe.open("w").close()
+        assert client.answer()[2] == predicted("wait")
+        status, headers, _ = client.answer()
+        assert (status, headers["connection"]) == (400, "close")
         assert client.ended()
