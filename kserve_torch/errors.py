@@ -33,7 +33,8 @@ class ServingError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.message = message
+        # Half of a surrogate pair is text for Python, and nothing that a protocol could send.
+        self.message = message.encode("utf-8", "replace").decode()
 
 
 # --- the client's fault ---------------------------------------------------------------------------

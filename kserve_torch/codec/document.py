@@ -63,3 +63,8 @@ def parameters_of(value: Mapping[str, Any], where: str = "") -> Mapping[str, Any
         member = f"{where}.parameters" if where else "parameters"
         raise InvalidInput(f"{member}: expected an object, got {kind_of(parameters)}")
     return parameters
+
+
+def is_sendable(text: str) -> bool:
+    """Whether there is UTF-8 for ``text``; for half of a surrogate pair there is none."""
+    return text.isascii() or text == text.encode("utf-8", "replace").decode()

@@ -106,6 +106,8 @@ def from_document(request: Mapping[str, Any], blobs: bytes | memoryview = b"") -
     id_ = request.get("id")
     if id_ is not None and not isinstance(id_, str):
         raise InvalidInput(f"id: expected a string, got {document.kind_of(id_)}")
+    if id_ is not None and not document.is_sendable(id_):
+        raise InvalidInput("id: holds half of a surrogate pair")
     parameters = document.parameters_of(request)
     return V2Request(
         id=id_,
@@ -149,6 +151,8 @@ def _named_members(members: object, key: str) -> Iterator[tuple[int, str, dict[s
         if not isinstance(name, str):
             got = document.kind_of(name) if "name" in member else "nothing"
             raise InvalidInput(f"{key}[{i}].name: expected a string, got {got}")
+        if not document.is_sendable(name):
+            raise InvalidInput(f"{key}[{i}].name: holds half of a surrogate pair")
         yield i, name, member
 
 

@@ -39,6 +39,8 @@ def answer(row, i, context):
         raise ValueError("broken in " + context.system_properties["model_dir"])
     if mode == "code":
         raise PredictionException("my text", 599)
+    if mode == "half a pair":
+        raise PredictionException("\\ud800", 404)
     if mode == "stream":
         for part in ("a ", "b "):
             send_intermediate_predict_response([part], context.request_ids, "", 200, context)

@@ -332,6 +332,11 @@ async def test_the_handler_chooses_the_code(native: Native) -> None:
     )
 
 
+async def test_a_text_that_has_no_utf8_does_not_hide_the_code(native: Native) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode="half a pair")
+    assert (answer.status, value(answer)["message"]) == (404, "?")
+
+
 async def test_a_result_that_has_no_form(native: Native) -> None:
     answer = await ask(native, "POST", "/predictions/echo", mode="set")
     assert answer.status == 503
