@@ -162,7 +162,9 @@ def _binary_size(member: Mapping[str, Any], where: str) -> int | None:
     if size is None:
         return None
     if type(size) is not int or size < 0:
-        raise InvalidInput(f"{where}.parameters.{SIZE}: {size!r} is not a number of bytes")
+        raise InvalidInput(
+            f"{where}.parameters.{SIZE}: {document.brief(size)} is not a number of bytes"
+        )
     if "data" in member:
         raise InvalidInput(f"{where}: has data and {SIZE}, only one of them can hold")
     return size
@@ -216,7 +218,7 @@ def verb_of(request: V2Request) -> Verb:
     """
     verb = request.parameters.get("verb", Verb.PREDICT)
     if verb not in (Verb.PREDICT, Verb.EXPLAIN):
-        raise InvalidInput(f"parameters.verb: {verb!r} is not predict or explain")
+        raise InvalidInput(f"parameters.verb: {document.brief(verb)} is not predict or explain")
     return Verb(verb)
 
 

@@ -297,3 +297,32 @@ def test_half_of_a_surrogate_pair_is_no_name(members, where):
 def test_names_beyond_ascii():
     decoded = v2.from_document({"inputs": [{**X, "name": "\U0001f600"}], "id": "é"})
     assert (decoded.id, decoded.inputs[0].name) == ("é", "\U0001f600")
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        {"data": nested(900)},
+        {"data": [1, nested(900)]},
+        {"datatype": nested(900)},
+        {"datatype": "BYTES", "data": [{"a": nested(900)}]},
+        {"shape": nested(900)},
+        {"parameters": {"binary_data_size": nested(900)}},
+    ],
+)
+def test_what_nests_deeply_is_named_in_brief(member):
+    with pytest.raises(InvalidInput) as caught:
+        v2.from_document({"inputs": [{**X, **member}]})
+    assert len(caught.value.message) < 250
+
+
+def test_a_verb_that_nests_deeply():
+    with pytest.raises(InvalidInput, match=r"parameters\.verb"):
+        v2.verb_of(request(parameters={"verb": nested(900)}))
