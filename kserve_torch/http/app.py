@@ -17,7 +17,8 @@ from kserve_torch.codec.content import decode_body
 from kserve_torch.errors import PayloadTooLarge, RequestTimeout, RouteNotFound
 from kserve_torch.http.errors import kserve_answer
 from kserve_torch.http.exchange import Answer, Call, Headers
-from kserve_torch.http.native_json import NO_ROUTE, native_error
+from kserve_torch.http.native_json import NO_ROUTE, native_error, with_native_headers
+from kserve_torch.messages import fresh_id
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +213,10 @@ class App:
 
 def _error_answer(call: Call, error: Exception) -> Answer:
     """An error that no route has turned into an answer, in the form of the path's protocol."""
-    return kserve_answer(error) if _is_kserve(call) else native_error(error)
+    if _is_kserve(call):
+        return kserve_answer(error)
+    request_id = fresh_id()
+    return with_native_headers(native_error(error, request_id), request_id)
 
 
 def _is_kserve(call: Call) -> bool:
@@ -235,11 +239,11 @@ async def respond(send: Send, answer: Answer, head: bool, close: bool) -> None:
         send: of ASGI.
         answer: what is sent.
         head: whether the request was HEAD, whose answer has no body.
-        close: whether the connection ends with it.
+        close: whether the connection ends with it, also if the answer does not say so.
     """
     if answer.status in BODILESS:
         answer = Answer(status=answer.status, content_type=None, headers=answer.headers)
-    await _start(send, answer, close)
+    await _start(send, answer, close or answer.close)
     body = answer.body
     if isinstance(body, bytes):
         await send({"type": "http.response.body", "body": b"" if head else body})

@@ -103,3 +103,11 @@ def test_what_is_refused_keeps_the_connection(server: Server) -> None:
             assert body.startswith(b'{"error":')
         client.send(post("a"))
         assert client.answer()[0] == 200
+
+
+def test_an_answer_that_says_that_the_connection_closes_closes_it(server: Server) -> None:
+    with Client(server) as client:
+        client.send(b"POST /predictions/none HTTP/1.1\r\nHost: m\r\nContent-Length: 1\r\n\r\n1")
+        status, headers, _ = client.answer()
+        assert (status, headers["connection"]) == (404, "close")
+        assert client.ended()
