@@ -15,6 +15,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+#: TorchServe's text where a method is not offered, or its model API is off (CONTRACT N21, G20).
+NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
+
 
 class ServingError(Exception):
     """Root of everything that a client can be answered with.
