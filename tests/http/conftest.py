@@ -29,6 +29,12 @@ def answer(row, i, context):
     if mode == "status":
         context.set_response_status(507, "Own phrase", i)
         return "Invalid response"
+    if mode == "no status":
+        context.set_response_status("400", "Own phrase", i)
+        return "text"
+    if mode == "no type":
+        context.set_response_content_type(i, 5)
+        return "text"
     if mode == "headers":
         return context.get_all_request_header(i)
     if mode == "image":

@@ -332,6 +332,17 @@ async def test_the_handler_chooses_the_code(native: Native) -> None:
     )
 
 
+async def test_a_status_that_is_no_number_is_the_handlers_mistake(native: Native) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode="no status")
+    assert (answer.status, value(answer)["code"]) == (503, 503)
+    assert "'400'" in value(answer)["message"]
+
+
+async def test_a_content_type_goes_out_as_text(native: Native) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode="no type")
+    assert (answer.status, answer.content_type, answer.body) == (200, "5", b"text")
+
+
 async def test_a_text_that_has_no_utf8_does_not_hide_the_code(native: Native) -> None:
     answer = await ask(native, "POST", "/predictions/echo", mode="half a pair")
     assert (answer.status, value(answer)["message"]) == (404, "?")
