@@ -176,6 +176,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self.tasks.add(task)
 
     async def _serve(self, cycle: RequestResponseCycle, app: App) -> None:
+        if cycle.scope["http_version"] < "1.1":
+            _without_chunks(cycle)
         if not is_whole(cycle, app):
             await cycle.run_asgi(app)  # type: ignore[arg-type]  # Mapping for its TypedDict
             return
@@ -237,6 +239,19 @@ class GuardedProtocol(HttpToolsProtocol):
         if cycle is None or cycle.response_complete or not cycle.response_started:
             self.transport.write(last_answer(status, text))
         self.transport.close()
+
+
+def _without_chunks(cycle: RequestResponseCycle) -> None:
+    """Send a body of unknown length as it is; the end of the connection ends it (RFC 9112 6.3)."""
+    send = cycle.send
+
+    async def plainly(message: Any) -> None:
+        # uvicorn compares each part with what is left of the content-length.
+        cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    cycle.chunked_encoding = False
+    cycle.send = plainly  # type: ignore[method-assign]
 
 
 def guarded(limits: ConnectionLimits) -> type[GuardedProtocol]:

@@ -29,6 +29,10 @@ class Client:
             headers[name.lower()] = value
         return status, headers, self._file.read(int(headers["content-length"]))
 
+    def rest(self) -> bytes:
+        """All that comes until the end of the connection."""
+        return self._file.read()
+
     def ended(self) -> bool:
         return self._file.read(1) == b""
 

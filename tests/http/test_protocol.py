@@ -14,12 +14,18 @@ from ..server import Server
 from .raw import Client, post, predicted
 
 HANDLER = """
+from ts.handler_utils.utils import send_intermediate_predict_response
+
 def handle(data, context):
     if data is None:
         return None
     for row in data:
         if row == "wait":
             open("{pipe}").close()
+        if row == {"body": "stream"}:
+            for part in ("a ", "b "):
+                send_intermediate_predict_response([part], context.request_ids, "", 200, context)
+            return ["end"]
     return list(data)
 """
 
@@ -197,3 +203,29 @@ def test_a_damaged_request_behind_another_gets_its_own_answer(server: Server, pi
         status, headers, _ = client.answer()
         assert (status, headers["connection"]) == (400, "close")
         assert client.ended()
+
+
+# --- HTTP/1.0 ---
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_stream_for_http_1_0_has_no_chunks(server: Server, whole: bool) -> None:
+    head = b"POST /predictions/m HTTP/1.0\r\nContent-Type: text/plain\r\nContent-Length: 6"
+    request = head + b"\r\n\r\nstream"
+    with Client(server) as client:
+        client.send(*([request] if whole else split(request)))
+        head, _, body = client.rest().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert b"transfer-encoding" not in head.lower()
+    assert b"connection: close" in head.lower()
+    assert body == b"a b end"
+
+
+@pytest.mark.parametrize("method", [b"GET", b"HEAD"])
+def test_other_answers_for_http_1_0(server: Server, method: bytes) -> None:
+    with Client(server) as client:
+        client.send(b"%b /v1/models/m HTTP/1.0\r\n\r\n" % method)
+        head, _, body = client.rest().partition(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+    assert length > 0
+    assert len(body) == (length if method == b"GET" else 0)
