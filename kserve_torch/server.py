@@ -21,7 +21,6 @@ from pathlib import Path
 
 import uvicorn
 import uvloop
-from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from kserve_torch import logs
@@ -30,6 +29,7 @@ from kserve_torch.compiler import defer_compiler
 from kserve_torch.events import Responded
 from kserve_torch.grpc import GrpcServer
 from kserve_torch.http.app import App
+from kserve_torch.http.cors import with_cors
 from kserve_torch.http.docs import Docs
 from kserve_torch.http.guard import Guard
 from kserve_torch.http.limits import ConnectionLimits
@@ -242,7 +242,7 @@ class Server:
             Guard(tokens),
             draining=lambda: registry.draining,
         )
-        return _with_cors(app, settings)
+        return with_cors(app, settings)
 
     def _summary(self) -> str:
         ready = [
@@ -300,26 +300,9 @@ class Server:
         await asyncio.gather(*https)
 
 
-def _with_cors(app: App, settings: Settings) -> ASGIApp:
-    """The application, answering browsers of the configured origins (CONTRACT F2)."""
-    if settings.cors_allowed_origin is None:
-        return app
-    methods = settings.cors_allowed_methods or "GET, POST, PUT, OPTIONS"
-    return CORSMiddleware(
-        app,
-        allow_origins=_listed(settings.cors_allowed_origin),
-        allow_methods=_listed(methods),
-        allow_headers=_listed(settings.cors_allowed_headers or ""),
-    )
-
-
 def _has_tls(settings: Settings) -> bool:
     https = any(binding.address.scheme == "https" for binding in settings.bindings())
     return https or settings.enable_grpc_ssl
-
-
-def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def startup_models(settings: Settings) -> list[StartupModel]:
