@@ -176,6 +176,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Start a request; one that came as a whole goes the short way."""
+        if cycle.scope["http_version"] < "1.1":
+            without_chunks(cycle)
         if not isinstance(app, App):
             super()._start_asgi_task(cycle, app)
             return
@@ -184,8 +186,6 @@ class GuardedProtocol(HttpToolsProtocol):
         self.tasks.add(task)
 
     async def _serve(self, cycle: RequestResponseCycle, app: App) -> None:
-        if cycle.scope["http_version"] < "1.1":
-            without_chunks(cycle)
         if not is_whole(cycle, app):
             await cycle.run_asgi(app)  # type: ignore[arg-type]  # Mapping for its TypedDict
             return

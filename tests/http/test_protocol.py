@@ -208,17 +208,31 @@ def test_a_damaged_request_behind_another_gets_its_own_answer(server: Server, pi
 # --- HTTP/1.0 ---
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_stream_for_http_1_0_has_no_chunks(server: Server, whole: bool) -> None:
-    head = b"POST /predictions/m HTTP/1.0\r\nContent-Type: text/plain\r\nContent-Length: 6"
-    request = head + b"\r\n\r\nstream"
+STREAM = (
+    b"POST /predictions/m HTTP/1.0\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\nstream"
+)
+
+
+def streamed(server: Server, *pieces: bytes) -> bytes:
+    """The body of an answer that came without chunks."""
     with Client(server) as client:
-        client.send(*([request] if whole else split(request)))
+        client.send(*pieces)
         head, _, body = client.rest().partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200")
     assert b"transfer-encoding" not in head.lower()
     assert b"connection: close" in head.lower()
-    assert body == b"a b end"
+    return body
+
+
+def test_a_stream_for_http_1_0_has_no_chunks(server: Server) -> None:
+    assert streamed(server, STREAM) == b"a b end"
+    assert streamed(server, *split(STREAM)) == b"a b end"
+
+
+def test_nor_has_one_of_a_server_for_browsers(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": HANDLER})
+    with Server(tmp_path, "--cors_allowed_origin", "*") as server:
+        assert streamed(server, STREAM) == b"a b end"
 
 
 @pytest.mark.parametrize("method", [b"GET", b"HEAD"])
