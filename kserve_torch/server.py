@@ -40,6 +40,7 @@ from kserve_torch.http.protocol import guarded
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
 from kserve_torch.machine import keep_freed_memory
+from kserve_torch.messages import Timing
 from kserve_torch.metrics import Metrics
 from kserve_torch.registry import Registry
 from kserve_torch.settings import Settings, load_settings
@@ -241,8 +242,13 @@ class Server:
             settings.receive_timeout,
             Guard(tokens),
             draining=lambda: registry.draining,
+            refused=self._report,
         )
         return with_cors(app, settings)
+
+    def _report(self, protocol: str, status: int) -> None:
+        """Have a request logged and counted that no model was looked up for."""
+        self.registry.emit(Responded(protocol, "", "", status, 0.0, "", 0, Timing()))
 
     def _summary(self) -> str:
         ready = [

@@ -57,6 +57,8 @@ class App:
         body_seconds: that a client may take to send one, and more as it sends more.
         guard: lets a call pass or raises; asked before the routes.
         draining: whether clients should take their connections elsewhere.
+        refused: told the protocol and the status of a request whose body was not taken; no route
+            reports it.
 
     Attributes:
         max_body: as given.
@@ -72,6 +74,7 @@ class App:
         body_seconds: float = 60.0,
         guard: Callable[[Call], None] = lambda call: None,
         draining: Callable[[], bool] = lambda: False,
+        refused: Callable[[str, int], None] = lambda protocol, status: None,
     ) -> None:
         self._routes = tuple(routes)
         self._metrics = metrics
@@ -82,6 +85,7 @@ class App:
         self._body_seconds = body_seconds
         self._guard = guard
         self.draining = draining
+        self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection scope; only HTTP is spoken here."""
@@ -91,10 +95,10 @@ class App:
         try:
             call.body = await self._body(call, receive)
         except RequestTimeout as error:
-            await respond(send, _error_answer(call, error), head=False, close=True)
+            await respond(send, self._refusal(call, error), head=False, close=True)
             return
         except PayloadTooLarge as error:
-            await _refuse(send, _error_answer(call, error), receive)
+            await _refuse(send, self._refusal(call, error), receive)
             return
         answer = await self._watched(call, receive)
         if answer is not None:
@@ -123,6 +127,11 @@ class App:
             management=management,
             metrics_only=metrics_only,
         )
+
+    def _refusal(self, call: Call, error: Exception) -> Answer:
+        answer = _error_answer(call, error)
+        self._refused(call.path[1:3] if _is_kserve(call) else "native", answer.status)
+        return answer
 
     # --- in ---
 

@@ -81,6 +81,16 @@ def test_a_body_that_says_it_is_too_large(client: Client, protocol: str) -> None
 
 
 @pytest.mark.parametrize("protocol", PATHS)
+def test_a_body_that_is_refused_is_logged_and_counted(client: Client, protocol: str) -> None:
+    labels = {"protocol": protocol, "code": "413"}
+    before = client.metric("requests", **labels)
+    client.http.post(PATHS[protocol], content=b"x" * (4 * BODY))
+    assert client.metric("requests", **labels) == before + 1
+    line = f"protocol={protocol} model=- version=- status=413"
+    until(lambda: line in client.server.log)
+
+
+@pytest.mark.parametrize("protocol", PATHS)
 def test_a_body_that_turns_out_too_large(client: Client, protocol: str) -> None:
     chunks = (b"x" * 10_000 for _ in range(4 * BODY // 10_000))
     answer = client.http.post(PATHS[protocol], content=chunks)
