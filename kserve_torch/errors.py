@@ -15,6 +15,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+#: TorchServe's text where a method is not offered, or its model API is off (CONTRACT N21, G20).
+NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
+
 
 class ServingError(Exception):
     """Root of everything that a client can be answered with.
@@ -33,7 +36,8 @@ class ServingError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.message = message
+        # Half of a surrogate pair is text for Python, and nothing that a protocol could send.
+        self.message = message.encode("utf-8", "replace").decode()
 
 
 # --- the client's fault ---------------------------------------------------------------------------

@@ -155,6 +155,10 @@ def one_line(text: str) -> str:
     return text if text.isprintable() and " " not in text else repr(text)
 
 
+def _escaped(text: str) -> str:
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
 class TextFormatter(logging.Formatter):
     """``2026-01-31T12:00:00.000Z INFO kserve_torch.server: text``, then a traceback if any."""
 
@@ -164,8 +168,13 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         """The line; in ours, what a client sent can neither break it nor fake another one."""
         if record.name.startswith("kserve_torch"):
-            record.message = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.message)
+            record.message = _escaped(record.message)
         return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        """The traceback, indented: an error's text may be a client's, and begins no line so."""
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(f"  {_escaped(line)}" for line in lines)
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         """The record's own time, as `timestamp` writes it."""

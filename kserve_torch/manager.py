@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kserve_torch import describe
 from kserve_torch.background import keep, log_failure, to_the_end
 from kserve_torch.errors import (
+    NOT_ALLOWED,
     InvalidInput,
     MethodNotAllowed,
     ModelNotFound,
@@ -33,8 +34,6 @@ log = logging.getLogger(__name__)
 
 #: In place of a version: all of them.
 ALL = "all"
-#: TorchServe's text where a method is not offered, or its model API is off (CONTRACT N21, G20).
-NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,30 +22,32 @@ from pathlib import Path
 
 import uvicorn
 import uvloop
-from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from kserve_torch import logs
 from kserve_torch.archive import find_archives, layout_of
 from kserve_torch.compiler import defer_compiler
-from kserve_torch.errors import SettingError
 from kserve_torch.events import Responded
 from kserve_torch.grpc import GrpcServer
 from kserve_torch.http.app import App
+from kserve_torch.http.cors import with_cors
 from kserve_torch.http.docs import Docs
 from kserve_torch.http.guard import Guard
+from kserve_torch.http.limits import ConnectionLimits
 from kserve_torch.http.management import Management
 from kserve_torch.http.metadata import Metadata
 from kserve_torch.http.native import Native
-from kserve_torch.http.protocol import ConnectionLimits, guarded
+from kserve_torch.http.protocol import guarded
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
 from kserve_torch.machine import keep_freed_memory
+from kserve_torch.messages import Timing
 from kserve_torch.metrics import Metrics
 from kserve_torch.registry import Registry
 from kserve_torch.settings import Settings, load_settings
 from kserve_torch.settings.addresses import Binding
 from kserve_torch.settings.models import StartupModel
+from kserve_torch.sockets import Listener
 from kserve_torch.tls import identity
 from kserve_torch.tokens import tokens_for
 
@@ -141,29 +143,33 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         bindings = self.settings.bindings()
-        sockets = [_bind(binding) for binding in bindings]
+        listeners: list[Listener] = []
         https: list[asyncio.Task[None]] = []
         try:
+            listeners.extend(Listener(binding.address) for binding in bindings)
+            if _has_tls(self.settings):
+                identity(self.settings, self.registry.workdir)  # no model is loaded for nothing
             if not self.settings.open_early:
                 await self._load_models()
                 if self._stopping.is_set():
                     return 0
-            https = await self._open(bindings, sockets)
+            https = await self._open(bindings, listeners)
             if self.settings.open_early:
                 await self._load_models()
             await self.grpc.refresh()
             log.info("ready after %.2f s: %s", time.monotonic() - began, self._summary())
             print(STARTED, flush=True)
-            await self._stopping.wait()
+            await self._until_signalled(https)
             return await self._stop(https)
         finally:
             for task in https:
                 task.cancel()
             await asyncio.gather(*https, return_exceptions=True)
+            await self.grpc.stop(0.0)
             await self.registry.close()
             self._access_log.flush()
-            for sock in sockets:
-                sock.close()
+            for listener in listeners:
+                listener.close()
 
     # --- start ---
 
@@ -181,19 +187,18 @@ class Server:
             await loading
 
     async def _open(
-        self, bindings: Sequence[Binding], sockets: Sequence[socket.socket]
+        self, bindings: Sequence[Binding], listeners: Sequence[Listener]
     ) -> list[asyncio.Task[None]]:
         app = self._app(bindings)
         groups: dict[bool, list[socket.socket]] = {}
-        for binding, sock in zip(bindings, sockets, strict=True):
-            groups.setdefault(binding.address.scheme == "https", []).append(sock)
+        for listener in listeners:
+            listener.listen()
+            groups.setdefault(listener.address.scheme == "https", []).append(listener.sock)
         tasks = []
         self._https = []
         for tls, group in groups.items():
             server = _HttpServer(self._uvicorn_config(app, tls))
             self._https.append(server)
-            for sock in group:
-                sock.listen(2048)
             tasks.append(asyncio.create_task(server.serve(group)))
         await self.grpc.start()
         return tasks
@@ -246,8 +251,13 @@ class Server:
             settings.receive_timeout,
             Guard(tokens),
             draining=lambda: registry.draining,
+            refused=self._report,
         )
-        return _with_cors(app, settings)
+        return with_cors(app, settings)
+
+    def _report(self, protocol: str, status: int) -> None:
+        """Have a request logged and counted that no model was looked up for."""
+        self.registry.emit(Responded(protocol, "", "", status, 0.0, "", 0, Timing()))
 
     def _summary(self) -> str:
         ready = [
@@ -259,6 +269,14 @@ class Server:
         )
 
     # --- stop ---
+
+    async def _until_signalled(self, https: Sequence[asyncio.Task[None]]) -> None:
+        """Wait for a signal; a listener that dies before it ends the process with its error."""
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        done, _ = await asyncio.wait((stopping, *https), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        for task in done:
+            task.result()
 
     def _signalled(self) -> None:
         self._signals += 1
@@ -297,45 +315,9 @@ class Server:
         await asyncio.gather(*https)
 
 
-def _with_cors(app: App, settings: Settings) -> ASGIApp:
-    """The application, answering browsers of the configured origins (CONTRACT F2)."""
-    if settings.cors_allowed_origin is None:
-        return app
-    methods = settings.cors_allowed_methods or "GET, POST, PUT, OPTIONS"
-    return CORSMiddleware(
-        app,
-        allow_origins=_listed(settings.cors_allowed_origin),
-        allow_methods=_listed(methods),
-        allow_headers=_listed(settings.cors_allowed_headers or ""),
-    )
-
-
-def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _bind(binding: Binding) -> socket.socket:
-    """A bound socket that does not listen yet, so that nothing can connect before the models load.
-
-    Raises:
-        SettingError: the address is taken or not ours.
-    """
-    address = binding.address
-    family = socket.AF_UNIX if address.scheme == "unix" else socket.AF_INET
-    if ":" in address.host:
-        family = socket.AF_INET6
-    sock = socket.socket(family)
-    try:
-        if family == socket.AF_UNIX:
-            Path(address.path).unlink(missing_ok=True)
-            sock.bind(address.path)
-        else:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((address.host, address.port))
-    except OSError as error:
-        sock.close()
-        raise SettingError(f"cannot listen at {address}: {error.strerror}") from None
-    return sock
+def _has_tls(settings: Settings) -> bool:
+    https = any(binding.address.scheme == "https" for binding in settings.bindings())
+    return https or settings.enable_grpc_ssl
 
 
 def startup_models(settings: Settings) -> list[StartupModel]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,11 +43,12 @@ def identity(settings: Settings, folder: Path) -> Identity:
         folder: PEM files that are made are put here, once, readable by this user alone.
 
     Raises:
-        SettingError: the keystore cannot be read.
+        SettingError: a file or the keystore cannot be used.
     """
-    certificate = settings.ssl_certfile or settings.certificate_file
-    key = settings.ssl_keyfile or settings.private_key_file
+    chain, certificate = _first(settings, "ssl_certfile", "certificate_file")
+    secret, key = _first(settings, "ssl_keyfile", "private_key_file")
     if certificate is not None and key is not None:
+        _check(Identity(certificate, key), chain, secret)
         return Identity(certificate, key)
     made = Identity(folder / "certificate.pem", folder / "key.pem")
     if made.key.exists():
@@ -55,6 +57,41 @@ def identity(settings: Settings, folder: Path) -> Identity:
         return _written(made, *_from_keystore(settings.keystore, settings.keystore_pass))
     log.warning("https without a certificate: a self-signed one is used, which clients refuse")
     return _written(made, *_self_signed())
+
+
+def _first(settings: Settings, *names: str) -> tuple[str, Path | None]:
+    """The first of these settings that is there, or the last one, with its name."""
+    given = [name for name in names if getattr(settings, name) is not None]
+    name = (*given, names[-1])[0]
+    return name, getattr(settings, name)
+
+
+def _check(files: Identity, chain: str, secret: str) -> None:
+    """Refuse files that no client could be greeted with.
+
+    Args:
+        files: the files.
+        chain: the name of the setting that has the certificate.
+        secret: the one that has the key.
+
+    Raises:
+        SettingError: one cannot be read, is damaged or locked, or they do not belong together.
+    """
+    for name, path in ((chain, files.certificate), (secret, files.key)):
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise SettingError(f"{name}: {path}: {error.strerror}") from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # Without a password OpenSSL would ask for that of a locked key, on the terminal.
+        context.load_cert_chain(files.certificate, files.key, password="")
+    except ssl.SSLError as error:
+        reason = (error.reason or "no PEM file").lower().replace("_", " ")
+        raise SettingError(
+            f"{chain}, {secret}: {files.certificate} and {files.key} are no certificate and its "
+            f"key ({reason})"
+        ) from None
 
 
 def _from_keystore(path: Path, password: str) -> tuple[bytes, bytes]:

@@ -73,6 +73,7 @@ FLOORS: list[dict[str, str]] = [
         "metrics": "http",
         "logs": "",
         "pidfile": "",
+        "sockets": "",
     },
     {
         "server": "",

@@ -151,6 +151,19 @@ def test_a_traceback_stays_within_its_json_object(capsys: Output) -> None:
     assert line["exception"].endswith("ValueError: broken")
 
 
+def test_no_line_of_a_traceback_begins_like_one_of_the_log(capsys: Output) -> None:
+    logs.configure(Settings())
+    fake = "2026-01-31T12:00:00.000Z INFO kserve_torch.server: all is well"
+    try:
+        raise ValueError(f"no\n{fake}\r{fake}\u2028{fake}\x1b[2K")
+    except ValueError:
+        logging.getLogger("kserve_torch.worker").exception("failed")
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first.endswith("ERROR kserve_torch.worker: failed")
+    assert any("ValueError: no" in line for line in rest)
+    assert all(line.startswith("  ") and line.isprintable() for line in rest)
+
+
 def test_warnings_go_to_the_log(capsys: Output) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from kserve_torch.errors import SettingError
-from kserve_torch.server import _bind, startup_models
+from kserve_torch import server
+from kserve_torch.server import startup_models
 from kserve_torch.settings import load_settings
-from kserve_torch.settings.addresses import Address, Binding
 
 from .archives import ECHO, make_archive, write
+from .server import free_ports
 
 
 def found(folder: Path, *options: str) -> list[tuple[str | None, str]]:
@@ -52,11 +52,22 @@ def test_named_models(tmp_path: Path) -> None:
     assert found(tmp_path, "--models", "x=a.mar") == [("x", "a.mar")]
 
 
-def test_a_port_that_is_taken_is_named() -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        address = Address(host="127.0.0.1", port=port)
-        with pytest.raises(SettingError, match=f"{port}.*in use"):
-            _bind(Binding(address=address, roles=frozenset({"inference"})))
+async def test_a_listener_that_dies_ends_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def dies(self: object, sockets: list[socket.socket]) -> None:
+        raise OSError("gone")
+
+    monkeypatch.setattr(server._HttpServer, "serve", dies)
+    http, native, metrics, *grpc = (str(port) for port in free_ports(6))
+    env = {
+        "TS_INFERENCE_ADDRESS": f"http://127.0.0.1:{native}",
+        "TS_MANAGEMENT_ADDRESS": f"http://127.0.0.1:{native}",
+        "TS_METRICS_ADDRESS": f"http://127.0.0.1:{metrics}",
+        "TS_GRPC_INFERENCE_PORT": grpc[0],
+        "TS_GRPC_MANAGEMENT_PORT": grpc[1],
+    }
+    options = ["--model_dir", str(tmp_path), "--http_port", http, "--grpc_port", grpc[2]]
+    settings = load_settings(options, env, "kserve_torch")
+    with pytest.raises(OSError, match="gone"):
+        await server.Server(settings).serve()

@@ -9,11 +9,17 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+    pkcs12,
+)
 
 from kserve_torch.errors import SettingError
 from kserve_torch.settings import Settings
-from kserve_torch.tls import identity
+from kserve_torch.tls import Identity, identity
 
 from .archives import ECHO, make_archive
 from .server import Server, free_ports
@@ -40,10 +46,64 @@ def keystore(path: Path, password: bytes = b"changeit") -> Path:
     return path
 
 
-def test_pem_files_are_used_as_they_are(tmp_path: Path) -> None:
-    settings = Settings(certificate_file=Path("c.pem"), private_key_file=Path("k.pem"))
-    files = identity(settings, tmp_path)
-    assert (files.certificate, files.key) == (Path("c.pem"), Path("k.pem"))
+@pytest.fixture
+def pem(tmp_path: Path) -> Identity:
+    """Files with a certificate and its key."""
+    return identity(Settings(), tmp_path)
+
+
+def test_pem_files_are_used_as_they_are(tmp_path: Path, pem: Identity) -> None:
+    settings = Settings(certificate_file=pem.certificate, private_key_file=pem.key)
+    assert identity(settings, tmp_path / "other") == pem
+
+
+@pytest.mark.parametrize("key", ["ssl_certfile", "ssl_keyfile", "certificate_file"])
+def test_a_pem_file_that_is_missing_is_named(tmp_path: Path, pem: Identity, key: str) -> None:
+    files = {"certificate_file": pem.certificate, "private_key_file": pem.key}
+    with pytest.raises(SettingError, match=f"^{key}: .*nothing.pem: No such file"):
+        identity(Settings(**{**files, key: tmp_path / "nothing.pem"}), tmp_path)
+
+
+def test_pem_files_that_are_none_or_do_not_belong_together(tmp_path: Path, pem: Identity) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "junk.pem").write_text("junk")
+    other = identity(Settings(), tmp_path / "other")
+    for certificate, key in (
+        (tmp_path / "junk.pem", pem.key),
+        (pem.certificate, tmp_path / "junk.pem"),
+        (pem.certificate, other.key),
+        (pem.certificate, _locked(pem.key)),
+    ):
+        settings = Settings(ssl_certfile=certificate, ssl_keyfile=key)
+        with pytest.raises(SettingError, match=r"^ssl_certfile, ssl_keyfile: "):
+            identity(settings, tmp_path)
+
+
+def _locked(path: Path) -> Path:
+    """The same key, with a password that nobody knows."""
+    key = load_pem_private_key(path.read_bytes(), None)
+    encryption = BestAvailableEncryption(b"secret")
+    locked = path.with_name("locked.pem")
+    locked.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
+    return locked
+
+
+@pytest.mark.parametrize("grpc", [False, True])
+def test_a_server_without_its_key_says_so_and_ends(
+    tmp_path: Path, pem: Identity, grpc: bool
+) -> None:
+    lines = [f"certificate_file={pem.certificate}", f"private_key_file={tmp_path / 'none.pem'}"]
+    lines += ["enable_grpc_ssl=true"] if grpc else []
+    (tmp_path / "config.properties").write_text("\n".join(lines))
+    make_archive(tmp_path / "store/m.mar", {"handler.py": "raise SystemExit(3)"})
+    address = "http" if grpc else "https"
+    env = {"TS_METRICS_ADDRESS": f"{address}://127.0.0.1:{free_ports(1)[0]}"}
+    options = ("--ts-config", str(tmp_path / "config.properties"))
+    with Server(tmp_path / "store", *options, env=env, wait=False) as running:
+        assert running.wait() == 1
+    assert running.lines[-1].startswith("kserve_torch: error: private_key_file: ")
+    assert "Traceback" not in running.log
+    assert "loading" not in running.log
 
 
 @pytest.mark.parametrize("stored", [True, False])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote, unquote
 
 import orjson
 
@@ -18,6 +21,10 @@ DEFAULT_SOURCE = "io.kserve.inference."
 _REQUIRED = ("specversion", "source", "type", "id")
 _STRUCTURED = frozenset(("time", "type", "source", "id", "specversion", "data"))
 _VERSIONS = ("1.0", "0.3")
+#: What the specification allows as the name of an attribute.
+_NAME = re.compile("[a-z0-9]+")
+#: What a header's value holds as it is; the rest is percent-encoded (HTTP binding, 3.1.3.2).
+_PLAIN = string.punctuation.translate({ord('"'): None, ord("%"): None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +50,9 @@ def from_headers(headers: Mapping[str, str]) -> Event | None:
     """
     if "ce-specversion" not in headers or any(f"ce-{name}" not in headers for name in _REQUIRED):
         return None
-    attributes = {name[3:]: value for name, value in headers.items() if name.startswith("ce-")}
+    attributes = {
+        name[3:]: unquote(value) for name, value in headers.items() if name.startswith("ce-")
+    }
     return Event(attributes=attributes, data={})
 
 
@@ -99,8 +108,12 @@ def response_attributes(
 
 
 def to_headers(attributes: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Response headers of a binary event."""
-    return [(f"ce-{name}", value) for name, value in attributes.items()]
+    """Response headers of a binary event, without attributes whose names are none."""
+    return [
+        (f"ce-{name}", quote(value, safe=_PLAIN, errors="replace"))
+        for name, value in attributes.items()
+        if _NAME.fullmatch(name)
+    ]
 
 
 def to_structured(attributes: Mapping[str, str], body: bytes) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kserve_torch.codec.document import brief
 from kserve_torch.errors import InvalidInput
 
 
@@ -68,7 +69,7 @@ def find(name: object, where: str) -> Datatype:
     """
     datatype = DATATYPES.get(name) if isinstance(name, str) else None
     if datatype is None:
-        raise InvalidInput(f"{where}.datatype: {name!r} is not one of {', '.join(DATATYPES)}")
+        raise InvalidInput(f"{where}.datatype: {brief(name)} is not one of {', '.join(DATATYPES)}")
     return datatype
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,13 @@ from kserve_torch.errors import InvalidInput
 from kserve_torch.messages import NOTHING
 
 JSON = "application/json"
+
+#: Characters of a value in an error's text.
+_BRIEF = 60
+#: Python's own ``repr`` writes out all of a value, and raises RecursionError if it nests deeply.
+_REPR = reprlib.Repr()
+_REPR.maxlist = _REPR.maxdict = _BRIEF // 2
+_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 4 * _BRIEF
 
 
 def parse(body: bytes | bytearray | memoryview | str) -> Any:
@@ -50,6 +58,12 @@ def kind_of(value: object) -> str:
             return "an object"
 
 
+def brief(value: object) -> str:
+    """``value`` for an error's text, cut short."""
+    text = _REPR.repr(value)
+    return text if len(text) <= _BRIEF else f"{text[: _BRIEF - 3]}..."
+
+
 def parameters_of(value: Mapping[str, Any], where: str = "") -> Mapping[str, Any]:
     """The ``parameters`` member; absent and null are empty (CONTRACT T-09).
 
@@ -63,3 +77,8 @@ def parameters_of(value: Mapping[str, Any], where: str = "") -> Mapping[str, Any
         member = f"{where}.parameters" if where else "parameters"
         raise InvalidInput(f"{member}: expected an object, got {kind_of(parameters)}")
     return parameters
+
+
+def is_sendable(text: str) -> bool:
+    """Whether there is UTF-8 for ``text``; for half of a surrogate pair there is none."""
+    return text.isascii() or text == text.encode("utf-8", "replace").decode()

@@ -152,5 +152,10 @@ def _seal_v2(decoded: V2Request, request: Request, reply: Reply) -> RowReply:
 def _as_one(reply: Reply, body: bytes) -> RowReply:
     """All rows' replies as one: the first error's status and headers, else the first row's."""
     rows = reply.rows or [RowReply(result=None)]
-    lead = next((row for row in rows if row.status >= 400), rows[0])
+    lead = next((row for row in rows if _failed(row.status)), rows[0])
     return replace(lead, result=body, content_type=lead.content_type or JSON)
+
+
+def _failed(status: object) -> bool:
+    """Whether it is an error's, or none at all, which is refused where it would be sent."""
+    return not isinstance(status, int) or status >= 400

@@ -18,6 +18,7 @@ import numpy as np
 
 from kserve_torch.codec import datatypes
 from kserve_torch.codec.datatypes import DATATYPES, Datatype
+from kserve_torch.codec.document import brief
 from kserve_torch.errors import HandlerError, InvalidInput
 from kserve_torch.messages import NOTHING, Tensor
 
@@ -39,13 +40,13 @@ def shape_from(shape: object, where: str) -> tuple[int, ...]:
     """
     dims = [shape] if isinstance(shape, int) else shape
     if not isinstance(dims, list | tuple) or not all(type(dim) is int for dim in dims):
-        raise InvalidInput(f"{where}.shape: {_brief(shape)} is not a list of integers")
+        raise InvalidInput(f"{where}.shape: {brief(shape)} is not a list of integers")
     if len(dims) > MAX_DIMS:
         raise InvalidInput(f"{where}.shape: {len(dims)} dimensions, at most {MAX_DIMS} are allowed")
     if any(dim > _MAX_DIM for dim in dims):
-        raise InvalidInput(f"{where}.shape: {_brief(shape)} has a dimension over {_MAX_DIM}")
+        raise InvalidInput(f"{where}.shape: {brief(shape)} has a dimension over {_MAX_DIM}")
     if sum(dim < 0 for dim in dims) > 1:
-        raise InvalidInput(f"{where}.shape: {_brief(shape)} leaves more than one dimension open")
+        raise InvalidInput(f"{where}.shape: {brief(shape)} leaves more than one dimension open")
     return tuple(dims)
 
 
@@ -69,12 +70,6 @@ def _shaped(values: Array, shape: tuple[int, ...], where: str) -> Array:
         return values.reshape(fitted)
     except ValueError:  # no elements, and numpy's own limit on the other dimensions
         raise InvalidInput(f"{where}.shape: {list(shape)} is too large") from None
-
-
-def _brief(value: object) -> str:
-    """``value`` for an error text, cut short."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 # --- JSON -----------------------------------------------------------------------------------------
@@ -120,7 +115,7 @@ def _flattened(data: list[Any], where: str) -> list[Any]:
         width = len(data[0])
         for i, part in enumerate(data):
             if type(part) is not list or len(part) != width:
-                got = f"{len(part)} elements" if type(part) is list else _brief(part)
+                got = f"{len(part)} elements" if type(part) is list else brief(part)
                 raise InvalidInput(f"{where}.data: ragged, {got} at {i} beside {width} elements")
         data = list(chain.from_iterable(data))
     return data
@@ -155,7 +150,7 @@ def _wrong_element(flat: list[Any], kind: Datatype, where: str) -> InvalidInput:
     """The error that names the first element which is no ``kind``."""
     i = next(i for i, value in enumerate(flat) if not _fits(value, kind))
     article = "an" if kind.name[0] in "IF" else "a"
-    return InvalidInput(f"{where}.data[{i}]: {_brief(flat[i])} is not {article} {kind.name}")
+    return InvalidInput(f"{where}.data[{i}]: {brief(flat[i])} is not {article} {kind.name}")
 
 
 def _fits(value: Any, kind: Datatype) -> bool:
@@ -178,7 +173,7 @@ def _refuse_overflow(flat: list[Any], values: Array, where: str) -> None:
     """Refuse finite numbers that became infinite; `array.array` lets them pass."""
     for i in np.flatnonzero(np.isinf(values)):
         if flat[i] not in (float("inf"), float("-inf")):
-            raise InvalidInput(f"{where}.data[{i}]: {_brief(flat[i])} is out of range of FP32")
+            raise InvalidInput(f"{where}.data[{i}]: {brief(flat[i])} is out of range of FP32")
 
 
 def _objects(flat: Iterable[Any], allowed: type | UnionType, wanted: str, where: str) -> Array:
@@ -186,7 +181,7 @@ def _objects(flat: Iterable[Any], allowed: type | UnionType, wanted: str, where:
     flat = flat if isinstance(flat, list) else list(flat)
     for i, value in enumerate(flat):
         if not isinstance(value, allowed):
-            raise InvalidInput(f"{where}.data[{i}]: {_brief(value)} is not {wanted}")
+            raise InvalidInput(f"{where}.data[{i}]: {brief(value)} is not {wanted}")
     values = np.empty(len(flat), object)
     values[:] = flat
     return values

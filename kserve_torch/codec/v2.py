@@ -106,6 +106,8 @@ def from_document(request: Mapping[str, Any], blobs: bytes | memoryview = b"") -
     id_ = request.get("id")
     if id_ is not None and not isinstance(id_, str):
         raise InvalidInput(f"id: expected a string, got {document.kind_of(id_)}")
+    if id_ is not None and not document.is_sendable(id_):
+        raise InvalidInput("id: holds half of a surrogate pair")
     parameters = document.parameters_of(request)
     return V2Request(
         id=id_,
@@ -149,6 +151,8 @@ def _named_members(members: object, key: str) -> Iterator[tuple[int, str, dict[s
         if not isinstance(name, str):
             got = document.kind_of(name) if "name" in member else "nothing"
             raise InvalidInput(f"{key}[{i}].name: expected a string, got {got}")
+        if not document.is_sendable(name):
+            raise InvalidInput(f"{key}[{i}].name: holds half of a surrogate pair")
         yield i, name, member
 
 
@@ -158,7 +162,9 @@ def _binary_size(member: Mapping[str, Any], where: str) -> int | None:
     if size is None:
         return None
     if type(size) is not int or size < 0:
-        raise InvalidInput(f"{where}.parameters.{SIZE}: {size!r} is not a number of bytes")
+        raise InvalidInput(
+            f"{where}.parameters.{SIZE}: {document.brief(size)} is not a number of bytes"
+        )
     if "data" in member:
         raise InvalidInput(f"{where}: has data and {SIZE}, only one of them can hold")
     return size
@@ -212,7 +218,7 @@ def verb_of(request: V2Request) -> Verb:
     """
     verb = request.parameters.get("verb", Verb.PREDICT)
     if verb not in (Verb.PREDICT, Verb.EXPLAIN):
-        raise InvalidInput(f"parameters.verb: {verb!r} is not predict or explain")
+        raise InvalidInput(f"parameters.verb: {document.brief(verb)} is not predict or explain")
     return Verb(verb)
 
 

@@ -16,6 +16,7 @@ from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.metadata import model_metadata, repository_index, server_metadata
 from kserve_torch.messages import Reply
+from kserve_torch.tokens import Access
 
 if TYPE_CHECKING:
     from kserve_torch.registry import Registry
@@ -28,6 +29,14 @@ PROTOCOL = "grpc-v2"
 #: The package that the protocol itself gives the service; the other is TorchServe's (CONTRACT O68).
 PACKAGE = "inference"
 NAMES = (f"{PACKAGE}.GRPCInferenceService", SERVICE.full_name)
+
+#: What a call's token must open; probes and metadata need none, as on the routes of REST.
+ACCESS = {
+    "ModelInfer": Access.INFERENCE,
+    "ModelStreamInfer": Access.INFERENCE,
+    "RepositoryModelLoad": Access.MANAGEMENT,
+    "RepositoryModelUnload": Access.MANAGEMENT,
+}
 
 
 class OpenInference:

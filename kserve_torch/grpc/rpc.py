@@ -61,7 +61,7 @@ def bind(
     service: ServiceDescriptor,
     servicer: object,
     name: str | None = None,
-    authorise: Authorise | None = None,
+    authorise: Mapping[str, Authorise] = NOTHING,
 ) -> grpc.GenericRpcHandler:
     """The handler that serves ``service`` with the methods of ``servicer``.
 
@@ -69,11 +69,13 @@ def bind(
         service: its descriptor, which gives message types and which sides stream.
         servicer: see the module's text.
         name: the full name to serve it under; the default is the service's own.
-        authorise: called before each RPC, or None if anybody may.
+        authorise: called before each RPC, by its method's name; anybody may use those it lacks.
     """
     name = name or service.full_name
     handlers = {
-        method.name: _handler(method, getattr(servicer, method.name), name, authorise)
+        method.name: _handler(
+            method, getattr(servicer, method.name), name, authorise.get(method.name)
+        )
         for method in service.methods
         if hasattr(servicer, method.name)
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import grpc
 from kserve_torch.errors import SettingError
 from kserve_torch.events import Event, StateChanged, WorkerChanged
 from kserve_torch.grpc import health, management, oip, reflection, torchserve
-from kserve_torch.grpc.rpc import bind
+from kserve_torch.grpc.rpc import Authorise, bind
 from kserve_torch.tls import identity
 from kserve_torch.tokens import Access
 
@@ -120,8 +120,7 @@ class GrpcServer:
         services = list(self._services(binding))
         names = [name for _, name, _, _ in services]
         for descriptor, name, servicer, access in services:
-            authorise = partial(self._tokens.check, access) if self._tokens else None
-            yield bind(descriptor, servicer, name, authorise)
+            yield bind(descriptor, servicer, name, self._checks(access))
         servicer = health.Health(self._registry.ready, names)
         self._healths.append(servicer)
         yield bind(health.SERVICE, servicer)
@@ -131,19 +130,26 @@ class GrpcServer:
 
     def _services(
         self, binding: Binding
-    ) -> Iterator[tuple[ServiceDescriptor, str, object, Access]]:
-        """Descriptor, full name, servicer and kind of access of each service of a port."""
+    ) -> Iterator[tuple[ServiceDescriptor, str, object, Mapping[str, Access]]]:
+        """Descriptor, full name, servicer and methods' access of each service of a port."""
         registry, settings = self._registry, self._settings
         if binding.roles & {"oip", "inference"}:
             servicer = oip.OpenInference(registry)
             for name in oip.NAMES:
-                yield oip.SERVICE, name, servicer, Access.INFERENCE
+                yield oip.SERVICE, name, servicer, oip.ACCESS
         if "inference" in binding.roles:
             native = torchserve.TorchServeInference(registry, settings)
-            yield torchserve.SERVICE, torchserve.SERVICE.full_name, native, Access.INFERENCE
+            access = _for_all(torchserve.SERVICE, Access.INFERENCE)
+            yield torchserve.SERVICE, torchserve.SERVICE.full_name, native, access
         if "management" in binding.roles:
             models = management.TorchServeManagement(registry, settings)
-            yield management.SERVICE, management.SERVICE.full_name, models, Access.MANAGEMENT
+            access = _for_all(management.SERVICE, Access.MANAGEMENT)
+            yield management.SERVICE, management.SERVICE.full_name, models, access
+
+    def _checks(self, access: Mapping[str, Access]) -> dict[str, Authorise]:
+        if self._tokens is None:
+            return {}
+        return {name: partial(self._tokens.check, kind) for name, kind in access.items()}
 
     def _open(self, server: grpc.aio.Server, binding: Binding) -> None:
         address = binding.address
@@ -168,10 +174,9 @@ class GrpcServer:
             if path is None and any(given.values()):
                 raise SettingError(f"{name}: missing, enable_grpc_ssl needs both files or none")
         files = identity(settings, self._registry.workdir)
-        contents = []
-        for name, path in zip(names, (files.key, files.certificate), strict=True):
-            try:
-                contents.append(path.read_bytes())
-            except OSError as error:
-                raise SettingError(f"{name}: {path} cannot be read, {error.strerror}") from None
-        return grpc.ssl_server_credentials([tuple(contents)])
+        contents = (files.key.read_bytes(), files.certificate.read_bytes())
+        return grpc.ssl_server_credentials([contents])
+
+
+def _for_all(service: ServiceDescriptor, access: Access) -> dict[str, Access]:
+    return {method.name: access for method in service.methods}

@@ -17,7 +17,8 @@ from kserve_torch.codec.content import decode_body
 from kserve_torch.errors import PayloadTooLarge, RequestTimeout, RouteNotFound
 from kserve_torch.http.errors import kserve_answer
 from kserve_torch.http.exchange import Answer, Call, Headers
-from kserve_torch.http.native_json import NO_ROUTE, native_error
+from kserve_torch.http.native_json import NO_ROUTE, native_error, with_native_headers
+from kserve_torch.messages import fresh_id
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,8 @@ class App:
         body_seconds: that a client may take to send one, and more as it sends more.
         guard: lets a call pass or raises; asked before the routes.
         draining: whether clients should take their connections elsewhere.
+        refused: told the protocol and the status of a request whose body was not taken; no route
+            reports it.
 
     Attributes:
         max_body: as given.
@@ -71,6 +74,7 @@ class App:
         body_seconds: float = 60.0,
         guard: Callable[[Call], None] = lambda call: None,
         draining: Callable[[], bool] = lambda: False,
+        refused: Callable[[str, int], None] = lambda protocol, status: None,
     ) -> None:
         self._routes = tuple(routes)
         self._metrics = metrics
@@ -81,6 +85,7 @@ class App:
         self._body_seconds = body_seconds
         self._guard = guard
         self.draining = draining
+        self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection scope; only HTTP is spoken here."""
@@ -90,10 +95,10 @@ class App:
         try:
             call.body = await self._body(call, receive)
         except RequestTimeout as error:
-            await respond(send, _error_answer(call, error), head=False, close=True)
+            await respond(send, self._refusal(call, error), head=False, close=True)
             return
         except PayloadTooLarge as error:
-            await _refuse(send, _error_answer(call, error), receive)
+            await _refuse(send, self._refusal(call, error), receive)
             return
         answer = await self._watched(call, receive)
         if answer is not None:
@@ -122,6 +127,11 @@ class App:
             management=management,
             metrics_only=metrics_only,
         )
+
+    def _refusal(self, call: Call, error: Exception) -> Answer:
+        answer = _error_answer(call, error)
+        self._refused(call.path[1:3] if _is_kserve(call) else "native", answer.status)
+        return answer
 
     # --- in ---
 
@@ -212,7 +222,10 @@ class App:
 
 def _error_answer(call: Call, error: Exception) -> Answer:
     """An error that no route has turned into an answer, in the form of the path's protocol."""
-    return kserve_answer(error) if _is_kserve(call) else native_error(error)
+    if _is_kserve(call):
+        return kserve_answer(error)
+    request_id = fresh_id()
+    return with_native_headers(native_error(error, request_id), request_id)
 
 
 def _is_kserve(call: Call) -> bool:
@@ -235,11 +248,11 @@ async def respond(send: Send, answer: Answer, head: bool, close: bool) -> None:
         send: of ASGI.
         answer: what is sent.
         head: whether the request was HEAD, whose answer has no body.
-        close: whether the connection ends with it.
+        close: whether the connection ends with it, also if the answer does not say so.
     """
     if answer.status in BODILESS:
         answer = Answer(status=answer.status, content_type=None, headers=answer.headers)
-    await _start(send, answer, close)
+    await _start(send, answer, close or answer.close)
     body = answer.body
     if isinstance(body, bytes):
         await send({"type": "http.response.body", "body": b"" if head else body})

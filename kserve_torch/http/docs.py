@@ -69,6 +69,8 @@ class Docs:
             return kserve_answer(MethodNotAllowed(f"{call.method} is not allowed on {path}"))
         if path == "/openapi.json":
             return json_answer(document(self._examples(), management=call.management))
+        if call.path == "/docs/":  # its links, relative for the sake of proxies, would lead nowhere
+            return Answer(status=308, content_type=None, headers=[("location", "../docs")])
         if path == "/docs":
             return Answer(body=_PAGE.encode(), content_type="text/html; charset=utf-8")
         asset = files("swagger_ui_bundle") / _UI / path.removeprefix("/docs/")

@@ -85,12 +85,14 @@ class Answer:
     Attributes:
         body: the bytes, or chunks of a streamed body.
         headers: name and value pairs beside the content type and length.
+        close: whether the connection ends with it.
     """
 
     status: int = 200
     body: bytes | AsyncGenerator[bytes] = b""
     content_type: str | None = JSON
     headers: Sequence[tuple[str, str]] = ()
+    close: bool = False
 
 
 Endpoint = Callable[[Call], Awaitable[Answer]]

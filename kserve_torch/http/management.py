@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import kserve_torch
 from kserve_torch import describe
 from kserve_torch.codec import document
-from kserve_torch.errors import MethodNotAllowed, RouteNotFound
+from kserve_torch.errors import NOT_ALLOWED, MethodNotAllowed, RouteNotFound
 from kserve_torch.http import openapi
 from kserve_torch.http.exchange import JSON, Answer, Call
 from kserve_torch.http.native_json import NO_ROUTE, native_error, native_json, with_native_headers
-from kserve_torch.manager import NOT_ALLOWED, Manager, Outcome, find
+from kserve_torch.manager import Manager, Outcome, find
 from kserve_torch.messages import fresh_id
 from kserve_torch.registration import Registration
 from kserve_torch.tokens import Access

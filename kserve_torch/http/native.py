@@ -211,6 +211,7 @@ class Native:
         if len(body) > most:
             raise ServerError(f"the answer has {len(body)} bytes, max_response_size is {most}")
         check_status(row)
+        content_type = str(content_type).strip()  # a handler may have set anything
         headers = sendable({**row.headers, "content-type": content_type})
         return Answer(status=row.status, body=body, content_type=content_type, headers=headers)
 

@@ -47,6 +47,6 @@ def with_native_headers(answer: Answer, request_id: str) -> Answer:
 
     TorchServe ends the connection after an error, and so does this.
     """
-    closing = (("connection", "close"),) if answer.status >= 400 else ()
-    answer.headers = [*answer.headers, ("x-request-id", request_id), *_HEADERS, *closing]
+    answer.headers = [*answer.headers, ("x-request-id", request_id), *_HEADERS]
+    answer.close = answer.status >= 400
     return answer

@@ -8,82 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
 from typing import Any
 
-import orjson
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from kserve_torch.http.app import App
-from kserve_torch.http.exchange import JSON
+from kserve_torch.http.corked import Corked
+from kserve_torch.http.http10 import without_chunks
+from kserve_torch.http.limits import MAX_HEAD, REFUSAL_SECONDS, ConnectionLimits
+from kserve_torch.http.refusals import last_answer, over_limit, refusal
+from kserve_torch.http.stall import Stall
 from kserve_torch.http.whole import exchange, is_whole
 
 log = logging.getLogger(__name__)
-
-#: Bytes of the request line and the headers together.
-MAX_HEAD = 64 * 1024
-#: Seconds that a connection over the limit has to ask for something and be refused.
-_REFUSAL_SECONDS = 1.0
-#: Answered on every connection: a kubelet that is refused here would restart the pod.
-_ALWAYS = ("/v2/health/live", "/ping")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionLimits:
-    """What the clients of one server may cost.
-
-    Attributes:
-        connections: open at a time; one more is answered 503.
-        head_seconds: from the first byte of a request, or the start of a connection, to the end of
-            the headers.
-        stalled_seconds: for which a client may take nothing of the answer that waits for it.
-    """
-
-    connections: int
-    head_seconds: float
-    stalled_seconds: float
-
-
-class Corked:
-    """A transport that waits a turn of the loop for a head's body: one packet, not two.
-
-    Args:
-        transport: what is written to; everything but writing and closing is its own.
-        loop: its event loop.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._head = b""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Write ``data``, and before it the head that was kept back; keep a head back itself."""
-        if self._head:
-            data, self._head = self._head + data, b""
-        elif data.startswith(b"HTTP/1.1 ") and data.endswith(b"\r\n\r\n"):
-            self._head = data
-            # Not every head has a body: HEAD, 204, 100 Continue.
-            self._loop.call_soon(self._flush)
-            return
-        self._transport.write(data)
-
-    def _flush(self) -> None:
-        if self._head:
-            self.write(b"")
-
-    def close(self) -> None:
-        """Write what was kept back, then close."""
-        self._flush()
-        self._transport.close()
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -91,25 +30,30 @@ class GuardedProtocol(HttpToolsProtocol):
 
     limits: ConnectionLimits
 
+    #: Whether what comes is part of a head, or of the trailers of a chunked body.
+    _counting = False
     _head_bytes = 0
+    #: Bytes of the packet that is parsed, and of the one in which the head began behind others.
+    _packet = 0
+    _first_packet = 0
     _head_timer: asyncio.TimerHandle | None = None
-    _stall_timer: asyncio.TimerHandle | None = None
     #: The exchange of a request that had come as a whole, if one is under way.
     _exchange: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
         super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]  # by duck
+        self._stall = Stall(transport, self.loop, self.limits.stalled_seconds)
         seconds = self.limits.head_seconds
         if len(self.connections) > self.limits.connections:
-            self.app = self._refuse
-            seconds = min(seconds, _REFUSAL_SECONDS)
+            self.app = over_limit(self.app, self.limits.connections)
+            seconds = min(seconds, REFUSAL_SECONDS)
         self._wait_for_head(seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection; a request whose client went away is withdrawn."""
         self._end_of_head()
-        self._end_of_stall()
+        self._stall.end()
         super().connection_lost(exc)
         if self._exchange is not None:
             self._exchange.cancel()
@@ -117,20 +61,67 @@ class GuardedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """More of an answer waits than the client takes."""
         super().pause_writing()
-        self._watch(self.transport.get_write_buffer_size())
+        self._stall.watch()
 
     def resume_writing(self) -> None:
         """It has taken most of it."""
-        self._end_of_stall()
+        self._stall.end()
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Parse what came."""
-        if self._head_timer is not None:
+        self._unset_keepalive_if_required()
+        self._packet = len(data)
+        if self._counting:
             self._head_bytes += len(data)
-        super().data_received(data)
-        if self._head_timer is not None and self._head_bytes > MAX_HEAD:
+        try:
+            try:
+                self.parser.feed_data(data)
+            except HttpParserUpgrade as upgrade:
+                self._feed_without_upgrade(memoryview(data)[upgrade.args[0] :])
+        except HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+            return
+        if self._counting and self._head_bytes > MAX_HEAD:
             self._too_large()
+
+    # --- requests for an upgrade ---
+
+    def _should_upgrade(self) -> bool:
+        """Tells uvicorn to do nothing at the end of such a head: it is read once more below."""
+        return True
+
+    def _feed_without_upgrade(self, rest: memoryview) -> None:
+        """Serve a request as if it had asked for no upgrade (RFC 9110 7.8).
+
+        The parser takes what follows the head for another protocol: it would drop the body, and
+        then read it as the next request. So another parser begins with the head again.
+
+        Args:
+            rest: what came after the head.
+
+        Raises:
+            HttpParserError: this is no HTTP, or it is CONNECT, which has no other meaning.
+        """
+        while True:
+            if self.parser.get_method() == b"CONNECT":
+                raise HttpParserError("there is no tunnel here")
+            head = self._head_without_upgrade()
+            self.parser = HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self.parser.feed_data(head)
+            try:
+                self.parser.feed_data(rest)
+            except HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+            else:
+                return
+
+    def _head_without_upgrade(self) -> bytes:
+        version = self.parser.get_http_version().encode()
+        first = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)
+        fields = [b"%b: %b" % field for field in self.headers if field[0] != b"upgrade"]
+        return b"\r\n".join((first, *fields, b"", b""))
 
     # --- the parser's calls ---
 
@@ -139,26 +130,54 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         if self._head_timer is None:
             self._wait_for_head(self.limits.head_seconds)
+            self._first_packet = self._packet
 
     def on_headers_complete(self) -> None:
         """The end of its headers."""
         self._end_of_head()
-        if self._head_bytes > MAX_HEAD and self._head_length() > MAX_HEAD:
+        if self._first_packet + self._head_bytes > MAX_HEAD:
+            self._check_length()
+        super().on_headers_complete()
+
+    def on_chunk_header(self) -> None:
+        """The size of a chunk. The last one's is followed by trailers: nobody asked for them.
+
+        To merge them with the headers would let a client say twice who it is (RFC 9110 6.5.1).
+        """
+        self.headers = []
+        self._head_bytes = 0
+        self._counting = True
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body, so these were no trailers; as uvicorn's, which is slower."""
+        self._counting = False
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
+
+    def on_chunk_complete(self) -> None:
+        """The end of a chunk, or of the trailers."""
+        self._counting = False
+        if self.headers:
+            self._check_length()
+
+    def _check_length(self) -> None:
+        """Count the head, or the trailers, alone: part of a body may have come with them."""
+        fields = sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if len(self.url) + fields > MAX_HEAD:
             self._too_large()
-        else:
-            super().on_headers_complete()
-
-    def _head_length(self) -> int:
-        """Bytes of the head alone, where part of a body came with it."""
-        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """An upgrade that is not offered is ignored (RFC 9110 7.8), and is no news."""
+            raise HttpParserError("stops the parser")
 
     # --- requests that came as a whole ---
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Start a request; one that came as a whole goes the short way."""
+        if cycle.scope["http_version"] < "1.1":
+            without_chunks(cycle)
         if not isinstance(app, App):
             super()._start_asgi_task(cycle, app)
             return
@@ -182,32 +201,15 @@ class GuardedProtocol(HttpToolsProtocol):
         finally:
             self._exchange = None
 
-    # --- answers that nobody takes ---
-
-    def _watch(self, waiting: int) -> None:
-        self._end_of_stall()
-        seconds = self.limits.stalled_seconds
-        self._stall_timer = self.loop.call_later(seconds, self._check, waiting)
-
-    def _check(self, waited: int) -> None:
-        waiting = self.transport.get_write_buffer_size()
-        if waiting < waited:
-            self._watch(waiting)
-        else:
-            self.transport.abort()
-
-    def _end_of_stall(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
-
     # --- refusals ---
 
     def _wait_for_head(self, seconds: float) -> None:
+        self._counting = True
         self._head_bytes = 0
         self._head_timer = self.loop.call_later(seconds, self._too_slow)
 
     def _end_of_head(self) -> None:
+        self._counting = False
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
@@ -231,30 +233,20 @@ class GuardedProtocol(HttpToolsProtocol):
         self._end(400, msg)
 
     def _end(self, status: int, text: str) -> None:
-        """Answer and close, before or instead of any application."""
+        """Answer and close, before or instead of any application; answers under way come first."""
+        cycle = self.cycle
         if self.transport.is_closing():
             return
-        self.transport.write(_response(status, {"error": text}))
+        if cycle is not None and not cycle.response_complete:
+            if not cycle.more_body:  # the last that was asked for in full
+                cycle.keep_alive = False
+                return
+            if self.pipeline:  # it waits for others' answers, and is itself at fault
+                self.pipeline[0] = (cycle, refusal(status, text))  # type: ignore[assignment]
+                return
+        if cycle is None or cycle.response_complete or not cycle.response_started:
+            self.transport.write(last_answer(status, text))
         self.transport.close()
-
-    async def _refuse(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """The application of a connection over the limit."""
-        if scope["path"] in _ALWAYS:
-            await self.config.loaded_app(scope, receive, send)
-            return
-        error = f"{self.limits.connections} connections are open (max_connections)"
-        body = orjson.dumps({"error": error})
-        headers = {"content-type": JSON, "retry-after": "1", "connection": "close"}
-        headers["content-length"] = str(len(body))
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": 503, "headers": raw})
-        await send({"type": "http.response.body", "body": body})
-
-
-def _response(status: int, value: Mapping[str, str]) -> bytes:
-    body = orjson.dumps(value)
-    head = f"content-type: {JSON}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-    return STATUS_LINE[status] + head.encode() + body
 
 
 def guarded(limits: ConnectionLimits) -> type[GuardedProtocol]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from kserve_torch.codec.document import brief
 from kserve_torch.errors import HandlerError, InvalidInput, PredictionError
 from kserve_torch.events import Responded
 from kserve_torch.http.exchange import Answer, Call
@@ -69,8 +70,9 @@ def check_status(row: RowReply) -> None:
     Raises:
         HandlerError: as said.
     """
-    if not 200 <= row.status <= 599:
-        raise HandlerError(f"the handler set status {row.status}, it must be from 200 to 599")
+    if not isinstance(row.status, int) or not 200 <= row.status <= 599:
+        shown = brief(row.status)
+        raise HandlerError(f"the handler set status {shown}, it must be a number from 200 to 599")
 
 
 def row_headers(reply: Reply) -> list[tuple[str, str]]:

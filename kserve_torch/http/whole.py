@@ -57,7 +57,7 @@ async def _write(cycle: RequestResponseCycle, answer: Answer, body: bytes, close
         await cycle.flow.drain()
     if cycle.disconnected:
         return
-    cycle.keep_alive = cycle.keep_alive and not close
+    cycle.keep_alive = cycle.keep_alive and not (close or answer.close)
     head = _head(cycle, answer)
     cycle.response_started = cycle.response_complete = True
     cycle.transport.write(head + body)

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 
 from prometheus_client import REGISTRY
 
+from kserve_torch.errors import NOT_ALLOWED, MethodNotAllowed
 from kserve_torch.events import (
     Accepted,
     BatchRan,
@@ -163,9 +164,15 @@ class Metrics:
             return []
 
     async def answer(self, call: Call) -> Answer | None:
-        """Answer ``GET /metrics[?name[]=a&name[]=b]`` (CONTRACT X1); None is for other calls."""
-        if call.path != "/metrics" or call.method not in ("GET", "HEAD") or not self._enabled:
+        """Answer ``GET /metrics[?name[]=a&name[]=b]`` (CONTRACT X1); None is for other paths.
+
+        Raises:
+            MethodNotAllowed: of this path something else is asked (CONTRACT N21).
+        """
+        if call.path != "/metrics" or not self._enabled:
             return None
+        if call.method not in ("GET", "HEAD"):
+            raise MethodNotAllowed(NOT_ALLOWED)
         names = [value for key, value in parse_qsl(call.query) if key == "name[]"]
         return Answer(body=self.exposition(names or None), content_type=CONTENT_TYPE)
 

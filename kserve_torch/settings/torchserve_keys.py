@@ -113,7 +113,9 @@ class TorchServeKeys:
 
     # --- transport --------------------------------------------------------------------------------
     max_request_size: int = key(_BODY_BYTES, integer(1), "bytes of a request body")
-    max_response_size: int = key(_BODY_BYTES, integer(1), "bytes of a response body")
+    max_response_size: int = key(
+        _BODY_BYTES, integer(1), "bytes of an answer on TorchServe's routes and gRPC ports"
+    )
     certificate_file: Path | None = key(
         None, PATH, "certificate of https addresses, which need one", shown="none"
     )

@@ -106,3 +106,26 @@ def test_both_forms_are_read_by_the_cloudevents_sdk():
         assert (event["id"], event["source"]) == ("2", "io.kserve.inference.m")
         data = event.data if isinstance(event.data, dict) else orjson.loads(event.data)
         assert data == {"predictions": [1]}
+
+
+def test_what_headers_cannot_hold():
+    attributes = {
+        "plain": "io.kserve/a?b=c&d:e;f~g",
+        "odd": 'a b"c%\r\nx: y\u20ac\ud800',
+        "x\r\ny": "1",
+        "a b": "1",
+        "": "1",
+        "kept\n": "1",
+    }
+    headers = dict(cloudevents.to_headers(attributes))
+    assert headers == {
+        "ce-plain": "io.kserve/a?b=c&d:e;f~g",
+        "ce-odd": "a%20b%22c%25%0D%0Ax:%20y%E2%82%AC?",
+    }
+
+
+def test_values_of_headers_are_decoded():
+    headers = {f"ce-{name}": name for name in ("specversion", "source", "type", "id")}
+    event = cloudevents.from_headers({**headers, "ce-odd": "a%20%E2%82%ACb"})
+    assert event.attributes["odd"] == "a \u20acb"
+    assert dict(cloudevents.to_headers(event.attributes))["ce-odd"] == "a%20%E2%82%ACb"

@@ -128,3 +128,9 @@ def test_contents_that_do_not_fit(name, body, content_type):
         body = b'{"instances":null}'
     with pytest.raises(InvalidInput):
         opened(name, body, content_type)
+
+
+def test_a_status_that_is_no_number_is_not_overlooked():
+    envelope = opened("kserve", b'{"instances":[1,2]}')
+    answer = sealed(envelope, RowReply(result="a"), RowReply(result="b", status="400"))
+    assert answer.status == "400"

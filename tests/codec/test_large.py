@@ -153,3 +153,19 @@ def test_it_is_used_and_handlers_may_write_into_what_it_reads() -> None:
 def test_small_bodies_go_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large, "WORTH", 4096)
     assert large.parse_object(body()) is None
+
+
+def test_parameters_that_nest_deeply() -> None:
+    for depth in (100, 250, 300, 900):
+        nested = b"[" * depth + b"]" * depth
+        head = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}],'
+        same(b'%b"parameters":{"a":%b}}' % (head, nested))
+
+
+def test_lists_among_the_numbers_are_not_hidden_by_escapes() -> None:
+    for escape in ("\\u005b\\u005B", "\\\\u005b", "[\\u005b"):
+        ragged = json.dumps({"name": "x", "datatype": "FP32", "shape": [-1], "data": [[1, 2], [3]]})
+        text = f'{{"inputs":[{ragged}],"id":"{escape}"}}'.encode()
+        same(text)
+        assert "ragged" in outcome(text)
+        same(text.replace(b"[[1, 2], [3]]", b"[1, 2, 3]"))

@@ -278,3 +278,51 @@ def test_bytes_that_are_no_text_need_binary():
     outputs = [tensor("y", np.array([b"\xff"], object), "BYTES")]
     with pytest.raises(HandlerError, match="request it as binary data"):
         v2.encode("m", None, None, outputs, request())
+
+
+@pytest.mark.parametrize(
+    ("members", "where"),
+    [
+        ({"id": "\ud800"}, "id:"),
+        ({"inputs": [{**X, "name": "a\udfff"}]}, "inputs[0].name:"),
+        ({"outputs": [{"name": "\ud800"}]}, "outputs[0].name:"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_no_name(members, where):
+    with pytest.raises(InvalidInput) as caught:
+        v2.from_document({"inputs": [X], **members})
+    assert caught.value.message.startswith(where)
+
+
+def test_names_beyond_ascii():
+    decoded = v2.from_document({"inputs": [{**X, "name": "\U0001f600"}], "id": "é"})
+    assert (decoded.id, decoded.inputs[0].name) == ("é", "\U0001f600")
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        {"data": nested(900)},
+        {"data": [1, nested(900)]},
+        {"datatype": nested(900)},
+        {"datatype": "BYTES", "data": [{"a": nested(900)}]},
+        {"shape": nested(900)},
+        {"parameters": {"binary_data_size": nested(900)}},
+    ],
+)
+def test_what_nests_deeply_is_named_in_brief(member):
+    with pytest.raises(InvalidInput) as caught:
+        v2.from_document({"inputs": [{**X, **member}]})
+    assert len(caught.value.message) < 250
+
+
+def test_a_verb_that_nests_deeply():
+    with pytest.raises(InvalidInput, match=r"parameters\.verb"):
+        v2.verb_of(request(parameters={"verb": nested(900)}))

@@ -48,10 +48,11 @@ def connect(client: Client) -> socket.socket:
 
 
 def everything(sock: socket.socket) -> bytes:
-    """What comes until the server closes."""
+    """What comes until the server closes; it resets if there is something that it did not take."""
     received = b""
-    while chunk := sock.recv(65536):
-        received += chunk
+    with suppress(ConnectionResetError):
+        while chunk := sock.recv(65536):
+            received += chunk
     return received
 
 
@@ -77,6 +78,16 @@ def test_a_body_that_says_it_is_too_large(client: Client, protocol: str) -> None
     assert answer.status_code == 413
     assert right_form(protocol, answer.json(), 413)
     assert str(BODY) in answer.text
+
+
+@pytest.mark.parametrize("protocol", PATHS)
+def test_a_body_that_is_refused_is_logged_and_counted(client: Client, protocol: str) -> None:
+    labels = {"protocol": protocol, "code": "413"}
+    before = client.metric("requests", **labels)
+    client.http.post(PATHS[protocol], content=b"x" * (4 * BODY))
+    assert client.metric("requests", **labels) == before + 1
+    line = f"protocol={protocol} model=- version=- status=413"
+    until(lambda: line in client.server.log)
 
 
 @pytest.mark.parametrize("protocol", PATHS)

@@ -46,7 +46,8 @@ from ts.utils.util import PredictionException
 def handle(data, context):
     if data is None:
         return None
-    code, _, text = bytes(data[0].get("data") or data[0].get("body")).decode().partition(" ")
+    command = bytes(data[0].get("data") or data[0].get("body"))
+    code, _, text = command.decode("utf-8", "surrogatepass").partition(" ")
     if code == "crash":
         raise RuntimeError("secret of the handler")
     if code == "memory":

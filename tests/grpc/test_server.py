@@ -2,6 +2,7 @@ import asyncio
 import datetime
 import os
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,34 @@ async def test_tokens(store: Path, tmp_path: Path) -> None:
         await call(metadata=(("authorization", f"Bearer {keys[access]}"),))
     probe = serving.stub(health.SERVICE, serving.settings.grpc_port)
     await probe.Check(health_pb2.HealthCheckRequest())
+    await serving.stop()
+
+
+async def test_tokens_of_kserves_service(store: Path, tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path, 60.0)
+    serving = Serving(store, tokens=tokens, enable_model_api=True)
+    await serving.start(["echo"])
+    stub = serving.oip()
+    for method, request in (
+        ("ServerLive", pb.ServerLiveRequest()),
+        ("ServerReady", pb.ServerReadyRequest()),
+        ("ModelReady", pb.ModelReadyRequest(name="echo")),
+        ("ServerMetadata", pb.ServerMetadataRequest()),
+        ("ModelMetadata", pb.ModelMetadataRequest(name="echo")),
+        ("RepositoryIndex", pb.RepositoryIndexRequest()),
+    ):
+        await getattr(stub, method)(request)
+    load = pb.RepositoryModelLoadRequest(model_name="echo")
+    unload = pb.RepositoryModelUnloadRequest(model_name="echo")
+    for change in (
+        partial(stub.RepositoryModelLoad, load),
+        partial(stub.RepositoryModelUnload, unload),
+    ):
+        for key in ("nonsense", tokens._tokens[Access.INFERENCE].key):
+            wrong = (("authorization", f"Bearer {key}"),)
+            assert await refused(change(metadata=wrong)) is grpc.StatusCode.PERMISSION_DENIED
+        key = tokens._tokens[Access.MANAGEMENT].key
+        await change(metadata=(("authorization", f"Bearer {key}"),))
     await serving.stop()
 
 

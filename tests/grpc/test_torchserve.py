@@ -61,6 +61,7 @@ async def test_version_can_be_named(serving: Serving) -> None:
         ("nobody", b"", grpc.StatusCode.NOT_FOUND),
         ("", b"", grpc.StatusCode.INVALID_ARGUMENT),
         ("moody", b"400 odd", grpc.StatusCode.INVALID_ARGUMENT),
+        ("moody", b"404 half a pair: \xed\xa0\x80", grpc.StatusCode.NOT_FOUND),
         ("moody", b"status kettle", grpc.StatusCode.INVALID_ARGUMENT),
         ("moody", b"crash", grpc.StatusCode.INTERNAL),
     ],

@@ -30,6 +30,12 @@ def answer(row, i, context):
     if mode == "status":
         context.set_response_status(507, "Own phrase", i)
         return "Invalid response"
+    if mode == "no status":
+        context.set_response_status("400", "Own phrase", i)
+        return "text"
+    if mode == "no type":
+        context.set_response_content_type(i, 5)
+        return "text"
     if mode == "headers":
         return context.get_all_request_header(i)
     if mode == "image":
@@ -40,6 +46,8 @@ def answer(row, i, context):
         raise ValueError("broken in " + context.system_properties["model_dir"])
     if mode == "code":
         raise PredictionException("my text", 599)
+    if mode == "half a pair":
+        raise PredictionException("\\ud800", 404)
     if mode == "stream":
         for part in ("a ", "b "):
             send_intermediate_predict_response([part], context.request_ids, "", 200, context)

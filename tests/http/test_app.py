@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -129,6 +130,15 @@ async def test_metrics() -> None:
 async def test_no_route_is_told_in_the_words_of_the_path(path: str, members: list[str]) -> None:
     status, _, body = await exchange(app(), path)
     assert (status, list(orjson.loads(body))) == (404, members)
+
+
+async def test_errors_of_no_native_route_have_the_headers_of_one() -> None:
+    for path in ("/x", "/fails"):
+        _, headers, _ = await exchange(app(), path)
+        assert uuid.UUID(headers["x-request-id"])
+        assert (headers["pragma"], headers["connection"]) == ("no-cache", "close")
+    _, headers, _ = await exchange(app(), "/v1/x")
+    assert not headers.keys() & {"x-request-id", "pragma", "connection"}
 
 
 async def test_errors_that_no_route_turned_into_answers() -> None:

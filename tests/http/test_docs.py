@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import orjson
 import pytest
@@ -108,6 +109,12 @@ async def test_the_page_needs_nothing_from_elsewhere(registry: Registry) -> None
         asset = await got(registry, f"/{link}")
         assert asset.status == 200
         assert asset.body
+
+
+async def test_a_slash_at_the_end_leads_to_the_page(registry: Registry) -> None:
+    answer = await got(registry, "/docs/")
+    assert (answer.status, answer.headers) == (308, [("location", "../docs")])
+    assert urljoin("http://proxy/model/docs/", "../docs") == "http://proxy/model/docs"
 
 
 @pytest.mark.parametrize("path", ["/openapi.json", "/docs"])

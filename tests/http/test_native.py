@@ -275,7 +275,7 @@ async def test_every_answer_has_a_fresh_id_and_is_not_cached(native: Native) -> 
         assert header(answer, "expires") == "Thu, 01 Jan 1970 00:00:00 UTC"
     ids = [header(answer, "x-request-id") for answer in answers]
     assert len({str(uuid.UUID(id_)) for id_ in ids}) == 3
-    assert [header(answer, "connection") for answer in answers] == [None, None, "close"]
+    assert [answer.close for answer in answers] == [False, False, True]
 
 
 async def test_the_handlers_status_goes_out_with_its_own_body(native: Native) -> None:
@@ -330,6 +330,22 @@ async def test_the_handler_chooses_the_code(native: Native) -> None:
         599,
         {"code": 599, "type": "InternalServerException", "message": "my text"},
     )
+
+
+async def test_a_status_that_is_no_number_is_the_handlers_mistake(native: Native) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode="no status")
+    assert (answer.status, value(answer)["code"]) == (503, 503)
+    assert "'400'" in value(answer)["message"]
+
+
+async def test_a_content_type_goes_out_as_text(native: Native) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode="no type")
+    assert (answer.status, answer.content_type, answer.body) == (200, "5", b"text")
+
+
+async def test_a_text_that_has_no_utf8_does_not_hide_the_code(native: Native) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode="half a pair")
+    assert (answer.status, value(answer)["message"]) == (404, "?")
 
 
 async def test_a_result_that_has_no_form(native: Native) -> None:

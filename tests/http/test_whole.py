@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 
 import pytest
 
 from ..archives import make_archive
 from ..server import Server
+from .raw import Client, post, predicted
 
 HANDLER = """
 def handle(data, context):
@@ -24,8 +24,6 @@ def handle(data, context):
     return [row] * len(data)
 """
 
-Sent = tuple[int, dict[str, str], bytes]
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -33,53 +31,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     make_archive(folder / "m.mar", {"handler.py": HANDLER})
     with Server(folder) as running:
         yield running
-
-
-class Client:
-    """One connection."""
-
-    def __init__(self, server: Server) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", server.ports["http"]), timeout=20)
-        self._file = self.sock.makefile("rb")
-
-    def send(self, *pieces: bytes) -> None:
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for piece in pieces:
-            self.sock.sendall(piece)
-
-    def answer(self) -> Sent:
-        status = int(self._file.readline().split()[1])
-        headers = {}
-        while (line := self._file.readline().strip()) != b"":
-            name, _, value = line.decode().partition(": ")
-            headers[name.lower()] = value
-        return status, headers, self._file.read(int(headers["content-length"]))
-
-    def ended(self) -> bool:
-        return self._file.read(1) == b""
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
-        self.sock.close()
-
-
-def post(row: str, version: str = "1.1", *headers: str) -> bytes:
-    body = b'{"instances": ["%s"]}' % row.encode()
-    lines = [
-        f"POST /v1/models/m:predict HTTP/{version}",
-        "Host: m",
-        "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
-        *headers,
-    ]
-    return "\r\n".join([*lines, "", ""]).encode() + body
-
-
-def predicted(row: str) -> bytes:
-    return b'{"predictions":["%s"]}' % row.encode()
 
 
 def test_whole_and_in_pieces_they_are_answered_alike(server: Server) -> None:
@@ -152,3 +103,11 @@ def test_what_is_refused_keeps_the_connection(server: Server) -> None:
             assert body.startswith(b'{"error":')
         client.send(post("a"))
         assert client.answer()[0] == 200
+
+
+def test_an_answer_that_says_that_the_connection_closes_closes_it(server: Server) -> None:
+    with Client(server) as client:
+        client.send(b"POST /predictions/none HTTP/1.1\r\nHost: m\r\nContent-Length: 1\r\n\r\n1")
+        status, headers, _ = client.answer()
+        assert (status, headers["connection"]) == (404, "close")
+        assert client.ended()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kserve_torch.errors import MethodNotAllowed
 from kserve_torch.events import Accepted, Finished, Responded, Shed, WorkerChanged
 from kserve_torch.http.exchange import Call
 from kserve_torch.messages import Timing, Verb
@@ -248,10 +249,11 @@ def test_route_answers_text_and_reads_name_parameters():
     assert types(some.body.decode()).keys() == {"QueueTime", "queue_depth"}
 
 
-def test_other_paths_methods_and_a_disabled_api_are_not_answered():
+def test_other_paths_and_a_disabled_api_are_not_answered():
     metrics = observed()
     assert answer(metrics, path="/metrics/x") is None
-    assert answer(metrics, method="POST") is None
+    with pytest.raises(MethodNotAllowed):
+        answer(metrics, method="POST")
     assert answer(observed(enabled=False)) is None
 
 

@@ -1,0 +1,58 @@
+"""Answers that a connection gives by itself, before or instead of any route."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from kserve_torch.http.exchange import JSON
+
+#: Answered on every connection: a kubelet that is refused here would restart the pod.
+_ALWAYS = ("/v2/health/live", "/ping")
+
+Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
+
+
+def last_answer(status: int, text: str) -> bytes:
+    """An answer with an error, after which the connection is closed, as it goes out."""
+    body = orjson.dumps({"error": text})
+    head = f"content-type: {JSON}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    return STATUS_LINE[status] + head.encode() + body
+
+
+def over_limit(app: Application, connections: int) -> Application:
+    """The application of a connection that is one too many: only probes are let through to ``app``.
+
+    Args:
+        app: the server's.
+        connections: how many may be open at a time.
+    """
+    refuse = refusal(503, f"{connections} connections are open (max_connections)", retry_after="1")
+
+    async def answer(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        await (app if scope["path"] in _ALWAYS else refuse)(scope, receive, send)
+
+    return answer
+
+
+def refusal(status: int, text: str, **more: str) -> Application:
+    """An application that answers anything with an error and has the connection closed.
+
+    Args:
+        status: of the answer.
+        text: of the error.
+        more: headers, ``_`` for ``-``.
+    """
+
+    async def refuse(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        body = orjson.dumps({"error": text})
+        headers = {"content-type": JSON, "content-length": str(len(body)), "connection": "close"}
+        headers |= {name.replace("_", "-"): value for name, value in more.items()}
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": status, "headers": raw})
+        await send({"type": "http.response.body", "body": body})
+
+    return refuse

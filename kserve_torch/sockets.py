@@ -1,0 +1,87 @@
+"""The sockets of HTTP: bound before the models load, listening after."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from kserve_torch.errors import SettingError
+from kserve_torch.settings.addresses import Address
+
+
+class Listener:
+    """A bound socket that does not listen yet, so that nothing can connect before the models load.
+
+    Args:
+        address: where.
+
+    Attributes:
+        address: as given.
+        sock: the socket.
+
+    Raises:
+        SettingError: the address is taken or not ours.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.sock = socket.socket(_family(address))
+        self._file: os.stat_result | None = None
+        try:
+            self._bind()
+        except OSError as error:
+            self.sock.close()
+            raise self._impossible(error) from None
+
+    def _bind(self) -> None:
+        address = self.address
+        if self.sock.family == socket.AF_UNIX:
+            _remove_leftover(Path(address.path))
+            self.sock.bind(address.path)
+            self._file = Path(address.path).stat()
+        else:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.sock.bind((address.host, address.port))
+
+    def listen(self) -> None:
+        """Let clients connect.
+
+        Raises:
+            SettingError: a server that was started at the same time was faster.
+        """
+        try:
+            self.sock.listen(2048)
+        except OSError as error:
+            raise self._impossible(error) from None
+
+    def close(self) -> None:
+        """Close it, and remove its file if it has one that is still its own."""
+        if self._file is not None:
+            with suppress(FileNotFoundError):
+                if os.path.samestat(self._file, os.stat(self.address.path)):
+                    os.unlink(self.address.path)
+            self._file = None
+        self.sock.close()
+
+    def _impossible(self, error: OSError) -> SettingError:
+        return SettingError(f"cannot listen at {self.address}: {error.strerror}")
+
+
+def _family(address: Address) -> socket.AddressFamily:
+    if address.scheme == "unix":
+        return socket.AF_UNIX
+    return socket.AF_INET6 if ":" in address.host else socket.AF_INET
+
+
+def _remove_leftover(path: Path) -> None:
+    """Remove the socket file of a server that is gone; no other file is ours to remove."""
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX) as probe, suppress(BlockingIOError):
+        probe.setblocking(False)  # else a server with a long backlog would keep us waiting
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)

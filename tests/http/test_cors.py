@@ -1,0 +1,57 @@
+"""Browsers' questions, asked before a page of another origin may call."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from kserve_torch.http.cors import with_cors
+from kserve_torch.settings import Settings
+
+ALLOWED = {"origin": "https://a.example", "access-control-request-method": "POST"}
+
+
+async def told(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"told"})
+
+
+async def ask(method: str, headers: dict[str, str], **settings: Any) -> httpx.Response:
+    app = with_cors(told, Settings(cors_allowed_origin="https://a.example", **settings))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://m") as client:
+        return await client.request(method, "/v1/models/m:predict", headers=headers)
+
+
+async def test_a_page_of_a_configured_origin_may_ask_and_call() -> None:
+    asked, called = await ask("OPTIONS", ALLOWED), await ask("POST", ALLOWED)
+    assert "POST" in asked.headers["access-control-allow-methods"]
+    assert called.text == "told"
+    for answer in (asked, called):
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-origin"] == "https://a.example"
+
+
+@pytest.mark.parametrize(
+    ("headers", "what"),
+    [
+        ({"origin": "https://b.example"}, "origin"),
+        ({"access-control-request-method": "PATCH"}, "method"),
+        ({"access-control-request-headers": "x-own"}, "headers"),
+    ],
+)
+async def test_a_refusal_is_json(headers: dict[str, str], what: str) -> None:
+    answer = await ask("OPTIONS", {**ALLOWED, **headers})
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/json")
+    assert answer.json() == {"error": f"Disallowed CORS {what}"}
+    assert "access-control-allow-methods" in answer.headers
+
+
+async def test_headers_may_be_configured() -> None:
+    headers = {**ALLOWED, "access-control-request-headers": "x-own"}
+    answer = await ask("OPTIONS", headers, cors_allowed_headers="X-Own, X-Other")
+    assert answer.status_code == 200
+
+
+def test_without_an_origin_nothing_is_added() -> None:
+    assert with_cors(told, Settings()) is told

@@ -1,0 +1,245 @@
+"""HTTP/1.1 as bytes on real sockets: what is no whole and plain request."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ..archives import make_archive
+from ..server import Server
+from .raw import Client, post, predicted
+
+HANDLER = """
+from ts.handler_utils.utils import send_intermediate_predict_response
+
+def handle(data, context):
+    if data is None:
+        return None
+    for row in data:
+        if row == "wait":
+            open("{pipe}").close()
+        if row == {"body": "stream"}:
+            for part in ("a ", "b "):
+                send_intermediate_predict_response([part], context.request_ids, "", 200, context)
+            return ["end"]
+    return list(data)
+"""
+
+H2C = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")
+SMUGGLED = b"GET /v1/models/m HTTP/1.1\r\nHost: m\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def pipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the handler waits with the row ``wait``, until somebody opens it to write."""
+    path = tmp_path_factory.mktemp("pipe") / "pipe"
+    os.mkfifo(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, pipe: Path) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("protocol")
+    make_archive(folder / "m.mar", {"handler.py": HANDLER.replace("{pipe}", str(pipe))})
+    with Server(folder) as running:
+        yield running
+
+
+def split(request: bytes) -> tuple[bytes, bytes]:
+    """Head and body."""
+    head = request.index(b"\r\n\r\n") + 4
+    return request[:head], request[head:]
+
+
+# --- upgrades ---
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_an_upgrade_is_ignored_and_the_request_served(server: Server, version: str) -> None:
+    request = post("a", version, *H2C)
+    for pieces in ([request], split(request), [request[:30], request[30:]]):
+        with Client(server) as client:
+            client.send(*pieces)
+            assert client.answer()[::2] == (200, predicted("a"))
+
+
+def test_the_body_of_a_request_for_an_upgrade_is_no_request(server: Server) -> None:
+    for head in (b"Content-Length: %d" % len(SMUGGLED), b"Transfer-Encoding: chunked"):
+        body = (
+            SMUGGLED if b"Length" in head else b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED)
+        )
+        fields = "\r\n".join(H2C).encode()
+        request = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: m\r\n%b\r\n%b\r\n\r\n" % (
+            fields,
+            head,
+        )
+        with Client(server) as client:
+            client.send(request, body, post("b"))
+            assert client.answer()[0] == 400
+            assert client.answer()[::2] == (200, predicted("b"))
+
+
+def test_requests_for_upgrades_in_one_packet(server: Server) -> None:
+    with Client(server) as client:
+        client.send(b"".join(post(row, "1.1", *H2C) + post(row.upper()) for row in "abc"))
+        for row in "abc":
+            assert client.answer()[2] == predicted(row)
+            assert client.answer()[2] == predicted(row.upper())
+
+
+def test_an_upgrade_without_a_body(server: Server) -> None:
+    fields = "\r\n".join(H2C).encode()
+    with Client(server) as client:
+        client.send(b"GET /v1/models/m HTTP/1.1\r\nHost: m\r\n%b\r\n\r\n" % fields, post("a"))
+        assert client.answer()[0] == 200
+        assert client.answer()[2] == predicted("a")
+
+
+@pytest.mark.parametrize("target", [b"m:80", b"m:80/x"])
+def test_there_is_no_tunnel(server: Server, target: bytes) -> None:
+    with Client(server) as client:
+        client.send(b"CONNECT %b HTTP/1.1\r\nHost: m\r\n\r\n" % target + SMUGGLED)
+        status, headers, body = client.answer()
+        assert (status, headers["connection"]) == (400, "close")
+        assert body.startswith(b'{"error":')
+        assert client.ended()
+
+
+# --- heads and trailers ---
+
+
+def chunked(row: str, *trailers: bytes) -> bytes:
+    """A request of one chunk, and what follows it, which its end is part of."""
+    body = b'{"instances": ["%s"]}' % row.encode()
+    head = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: m\r\nTransfer-Encoding: chunked\r\n\r\n"
+    fields = b"".join(b"%b\r\n" % field for field in trailers)
+    return head + b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, fields)
+
+
+def test_trailers_in_one_read_have_the_limit_too(server: Server) -> None:
+    with Client(server) as client:
+        client.send(chunked("a", *FIELDS[:10_000]))
+        assert client.answer()[0] == 431
+
+
+def test_trailers_are_no_headers(server: Server) -> None:
+    with Client(server) as client:
+        client.send(chunked("a", b"content-encoding: br", b"x-request-timeout-ms: nonsense"))
+        assert client.answer()[::2] == (200, predicted("a"))
+        client.send(chunked("b"))
+        assert client.answer()[2] == predicted("b")
+
+
+#: More than one read of a socket brings.
+FIELDS = [b"x-%d: y" % i for i in range(60_000)]
+
+
+@pytest.mark.parametrize("trailers", [FIELDS, [b"x: " + b"y" * 600_000]], ids=["many", "long"])
+@pytest.mark.parametrize("end", [None, -2], ids=["complete", "endless"])
+def test_trailers_have_a_limit(server: Server, trailers: list[bytes], end: int | None) -> None:
+    request = chunked("a", *trailers)[:end]
+    for pieces in ([request], [request[:200], request[200:]]):
+        with Client(server) as client:
+            with suppress(ConnectionError):  # it does not take all of it
+                client.send(*pieces)
+            status, headers, body = client.answer()
+            assert (status, headers["connection"]) == (431, "close")
+            assert body.startswith(b'{"error":')
+
+
+def test_a_chunk_may_be_larger_than_a_head(server: Server) -> None:
+    row = "a" * 1_000_000
+    with Client(server) as client:
+        client.send(chunked(row))
+        assert client.answer()[2] == predicted(row)
+
+
+def test_a_head_has_its_limit_on_every_request(server: Server) -> None:
+    with Client(server) as client:
+        client.send(post("a"))
+        assert client.answer()[2] == predicted("a")
+        client.send(post("b", "1.1", f"X-Large: {'x' * 70_000}"))
+        assert client.answer()[0] == 431
+        assert client.ended()
+
+
+# --- what is no HTTP, behind what is ---
+
+GARBAGE = b"\x00\x01 no HTTP\r\n\r\n"
+BAD_CHUNK = chunked("x")[: -len(b"0\r\n\r\n")] + b"no size\r\n"
+
+
+def test_garbage_is_refused(server: Server) -> None:
+    for garbage in (GARBAGE, BAD_CHUNK):
+        with Client(server) as client:
+            client.send(garbage)
+            assert client.answer()[0] == 400
+            assert client.ended()
+
+
+@pytest.mark.parametrize("after", [GARBAGE, post("b", "1.1", f"X-Large: {'x' * 70_000}")])
+def test_requests_before_garbage_get_their_answers(
+    server: Server, pipe: Path, after: bytes
+) -> None:
+    for pieces in ([post("wait") + post("a") + after], [post("wait"), post("a") + after]):
+        with Client(server) as client:
+            client.send(*pieces)
+            pipe.open("w").close()
+            assert client.answer()[2] == predicted("wait")
+            status, headers, body = client.answer()
+            assert (status, headers["connection"], body) == (200, "close", predicted("a"))
+            assert client.ended()
+
+
+def test_a_damaged_request_behind_another_gets_its_own_answer(server: Server, pipe: Path) -> None:
+    with Client(server) as client:
+        client.send(post("wait") + BAD_CHUNK)
+        pipe.open("w").close()
+        assert client.answer()[2] == predicted("wait")
+        status, headers, _ = client.answer()
+        assert (status, headers["connection"]) == (400, "close")
+        assert client.ended()
+
+
+# --- HTTP/1.0 ---
+
+
+STREAM = (
+    b"POST /predictions/m HTTP/1.0\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\nstream"
+)
+
+
+def streamed(server: Server, *pieces: bytes) -> bytes:
+    """The body of an answer that came without chunks."""
+    with Client(server) as client:
+        client.send(*pieces)
+        head, _, body = client.rest().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert b"transfer-encoding" not in head.lower()
+    assert b"connection: close" in head.lower()
+    return body
+
+
+def test_a_stream_for_http_1_0_has_no_chunks(server: Server) -> None:
+    assert streamed(server, STREAM) == b"a b end"
+    assert streamed(server, *split(STREAM)) == b"a b end"
+
+
+def test_nor_has_one_of_a_server_for_browsers(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": HANDLER})
+    with Server(tmp_path, "--cors_allowed_origin", "*") as server:
+        assert streamed(server, STREAM) == b"a b end"
+
+
+@pytest.mark.parametrize("method", [b"GET", b"HEAD"])
+def test_other_answers_for_http_1_0(server: Server, method: bytes) -> None:
+    with Client(server) as client:
+        client.send(b"%b /v1/models/m HTTP/1.0\r\n\r\n" % method)
+        head, _, body = client.rest().partition(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+    assert length > 0
+    assert len(body) == (length if method == b"GET" else 0)

@@ -1,0 +1,87 @@
+"""Sockets that are bound and later listen, and the files that some of them have."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from kserve_torch.errors import SettingError
+from kserve_torch.settings.addresses import Address
+from kserve_torch.sockets import Listener
+
+from .archives import ECHO, make_archive
+from .server import Server, free_ports
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(SettingError, match=f"{port}.*in use"):
+            Listener(Address(host="127.0.0.1", port=port))
+
+
+def test_a_port_that_is_taken_while_the_models_load_is_named() -> None:
+    address = Address(host="127.0.0.1", port=free_ports(1)[0])
+    first, second = Listener(address), Listener(address)
+    first.listen()
+    with pytest.raises(SettingError, match=f"{address.port}.*in use"):
+        second.listen()
+    first.close()
+    second.close()
+
+
+def unix(path: Path) -> Address:
+    return Address(scheme="unix", path=str(path))
+
+
+def test_the_file_of_a_server_that_is_gone_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as gone:
+        gone.bind(str(path))
+    listener = Listener(unix(path))
+    listener.listen()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+    listener.close()
+    assert not path.exists()
+
+
+def test_the_socket_of_a_live_server_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    listener = Listener(unix(path))
+    listener.listen()
+    with pytest.raises(SettingError, match=f"unix:{path}: .*in use"):
+        Listener(unix(path))
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+    listener.close()
+
+
+def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_text("precious")
+    with pytest.raises(SettingError, match=f"unix:{path}"):
+        Listener(unix(path))
+    assert path.read_text() == "precious"
+
+
+def test_the_file_of_another_server_is_not_removed_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    first = Listener(unix(path))
+    path.unlink()
+    second = Listener(unix(path))
+    first.close()
+    assert path.is_socket()
+    second.close()
+    assert not path.exists()
+
+
+def test_a_server_takes_its_socket_file_with_it(tmp_path: Path) -> None:
+    make_archive(tmp_path / "store/m.mar", {"handler.py": ECHO})
+    path = tmp_path / "s"
+    with Server(tmp_path / "store", env={"TS_METRICS_ADDRESS": f"unix:{path}"}) as server:
+        assert path.is_socket()
+        assert server.stop() == 0
+    assert not path.exists()
