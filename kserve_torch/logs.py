@@ -130,8 +130,11 @@ def _json_line(moment: str, fields: Mapping[str, Any]) -> str:
 
 
 def access_fields(event: Responded) -> dict[str, Any]:
-    """What the access line says, in its order; times are in milliseconds."""
-    return {
+    """What the access line says, in its order; times are in milliseconds.
+
+    An error is its class's name: its text may quote the payload (DESIGN law 6).
+    """
+    fields = {
         "protocol": event.protocol,
         "model": one_line(event.model) or "-",
         "version": one_line(event.version) or "-",
@@ -143,6 +146,7 @@ def access_fields(event: Responded) -> dict[str, Any]:
         "handler_ms": _milliseconds(event.timing.handler),
         "id": one_line(event.request_id) or "-",
     }
+    return fields | {"error": event.error} if event.error else fields
 
 
 def _milliseconds(seconds: float) -> float:

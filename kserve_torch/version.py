@@ -252,16 +252,14 @@ class ModelVersion:
                 self._drained.set_result(None)
                 self._drained = None
             timing = reply.timing if reply is not None else Timing()
-            finished = Finished(
-                self.name, self.version, timing, error, request.version or "", request.verb
-            )
+            finished = Finished(self.name, self.version, timing, error, request.asked, request.verb)
             self._emit(finished)
 
     def _enqueue(self, pool: Pool, request: Request) -> Ticket:
         if self.state is not State.READY:
             self._emit(Shed(self.name, self.version, "not_ready"))
             raise self._not_ready()
-        self._emit(Accepted(self.name, self.version, request.version or "", request.verb))
+        self._emit(Accepted(self.name, self.version, request.asked, request.verb))
         if self._predict.given_up or not (self._predict.size or self._predict.minimum):
             self._emit(Shed(self.name, self.version, "not_ready"))
             raise NotReady(

@@ -61,6 +61,12 @@ async def test_an_answer_is_one_line_of_text(capsys: Output) -> None:
     )
 
 
+async def test_a_failure_is_named(capsys: Output) -> None:
+    logs.configure(Settings())
+    await log(Settings(), replace(ANSWER, status=500, error="HandlerError"))
+    assert capsys.readouterr().err.endswith(" id=r1 error=HandlerError\n")
+
+
 async def test_an_answer_is_one_json_object(capsys: Output) -> None:
     settings = Settings(log_json=True)
     logs.configure(settings)
