@@ -79,7 +79,9 @@ class Pool:
         self.patience = PRESSURE_SECONDS if courtesy is None else 0.0
         self._courtesy = courtesy
         self._lock = threading.RLock()
+        #: Those that stay, and those that go home after the batch that they run.
         self._workers: dict[int, Worker] = {}
+        self._leaving: dict[int, Worker] = {}
         self._starting: dict[int, Future[Worker]] = {}
         self._failures = 0
         self._failing_since = 0.0
@@ -89,19 +91,25 @@ class Pool:
     # --- what others ask of it ---
 
     def workers(self) -> list[Worker]:
-        """The workers that are there, by number; those that hang are not among them."""
+        """The workers that are there, also those on their way out; none that hang."""
         with self._lock:
-            return list(self._workers.values())
+            return [*self._workers.values(), *self._leaving.values()]
 
     @property
     def size(self) -> int:
-        """How many workers there are, ready or not."""
+        """How many workers there are, ready or not, without those on their way out."""
         return len(self._workers)
 
     @property
     def ready(self) -> int:
-        """Workers that can take a batch."""
-        return sum(worker.state is WorkerState.READY for worker in self.workers())
+        """Workers that can take a batch, and another one after it."""
+        with self._lock:
+            return sum(worker.state is WorkerState.READY for worker in self._workers.values())
+
+    def states(self) -> list[str]:
+        """The state of each worker that stays."""
+        with self._lock:
+            return [worker.state.value for worker in self._workers.values()]
 
     @property
     def running(self) -> int:
@@ -128,6 +136,8 @@ class Pool:
         with self._lock:
             self.minimum, self.maximum = minimum, maximum
             surplus = list(self._workers.values())[maximum:]
+            for worker in surplus:
+                self._leave(worker)
             missing = minimum - len(self._workers)
         for worker in surplus:
             worker.stop()
@@ -171,6 +181,7 @@ class Pool:
             if self._timer is not None:
                 self._timer.cancel()
         for worker in self.workers():
+            self._leave(worker)
             worker.stop()
 
     async def join(self, seconds: float) -> bool:
@@ -196,16 +207,33 @@ class Pool:
                 ran=self._ran,
                 tuner=Tuner(thread_counts(sharers)),
                 courtesy=self._courtesy,
-                idle_limit=self._idle_limit,
+                idle_seconds=IDLE_SECONDS,
+                may_go=self._may_go,
             )
             self._workers[number] = worker
             self._starting[number] = started
         worker.start()
         return started
 
-    def _idle_limit(self) -> float | None:
+    def _may_go(self, worker: Worker) -> bool:
+        """Let an idle worker go home, unless that would leave too few that can take a batch.
+
+        It is taken off the count at once: of several that ask together, each counts the others.
+        """
         with self._lock:
-            return IDLE_SECONDS if len(self._workers) > self.minimum else None
+            if worker.number in self._workers and self.ready <= self.minimum:
+                return False
+            self._leave(worker)
+            return True
+
+    def _leave(self, worker: Worker) -> None:
+        with self._lock:
+            if self._workers.pop(worker.number, None) is not None:
+                self._leaving[worker.number] = worker
+
+    def _remove(self, worker: Worker) -> None:
+        self._workers.pop(worker.number, None)
+        self._leaving.pop(worker.number, None)
 
     def _changed(self, worker: Worker, error: BaseException | None) -> None:
         if worker.state is WorkerState.HUNG:
@@ -217,12 +245,14 @@ class Pool:
                 self._failures = 0
                 self.reason = ""
             else:
-                self._workers.pop(worker.number, None)
+                self._remove(worker)
         self._changed_hook(worker)
         if error is not None:
             self._failed(worker, started, error)
         elif started is not None and started.set_running_or_notify_cancel():
             started.set_result(worker)
+        if worker.state is WorkerState.STOPPED:
+            self._replace()
 
     def _failed(self, worker: Worker, started: Future[Worker] | None, error: BaseException) -> None:
         reason = error if isinstance(error, ServingError) else LoadFailed(_short(error))
@@ -238,7 +268,7 @@ class Pool:
     def _replace(self) -> None:
         """Start a fresh worker in place of a lost one, after the pause that is due."""
         with self._lock:
-            if self._closed or len(self._workers) >= max(self.minimum, 1):
+            if self._closed or len(self._workers) >= self._fewest():
                 return
             now = time.monotonic()
             if self._failures == 0:
@@ -254,9 +284,13 @@ class Pool:
             self._timer.daemon = True
             self._timer.start()
 
+    def _fewest(self) -> int:
+        """Workers that there must be now: one at least for requests that wait."""
+        return min(max(self.minimum, int(self.lane.waiting > 0)), self.maximum)
+
     def _respawn(self) -> None:
         with self._lock:
-            if self._closed:
+            if self._closed or len(self._workers) >= self._fewest():
                 return
             started = self._spawn()
         started.add_done_callback(lambda done: self._replace() if done.exception() else None)
@@ -270,7 +304,7 @@ class Pool:
     def _abandon(self, worker: Worker, limit: float) -> None:
         batch = worker.abandon()
         with self._lock:
-            self._workers.pop(worker.number, None)
+            self._remove(worker)
             self.hung += 1
         self._changed_hook(worker)
         log.error(

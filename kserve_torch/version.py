@@ -204,7 +204,7 @@ class ModelVersion:
 
     def statistics(self) -> VersionStatistics:
         """A snapshot for metrics, describe and tests."""
-        states = [worker.state.value for worker in self._predict.workers()]
+        states = self._predict.states()
         return VersionStatistics(
             predict=self._predict.lane.statistics(),
             explain=self._explain.lane.statistics(),

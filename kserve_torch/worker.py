@@ -62,7 +62,8 @@ class Worker:
         ran: told on the event loop after the answers of a batch went out.
         tuner: finds the number of threads that the model's operators use.
         courtesy: how it gives way to others; None for one that does not.
-        idle_limit: called before each wait; seconds without work after which it goes, or None.
+        idle_seconds: after so long without work it asks whether it may go home.
+        may_go: answers that; from True on it is no longer counted on.
     """
 
     def __init__(
@@ -74,7 +75,8 @@ class Worker:
         ran: Callable[[Ran], None],
         tuner: Tuner,
         courtesy: Courtesy | None = None,
-        idle_limit: Callable[[], float | None] = lambda: None,
+        idle_seconds: float | None = None,
+        may_go: Callable[[Worker], bool] = lambda worker: False,
     ) -> None:
         self.number = number
         self.lane = lane
@@ -87,7 +89,8 @@ class Worker:
         self._ran = ran
         self._tuner = tuner
         self._courtesy = courtesy
-        self._idle_limit = idle_limit
+        self._idle_seconds = idle_seconds
+        self._may_go = may_go
         self._going = threading.Event()
         self._batch: Sequence[Ticket] = ()
         self._batch_since = 0.0
@@ -134,9 +137,7 @@ class Worker:
         self.load_seconds = time.monotonic() - started
         self._become(WorkerState.READY)
         try:
-            while batch := self.lane.take(self._going, self._idle_limit()):
-                with self._courtesy.turn() if self._courtesy is not None else nullcontext():
-                    self._serve(batch)
+            self._work()
         except BaseException as error:
             log.exception("%s: worker %d died", self.lane.label, self.number)
             lost = HandlerError(f"{self.lane.label}: the worker died while it ran the request")
@@ -146,6 +147,15 @@ class Worker:
             self._become(WorkerState.STOPPED)
         finally:
             self.instance.close()
+
+    def _work(self) -> None:
+        while True:
+            batch = self.lane.take(self._going, self._idle_seconds)
+            if batch:
+                with self._courtesy.turn() if self._courtesy is not None else nullcontext():
+                    self._serve(batch)
+            elif self._going.is_set() or self.lane.closed or self._may_go(self):
+                return
 
     def _become(self, state: WorkerState, error: BaseException | None = None) -> None:
         if self.state is WorkerState.HUNG:
