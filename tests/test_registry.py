@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kserve_torch import pool
@@ -25,7 +26,7 @@ from kserve_torch.errors import (
     VersionNotFound,
 )
 from kserve_torch.events import BatchRan, Event, Shed
-from kserve_torch.messages import Reply, Request, Verb
+from kserve_torch.messages import Reply, Request, Tensor, Verb
 from kserve_torch.registry import Registry
 from kserve_torch.server import startup_models
 from kserve_torch.settings import load_settings
@@ -176,6 +177,26 @@ async def test_out_of_memory_makes_batches_smaller(tmp_path: Path) -> None:
         # The ceiling is remembered: two rows are a full batch from now on, and wait for no more.
         again = await gather(registry, request("big"), request("big"))
         assert [r.results[0][1] for r in again if isinstance(r, Reply)] == [2, 2]
+
+
+class Huge(np.ndarray[Any, Any]):
+    """An array whose elements do not fit into memory as Python objects."""
+
+    def tolist(self) -> Any:
+        raise MemoryError
+
+
+async def test_rows_that_do_not_fit_into_memory_are_nobody_elses_fault(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar", YAML.replace("4", "2"))
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        [worker] = version.workers
+        array = np.zeros(2).view(Huge)
+        huge = Request(id="h", model="m", rows=[Tensor(name="a", datatype="FP64", array=array)])
+        small, large = await gather(registry, request("a"), huge)
+        assert isinstance(small, Reply)
+        assert isinstance(large, OutOfMemory)
+        assert list(version.workers) == [worker]
 
 
 async def test_a_full_queue_sheds(tmp_path: Path) -> None:
