@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -51,6 +52,7 @@ class Pool:
         ran: told on the event loop of every batch that ran.
         changed: told of every change of a worker, on any thread.
         retry_limit: seconds for which a failing start is tried again.
+        response_limit: seconds for which a failing batch is run again in parts.
         courtesy: how workers in the background give way to others; they share the cores as if all
             of them were there. None for those in the foreground.
     """
@@ -62,6 +64,7 @@ class Pool:
         ran: Callable[[Ran], None],
         changed: Callable[[Worker], None],
         retry_limit: float,
+        response_limit: float = math.inf,
         courtesy: Courtesy | None = None,
     ) -> None:
         self.lane = lane
@@ -74,6 +77,7 @@ class Pool:
         self._ran = ran
         self._changed_hook = changed
         self._retry_limit = retry_limit
+        self._response_limit = response_limit
         #: Seconds that a request may wait, beyond the window, until another worker is started. What
         #: runs in the background is not worth a queue: it is long, and takes what is left over.
         self.patience = PRESSURE_SECONDS if courtesy is None else 0.0
@@ -168,7 +172,7 @@ class Pool:
                 continue
             left = since + limit - now
             if left <= 0:
-                self._abandon(worker, limit)
+                self._abandon(worker, since, limit)
             else:
                 soonest = left if soonest is None else min(soonest, left)
         return soonest
@@ -206,6 +210,7 @@ class Pool:
                 changed=self._changed,
                 ran=self._ran,
                 tuner=Tuner(thread_counts(sharers)),
+                retry_seconds=self._response_limit,
                 courtesy=self._courtesy,
                 idle_seconds=IDLE_SECONDS,
                 may_go=self._may_go,
@@ -301,8 +306,10 @@ class Pool:
             error = LoadFailed(f"{self.lane.label}: no worker could be started: {self.reason}")
             deliver([(ticket, error) for ticket in self.lane.flush()])
 
-    def _abandon(self, worker: Worker, limit: float) -> None:
-        batch = worker.abandon()
+    def _abandon(self, worker: Worker, since: float, limit: float) -> None:
+        batch = worker.abandon(since)
+        if batch is None:
+            return
         with self._lock:
             self._remove(worker)
             self.hung += 1

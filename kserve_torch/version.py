@@ -103,6 +103,7 @@ class ModelVersion:
             ran=functools.partial(self._ran, verb),
             changed=self._worker_changed,
             retry_limit=self.limits.max_retry_timeout,
+            response_limit=self.limits.response_timeout,
             courtesy=courtesy,
         )
 
@@ -306,9 +307,7 @@ class ModelVersion:
         return self._load(index, self._firsts)
 
     def _ran(self, verb: Verb, ran: Ran) -> None:
-        self._emit(
-            BatchRan(self.name, self.version, ran.rows, len(ran.outcomes), ran.seconds, verb)
-        )
+        self._emit(BatchRan(self.name, self.version, ran.rows, ran.requests, ran.seconds, verb))
 
     def _worker_changed(self, worker: Worker) -> None:
         seconds = worker.load_seconds if worker.state is WorkerState.READY else 0.0

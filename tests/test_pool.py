@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from kserve_torch import courtesy
 from kserve_torch import pool as pools
 from kserve_torch.batcher import Lane, Ticket
+from kserve_torch.courtesy import Courtesy
 from kserve_torch.messages import Reply, Request, RowReply
 from kserve_torch.pool import Pool
 from kserve_torch.window import Window
@@ -37,7 +39,7 @@ class Loaded:
 class Bench:
     """A pool, and a say in what its loads do."""
 
-    def __init__(self) -> None:
+    def __init__(self, polite: Courtesy | None = None) -> None:
         self.load: Callable[[int], Any] = lambda index: Loaded()
         self.pool = Pool(
             Lane("m 1.0 predict", Window(1, 0.0, 100)),
@@ -45,6 +47,7 @@ class Bench:
             ran=lambda ran: None,
             changed=lambda worker: None,
             retry_limit=60.0,
+            courtesy=polite,
         )
 
     def submit(self, row: Callable[[], Any]) -> Ticket:
@@ -55,8 +58,8 @@ class Bench:
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
-    bench = Bench()
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    bench = Bench(getattr(request, "param", None))
     yield bench
     bench.pool.close()
     bench.pool.lane.close()
@@ -105,3 +108,31 @@ async def test_who_is_scaled_down_while_it_works_does_not_count(bench: Bench) ->
     assert (await running.future).results == [True]
     await until(lambda: len(bench.pool.workers()) == 1)
     assert await bench.result(lambda: "served") == "served"
+
+
+async def test_a_call_is_not_given_up_for_one_that_has_ended(bench: Bench) -> None:
+    await bench.pool.scale(1, 1)
+    [worker] = bench.pool.workers()
+    began = await bench.result(worker.busy_since)
+    gate, inside = threading.Event(), threading.Event()
+    running = bench.submit(lambda: inside.set() or gate.wait(10))
+    await asyncio.to_thread(inside.wait, 10)
+    assert worker.abandon(began) is None
+    gate.set()
+    assert (await running.future).results == [True]
+
+
+@pytest.mark.parametrize("bench", [Courtesy(lambda: True)], indirect=True)
+async def test_who_leaves_while_its_worker_waits_for_its_turn_is_not_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courtesy, "PATIENCE_SECONDS", 10.0)
+    calls: list[str] = []
+    await bench.pool.scale(1, 1)
+    assert bench.pool._courtesy is not None
+    with bench.pool._courtesy.turn():
+        left = bench.submit(lambda: calls.append("left"))
+        await until(lambda: bench.pool.lane.waiting == 0)
+        left.future.cancel()
+    assert await bench.result(lambda: calls.append("stayed")) is None
+    assert calls == ["stayed"]
