@@ -139,7 +139,7 @@ class Lane:
                         break
                 self._idle += 1
                 try:
-                    self._wake.wait(due)
+                    self._wake.wait(due if due is None else min(due, threading.TIMEOUT_MAX))
                 finally:
                     self._idle -= 1
             return []
