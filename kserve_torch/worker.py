@@ -59,6 +59,7 @@ class Worker:
         changed: told of every change of state, on the worker's thread, with the reason if FAILED;
             also when the thread of one that was HUNG has ended.
         ran: told on the event loop after the answers of a batch went out.
+        index: its place in its pool.
         tuner: finds the number of threads that the model's operators use.
         retry_seconds: a batch that failed is not run again when it has taken so long.
         courtesy: how it gives way to others; None for one that does not.
@@ -74,17 +75,21 @@ class Worker:
         changed: Callable[[Worker, BaseException | None], None],
         ran: Callable[[Ran], None],
         tuner: Tuner,
+        index: int = 0,
         retry_seconds: float = math.inf,
         courtesy: Courtesy | None = None,
         idle_seconds: float | None = None,
         may_go: Callable[[Worker], bool] = lambda worker: False,
     ) -> None:
         self.number = number
+        self.index = index
         self.lane = lane
         self.state = WorkerState.LOADING
         self.started = datetime.now(UTC)
         self.instance: Instance | None = None
         self.load_seconds = 0.0
+        #: ``time.monotonic()`` at which it was ready first.
+        self.ready_at = math.inf
         self._load = load
         self._changed = changed
         self._ran = ran
@@ -96,9 +101,9 @@ class Worker:
         self._going = threading.Event()
         self._batch: Sequence[Ticket] = ()
         self._batch_since = 0.0
-        #: When the running call of the handler began. The lock makes a call either end or be given
-        #: up: what began later is never given up for it.
-        self._call_since: float | None = None
+        #: When the load or the call that runs began. The lock makes it either end or be given up:
+        #: what began later is never given up for it.
+        self._since: float | None = None
         self._lock = threading.Lock()
         self.thread = threading.Thread(
             target=self._main, name=f"{lane.label} worker {number}", daemon=True
@@ -106,6 +111,7 @@ class Worker:
 
     def start(self) -> None:
         """Start the thread; it loads the instance first."""
+        self._since = time.monotonic()
         self.thread.start()
 
     def stop(self) -> None:
@@ -114,8 +120,8 @@ class Worker:
         self.lane.rouse()
 
     def busy_since(self) -> float | None:
-        """``time.monotonic()`` at which the running handler call began, or None."""
-        return self._call_since
+        """``time.monotonic()`` at which the load or the call that runs began, or None."""
+        return self._since
 
     @property
     def running(self) -> int:
@@ -123,16 +129,16 @@ class Worker:
         return len(self._batch)
 
     def abandon(self, since: float) -> Sequence[Ticket] | None:
-        """Give up a worker that hangs in the call which began at ``since``.
+        """Give up a worker that hangs in the load or the call which began at ``since``.
 
         Returns:
-            The tickets that somebody else must answer; None if that call has ended after all.
+            The tickets that somebody else must answer; None if that has ended after all.
         """
         with self._lock:
-            if self._call_since != since:
+            if self._since != since:
                 return None
             self.state = WorkerState.HUNG
-            self._call_since = None
+            self._since = None
         self._going.set()
         batch, self._batch = self._batch, ()
         return [ticket for ticket in batch if not ticket.future.done()]
@@ -148,7 +154,8 @@ class Worker:
         except BaseException as error:
             self._become(WorkerState.FAILED, error)
             return
-        self.load_seconds = time.monotonic() - started
+        self.ready_at = time.monotonic()
+        self.load_seconds = self.ready_at - started
         self._become(WorkerState.READY)
         try:
             self._work()
@@ -171,10 +178,12 @@ class Worker:
                 return
 
     def _become(self, state: WorkerState, error: BaseException | None = None) -> None:
-        if self.state is WorkerState.HUNG:
-            error = None  # its requests were answered and its place was taken long ago
-        else:
-            self.state = state
+        with self._lock:
+            self._since = None
+            if self.state is WorkerState.HUNG:
+                error = None  # its requests were answered and its place was taken long ago
+            else:
+                self.state = state
         self._changed(self, error)
 
     def _serve_in_turn(self, batch: Sequence[Ticket]) -> None:
@@ -213,12 +222,12 @@ class Worker:
         assert self.instance is not None
         rows = sum(len(request.rows) for request in requests)
         self.instance.use_threads(self._tuner.next(rows))
-        self._call_since = began = time.monotonic()
+        self._since = began = time.monotonic()
         try:
             replies = self.instance.run(requests)
         finally:
             with self._lock:
-                self._call_since = None
+                self._since = None
         settled = self._tuner.note(rows, time.monotonic() - began)
         if settled is not None:
             log.info(
