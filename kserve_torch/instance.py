@@ -101,6 +101,7 @@ class Instance:
         self._dtype = DefaultDtype()
         self._stream = devices.stream_on(context.system_properties["gpu_id"])
         self._runner = asyncio.Runner()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._entry: Entry
         context.import_module = namespace.import_module
         context.unpickler = namespace.pickle_module
@@ -154,6 +155,8 @@ class Instance:
         if threading.current_thread() is not threading.main_thread():
             self._namespace.enter_thread()
             torchstate.enter_thread()
+            # Handlers ask for "the" event loop; TorchServe calls them where there is one.
+            self._loop = self._runner.get_loop()
         with self._namespace.loading(), self._dtype.chosen():
             self._entry = load_entry(self._namespace, self._archive.manifest.handler)
             self._finish(self._entry.initialize(self.context))
@@ -236,7 +239,8 @@ class Instance:
 
     def close(self) -> None:
         """Forget the handler and its modules."""
-        self._runner.close()
+        if self._loop is None or not self._loop.is_closed():  # a handler may have closed it
+            self._runner.close()
         self._namespace.close()
 
 

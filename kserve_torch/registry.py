@@ -233,7 +233,11 @@ class Registry(Catalogue):
             options=self._load_options,
             first=firsts.get(gpu_id),
         )
-        instance.warm_up()
+        try:
+            instance.warm_up()
+        except BaseException:
+            instance.close()
+            raise
         firsts.setdefault(gpu_id, instance)
         return instance
 

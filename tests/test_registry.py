@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator
@@ -28,6 +29,7 @@ from kserve_torch.errors import (
     VersionNotFound,
 )
 from kserve_torch.events import BatchRan, Event, Shed, WorkerChanged
+from kserve_torch.imports import PREFIX
 from kserve_torch.messages import Reply, Request, Tensor, Verb
 from kserve_torch.registry import Registry
 from kserve_torch.server import startup_models
@@ -199,6 +201,44 @@ async def test_rows_that_do_not_fit_into_memory_are_nobody_elses_fault(tmp_path:
         assert isinstance(small, Reply)
         assert isinstance(large, OutOfMemory)
         assert list(version.workers) == [worker]
+
+
+LOOPS = """
+import asyncio
+
+class Handler:
+    def initialize(self, context):
+        self.loop = asyncio.get_event_loop()
+
+    def handle(self, data, context):
+        if data[0]["data"] == "async":
+            return self.answer()
+        if data[0]["data"] == "close":
+            self.loop.close()
+            return [True]
+        return asyncio.get_event_loop().run_until_complete(self.answer())
+
+    async def answer(self):
+        return [asyncio.get_running_loop() is self.loop]
+"""
+
+
+async def test_handlers_have_an_event_loop(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": LOOPS})
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        for way in ("async", "sync", "async", "close"):
+            assert (await registry.submit(request(way))).results == [True]
+        assert version.workers[0].thread.is_alive()
+
+
+async def test_what_fails_its_warm_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ACTOR, "warmup.json": '{"instances": [1]}'})
+    before = {name for name in sys.modules if name.startswith(PREFIX)}
+    async with serving(tmp_path) as registry:
+        with pytest.raises(LoadFailed, match="warm-up"):
+            await registry.register("m.mar")
+        assert {name for name in sys.modules if name.startswith(PREFIX)} == before
 
 
 async def test_a_full_queue_sheds(tmp_path: Path) -> None:
