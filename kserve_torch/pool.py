@@ -15,14 +15,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kserve_torch.backoff import BackOff
 from kserve_torch.batcher import Lane, deliver
 from kserve_torch.courtesy import Courtesy
 from kserve_torch.errors import DeadlineExceeded, LoadFailed, NotReady, ServingError
 from kserve_torch.machine import cores
+from kserve_torch.reasons import brief
 from kserve_torch.roster import Roster
+from kserve_torch.starts import Starts
 from kserve_torch.tuner import Tuner
 from kserve_torch.worker import Ran, Worker, WorkerState
 
@@ -44,13 +46,6 @@ BUSY_SECONDS = 0.1
 STEADY_SECONDS = 60.0
 
 _numbers = itertools.count(9000)
-
-
-class Start(NamedTuple):
-    """A worker that loads: who waits for it, and what ends the waiting."""
-
-    started: Future[Worker]
-    clock: threading.Timer
 
 
 class Pool:
@@ -81,6 +76,8 @@ class Pool:
         self.minimum = 0
         self.maximum = 0
         self.given_up = False
+        #: Too many threads hang: only a new process helps. Asked for with each request.
+        self.worn_out = False
         self.reason = ""
         self._load = load
         self._ran = ran
@@ -91,7 +88,9 @@ class Pool:
         self.patience = PRESSURE_SECONDS if courtesy is None else 0.0
         self._courtesy = courtesy
         self._lock = self.roster.lock
-        self._starting: dict[int, Start] = {}
+        self._starting = Starts(
+            self.roster, self._worker, limits.startup_timeout, self._overdue, self._changed
+        )
         self._back_off = BackOff(limits.max_retry_timeout)
         #: One for each replacement that is due.
         self._pauses: list[threading.Timer] = []
@@ -114,11 +113,6 @@ class Pool:
         """Threads that hang."""
         return self.roster.hung
 
-    @property
-    def worn_out(self) -> bool:
-        """Too many threads hang: only a new process helps."""
-        return self.hung >= HUNG_LIMIT
-
     async def scale(self, minimum: int, maximum: int) -> None:
         """Bring the number of workers into the bounds and wait until they are ready.
 
@@ -140,17 +134,15 @@ class Pool:
         with self._lock:
             if self.roster.ready >= self.minimum:
                 return []
-            numbers = {worker.number for worker in self.roster.staying()}
-            others = [one.started for number, one in self._starting.items() if number in numbers]
             missing = min(most, self.minimum - self.roster.size)
-            return [*others, *(self._spawn() for _ in range(missing))]
+            return [*self._starting.awaited(), *(self._starting.begin() for _ in range(missing))]
 
     def relieve(self) -> None:
         """Start one more worker if requests wait too long and the maximum allows it."""
         with self._lock:
-            if self.worn_out or self._starting or self.roster.size >= self.maximum:
+            if self.worn_out or len(self._starting) or self.roster.size >= self.maximum:
                 return
-            started = self._spawn()
+            started = self._starting.begin()
         started.add_done_callback(self._relieved)
 
     def _relieved(self, started: Future[Worker]) -> None:
@@ -201,23 +193,6 @@ class Pool:
 
     # --- comings ---
 
-    def _spawn(self) -> Future[Worker]:
-        """Start a worker; the future fails if it does not load, or not in time."""
-        with self._lock:
-            worker = self._worker(self.roster.free_index())
-            limit = min(self._limits.startup_timeout, threading.TIMEOUT_MAX)
-            start = Start(Future(), threading.Timer(limit, self._overdue, (worker,)))
-            start.clock.daemon = True
-            self.roster.enter(worker)
-            self._starting[worker.number] = start
-            try:
-                start.clock.start()
-                worker.start()
-            except RuntimeError as error:  # the system has no more threads
-                worker.state = WorkerState.FAILED
-                self._changed(worker, error)
-        return start.started
-
     def _worker(self, index: int) -> Worker:
         sharers = self.minimum if self._courtesy is None else self.maximum
         return Worker(
@@ -238,15 +213,8 @@ class Pool:
         since = worker.busy_since()
         if since is not None and worker.state is WorkerState.LOADING:
             why = f"not ready within startupTimeout, {self._limits.startup_timeout:g} s"
+            self.reason = why
             self._abandon(worker, since, why, NotReady(why))
-
-    def _end_start(self, worker: Worker) -> Future[Worker] | None:
-        with self._lock:
-            start = self._starting.pop(worker.number, None)
-        if start is None:
-            return None
-        start.clock.cancel()
-        return start.started
 
     def _batch_ran(self, ran: Ran) -> None:
         self._back_off.reset()
@@ -275,7 +243,7 @@ class Pool:
             self._came_back(worker)
             return
         with self._lock:
-            started = self._end_start(worker)
+            started = self._starting.end(worker)
             if worker.state is WorkerState.READY:
                 self.given_up = False
                 self.reason = ""
@@ -290,7 +258,7 @@ class Pool:
             self._replace()
 
     def _failed(self, worker: Worker, started: Future[Worker] | None, error: BaseException) -> None:
-        reason = error if isinstance(error, ServingError) else LoadFailed(_short(error))
+        reason = error if isinstance(error, ServingError) else LoadFailed(brief(error))
         self.reason = reason.message
         log.error("%s: worker %d failed: %s", self.lane.label, worker.number, reason.message)
         if reason.__cause__ is not None or reason is not error:
@@ -308,9 +276,9 @@ class Pool:
         if batch is None:
             return False
         with self._lock:
-            started = self._end_start(worker)
+            started = self._starting.end(worker)
             self.roster.hang(worker)
-        self.reason = why
+            self.worn_out = self.hung >= HUNG_LIMIT
         self._changed_hook(worker)
         log.error(
             "%s: worker %d hangs: %s, %d requests get an error",
@@ -326,7 +294,10 @@ class Pool:
 
     def _came_back(self, worker: Worker) -> None:
         """Note that a thread which hung has ended after all."""
-        if self.roster.came_back(worker):
+        with self._lock:
+            known = self.roster.came_back(worker)
+            self.worn_out = self.hung >= HUNG_LIMIT
+        if known:
             log.info("%s: worker %d hangs no longer", self.lane.label, worker.number)
             self._replace()
 
@@ -372,7 +343,7 @@ class Pool:
     def _respawn(self) -> None:
         with self._lock:
             self._pauses = [one for one in self._pauses if one is not threading.current_thread()]
-            started = self._spawn() if self.roster.size < self._fewest() else None
+            started = self._starting.begin() if self.roster.size < self._fewest() else None
         if started is None:
             self._replace()
         else:
@@ -393,8 +364,3 @@ def thread_counts(workers: int) -> tuple[int, ...]:
     """Thread counts worth a try: one, and the cores we may use shared out over ``workers``."""
     share = cores() // max(workers, 1)
     return (1, share) if share > 1 else (1,)
-
-
-def _short(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
