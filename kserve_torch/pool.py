@@ -272,10 +272,10 @@ class Pool:
 
     def _abandon(self, worker: Worker, since: float, why: str, error: ServingError) -> bool:
         """Give up a worker; False if it has got on."""
-        batch = worker.abandon(since)
-        if batch is None:
-            return False
-        with self._lock:
+        with self._lock:  # its thread may end at once, and is to find itself among those that hang
+            batch = worker.abandon(since)
+            if batch is None:
+                return False
             started = self._starting.end(worker)
             self.roster.hang(worker)
             self.worn_out = self.hung >= HUNG_LIMIT
@@ -310,7 +310,8 @@ class Pool:
             if coming < self._fewest():
                 self._start_later()
                 return
-        if not coming:
+            nobody = not coming and (self.worn_out or not self.maximum)
+        if nobody:
             error = NotReady(f"{self.lane.label}: {self.why_none}")
             deliver([(ticket, error) for ticket in self.lane.flush()])
 

@@ -291,3 +291,24 @@ async def test_no_more_threads(bench: Bench, monkeypatch: pytest.MonkeyPatch) ->
     assert (bench.pool.roster.all(), len(bench.pool._starting)) == ([], 0)
     await bench.pool.scale(1, 1)
     assert await bench.result(lambda: "served") == "served"
+
+
+@pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)
+async def test_who_comes_back_at_the_moment_it_is_given_up_does_not_count(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.pool.scale(1, 1)
+    held = bench.hold()
+    await held.begun()
+    abandon = Worker.abandon
+
+    def slowly(worker: Worker, since: float) -> Sequence[Ticket] | None:
+        batch = abandon(worker, since)
+        held.gate.set()
+        worker.thread.join(0.2)
+        return batch
+
+    monkeypatch.setattr(Worker, "abandon", slowly)
+    bench.pool.give_up_hung()
+    await until(lambda: bench.pool.hung == 0)
+    assert await bench.result(lambda: "served") == "served"
