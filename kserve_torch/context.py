@@ -5,12 +5,13 @@ keep things on it (CONTRACT C1, C5). Before each ``handle()`` call the worker's 
 `Context.begin`, afterwards `Context.row_replies`::
 
     begin(request per row) -> handle(rows, context) -> row_replies(results)
-                                   \-> emit(results): intermediate results of a stream
+                                   \-> emit(results, ids): intermediate results of a stream
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ from types import ModuleType
 from typing import Any
 
 from kserve_torch.messages import Request, RowReply, Verb
+
+log = logging.getLogger(__name__)
 
 #: Tells a client of a streamed answer whether more follows (CONTRACT R10).
 STREAM_NEXT = "ts_stream_next"
@@ -224,18 +227,27 @@ class Context:
                 processor.add_response_property(STREAM_NEXT, "false")
         return list(self._replies(results))
 
-    def emit(self, results: Sequence[Any] | Mapping[int, Any]) -> None:
+    def emit(
+        self, results: Sequence[Any] | Mapping[int, Any], request_ids: Mapping[int, str]
+    ) -> None:
         """Send an intermediate result for each row to whoever listens to its request.
 
+        A thread that a handler left behind may still send for requests of an earlier call; what
+        does not belong to a request of the running one is dropped.
+
         Args:
-            results: one item per row, or a mapping from row index for some rows only.
+            results: one item per row of ``request_ids``, or a mapping from row index.
+            request_ids: row index -> request id, for the rows that are meant.
         """
-        rows = results.items() if isinstance(results, Mapping) else enumerate(results)
-        for index, result in rows:
-            processor = self.request_processor[index]
-            processor.add_response_property(STREAM_NEXT, "true")
-            if processor.request is not None and processor.request.emit is not None:
-                processor.request.emit(processor.reply(result))
+        processors = self.request_processor
+        for index, request_id in request_ids.items():
+            request = processors[index].request if index < len(processors) else None
+            if request is None or request.id != request_id:
+                log.debug("%s: a result for request %s came late", self.model_name, request_id)
+                continue
+            processors[index].add_response_property(STREAM_NEXT, "true")
+            if request.emit is not None:
+                request.emit(processors[index].reply(results[index]))
 
     def _replies(self, results: Sequence[Any]) -> Iterator[RowReply]:
         for processor, result in zip(self.request_processor, results, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -29,11 +30,11 @@ def handler_failure(error: BaseException) -> ServingError:
     if isinstance(error, ServingError):
         return error
     if isinstance(error, PredictionException):
-        return PredictionError(str(error.message), _status(error.error_code))
+        return PredictionError(_text(error.message), _status(error.error_code))
     if ran_out_of_memory(error):
         return OutOfMemory(f"out of memory: {brief(error)}")
     if isinstance(error, SystemExit):
-        return HandlerError(f"the handler called sys.exit({error.code!r})")
+        return HandlerError(f"the handler called sys.exit({_text(error.code, repr)})")
     return HandlerError(brief(error))
 
 
@@ -57,7 +58,7 @@ def load_failure(error: BaseException, root: Path, manifest: Manifest) -> Servin
     if isinstance(error, FileNotFoundError) and error.filename:
         return LoadFailed(f"{where}file not found: {os.path.basename(str(error.filename))}")
     if isinstance(error, SystemExit):
-        return LoadFailed(f"{where}called sys.exit({error.code!r})")
+        return LoadFailed(f"{where}called sys.exit({_text(error.code, repr)})")
     return LoadFailed(where + brief(error))
 
 
@@ -79,10 +80,10 @@ def brief(error: BaseException) -> str:
     return f"{kind}: {text}" if text and not text.startswith(f"{kind}:") else text or kind
 
 
-def _text(error: BaseException) -> str:
+def _text(value: object, convert: Callable[[object], str] = str) -> str:
     try:
-        return str(error)
-    except Exception:  # an archive's exception class may do anything
+        return convert(value)
+    except BaseException:  # an archive's exception class may do anything, even exit
         return ""
 
 

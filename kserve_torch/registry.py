@@ -186,7 +186,7 @@ class Registry(Catalogue):
                 f"{minimum} workers are asked for, at most {MOST_WORKERS} can be had"
             )
         await found.scale(minimum, maximum)
-        return len(found.workers)
+        return found.ready_workers
 
     async def unregister(self, model: str, version: str | None = None) -> ModelVersion:
         """Drain a version, stop it and forget it.

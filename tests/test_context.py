@@ -154,8 +154,8 @@ def test_intermediate_results_go_to_their_own_requests():
     sent = {"a": [], "b": []}
     ctx = context()
     ctx.begin([request(id=name, emit=sent[name].append) for name in sent])
-    ctx.emit(["a1", "b1"])
-    ctx.emit({1: "b2"})
+    ctx.emit(["a1", "b1"], ctx.request_ids)
+    ctx.emit({1: "b2"}, {1: "b"})
     assert [reply.result for reply in sent["a"]] == ["a1"]
     assert [reply.result for reply in sent["b"]] == ["b1", "b2"]
     assert sent["a"][0].headers == {"ts_stream_next": "true"}
@@ -163,10 +163,23 @@ def test_intermediate_results_go_to_their_own_requests():
     assert [reply.headers for reply in last] == [{"ts_stream_next": "false"}] * 2
 
 
+def test_intermediate_results_of_an_earlier_call_reach_nobody_else():
+    sent = []
+    ctx = context()
+    ctx.begin([request(id="a", emit=sent.append), request(id="b", emit=sent.append)])
+    before = dict(ctx.request_ids)
+    ctx.begin([request(id="c", emit=sent.append)])
+    ctx.emit(["of a", "of b"], before)
+    assert sent == []
+    assert ctx.row_replies(["c"])[0].headers == {}
+    ctx.emit(["of c"], ctx.request_ids)
+    assert [reply.result for reply in sent] == ["of c"]
+
+
 def test_intermediate_results_that_nobody_listens_to_are_dropped():
     ctx = context()
     ctx.begin([request()])
-    ctx.emit(["x"])
+    ctx.emit(["x"], ctx.request_ids)
     assert ctx.row_replies(["y"])[0].result == "y"
 
 

@@ -195,6 +195,16 @@ def test_wrong_numbers_of_results(load: Load, answer: str, text: str) -> None:
             HandlerError,
             "E",
         ),
+        (
+            "class E(Exception):\n    def __str__(self): raise SystemExit(7)\nraise E",
+            HandlerError,
+            "E",
+        ),
+        (
+            "class C:\n    def __repr__(self): raise SystemExit(7)\nraise SystemExit(C())",
+            HandlerError,
+            "the handler called sys.exit()",
+        ),
         ("raise KeyError('k')", HandlerError, "KeyError: 'k'"),
         ("assert False", HandlerError, "AssertionError"),
         ("import os; os.stat(__file__ + 'x')", HandlerError, "'handler.pyx'"),
