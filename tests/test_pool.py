@@ -310,5 +310,7 @@ async def test_who_comes_back_at_the_moment_it_is_given_up_does_not_count(
 
     monkeypatch.setattr(Worker, "abandon", slowly)
     bench.pool.give_up_hung()
+    with pytest.raises(DeadlineExceeded):
+        await held.ticket.future
     await until(lambda: bench.pool.hung == 0)
     assert await bench.result(lambda: "served") == "served"
