@@ -30,6 +30,8 @@ from importlib.metadata import DistributionFinder, MetadataPathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kserve_torch import turns
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
@@ -196,6 +198,7 @@ def install() -> None:
     with _lock:
         if any(isinstance(finder, ArchiveFinder) for finder in sys.meta_path):
             return
+        turns.install(lambda: thread.scope is not None)
         sys.meta_path[:0] = [ArchiveFinder(), TsFinder()]
         sys.meta_path.append(BareNameFinder())
         for name in [name for name in list(sys.modules) if name.partition(".")[0] == "ts"]:

@@ -27,7 +27,8 @@ FLOORS: list[dict[str, str]] = [
         "machine": "",
         "compiler": "",
         "workdir": "",
-        "imports": "",
+        "turns": "",
+        "imports": "turns",
         "loader": "imports workdir",
         "instance": (
             "archive context devices entry loader packages reasons torchstate ts tying warmup"
