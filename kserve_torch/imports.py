@@ -30,7 +30,7 @@ from importlib.metadata import DistributionFinder, MetadataPathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kserve_torch import turns
+from kserve_torch import searchpath, turns
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -198,6 +198,7 @@ def install() -> None:
     with _lock:
         if any(isinstance(finder, ArchiveFinder) for finder in sys.meta_path):
             return
+        searchpath.install()
         turns.install(lambda: thread.scope is not None)
         sys.meta_path[:0] = [ArchiveFinder(), TsFinder()]
         sys.meta_path.append(BareNameFinder())

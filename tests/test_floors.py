@@ -28,8 +28,9 @@ FLOORS: list[dict[str, str]] = [
         "compiler": "",
         "workdir": "",
         "turns": "",
-        "imports": "turns",
-        "loader": "imports workdir",
+        "searchpath": "",
+        "imports": "searchpath turns",
+        "loader": "imports searchpath workdir",
         "instance": (
             "archive context devices entry loader packages reasons torchstate ts tying warmup"
         ),
