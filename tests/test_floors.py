@@ -38,7 +38,7 @@ FLOORS: list[dict[str, str]] = [
         "context": "",
         "handler": "context profiler torchstate tying",
         "profiler": "",
-        "ts": "context handler profiler",
+        "ts": "context handler imports profiler",
         "packages": "archive loader",
         "reasons": "imports manifest ts",
         "tying": "",

@@ -1,14 +1,18 @@
 import threading
+from contextlib import closing
 
 import pytest
 
 from kserve_torch.context import Context
+from kserve_torch.loader import Namespace
 from kserve_torch.messages import Request, Verb
 from kserve_torch.ts.handler_utils.micro_batching import HANDLER_METHODS, MicroBatching
 from kserve_torch.ts.handler_utils.timer import timed
 from kserve_torch.ts.handler_utils.utils import import_class, send_intermediate_predict_response
 from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from kserve_torch.ts.torch_handler.base_handler import BaseHandler
+
+from ..archives import write
 
 
 class Steps(BaseHandler):
@@ -154,9 +158,21 @@ def test_intermediate_results(context):
 
 
 def test_classes_by_name():
-    assert import_class(
-        "test_utils.mock_context", "MockContext", "kserve_torch.ts.torch_handler.unit_tests"
-    )
-    assert import_class("threading", "Thread") is threading.Thread
+    tests = "kserve_torch.ts.torch_handler.unit_tests"
+    assert import_class("test_utils.mock_context.MockContext", tests).__name__ == "MockContext"
+    assert import_class("threading.Thread") is threading.Thread
+    assert import_class(class_name="Thread", module_prefix="threading") is threading.Thread
     with pytest.raises(ImportError, match="threading has no class Nothing"):
-        import_class("threading", "Nothing")
+        import_class("threading.Nothing")
+    for name in ("Thread", ""):
+        with pytest.raises(ImportError, match=f"class name '{name}': expected module.Class"):
+            import_class(name)
+
+
+def test_classes_of_the_calling_handlers_archive(tmp_path):
+    for name in ("one", "two"):
+        files = {"models/net.py": f"class Net:\n    name = {name!r}\n"}
+        namespace = Namespace(write(tmp_path / name, files))
+        with closing(namespace), namespace.activate():
+            assert import_class("net.Net", "models").name == name
+            assert import_class("threading.Thread") is threading.Thread
