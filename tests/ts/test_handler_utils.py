@@ -86,18 +86,42 @@ def test_explain_and_describe_go_through_the_handler(micro, context):
 
 
 def test_parallelism_can_change_and_is_a_copy(micro, context):
-    assert micro.parallelism == {"preprocess": 2, "inference": 1, "postprocess": 1}
+    assert micro.parallelism == {"preprocess": 2}
     micro.parallelism = {"preprocess": 1, "inference": 3}
     micro.parallelism["inference"] = 9
-    assert {name: len(micro.thread_groups[name]) for name in HANDLER_METHODS} == micro.parallelism
+    threads = {name: len(micro.thread_groups[name]) for name in HANDLER_METHODS}
+    assert threads == {**micro.parallelism, "postprocess": 1}
     assert micro.parallelism["inference"] == 3
     assert ask(micro, context, range(7)) == [{"result": value * 2} for value in range(7)]
 
 
-@pytest.mark.parametrize("parallelism", [{"preprocess": 0}, {"other": 1}])
+def test_a_step_without_threads_runs_again_once_it_has_some(micro, context):
+    micro.parallelism = {"inference": 0}
+    with pytest.raises(RuntimeError, match="inference: 0; no thread runs this step"):
+        ask(micro, context, [1])
+    micro.parallelism = {"inference": 1}
+    assert ask(micro, context, [1]) == [{"result": 2}]
+
+
+@pytest.mark.parametrize("parallelism", [{"preprocess": -1}, {"other": 1}])
 def test_wrong_parallelism(parallelism):
     with pytest.raises(ValueError, match="parallelism"):
         MicroBatching(Steps(), parallelism=parallelism)
+
+
+def test_a_step_knows_its_micro_batch(context):
+    class Numbered(Steps):
+        def inference(self, data, *args, **kwargs):
+            return [(value, micro.get_micro_batch_idx()) for value in data]
+
+        def postprocess(self, data):
+            return [[*pair, micro.get_micro_batch_idx()] for pair in data]
+
+    micro = MicroBatching(Numbered(), 2)
+    assert micro.get_micro_batch_idx() is None
+    results = ask(micro, context, range(5))
+    assert results == [[value, value // 2, value // 2] for value in range(5)]
+    micro.shutdown()
 
 
 def test_shutdown_ends_the_threads(context):
