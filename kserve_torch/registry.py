@@ -33,6 +33,7 @@ from kserve_torch.errors import (
 from kserve_torch.events import Observers
 from kserve_torch.instance import Instance, LoadOptions
 from kserve_torch.messages import MAX_ROWS, NOTHING, Reply, Request, RowReply
+from kserve_torch.settings.metrics_file import read_metrics_file
 from kserve_torch.store import ModelStore
 from kserve_torch.version import ModelVersion
 
@@ -50,10 +51,15 @@ class Registry(Catalogue):
 
     Args:
         settings: what was configured.
+
+    Raises:
+        SettingError: the ``metrics_config`` file is not one.
     """
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
+        config = settings.metrics_config
+        metrics = read_metrics_file(config) if config else ()
         self.settings = settings
         self.store = ModelStore(settings)
         self.observers = Observers()
@@ -67,6 +73,7 @@ class Registry(Catalogue):
             workdir=self.workdir,
             install_packages=settings.install_py_dep_per_model,
             limit_max_image_pixels=settings.limit_max_image_pixels,
+            metrics=metrics,
         )
 
     # --- requests ---

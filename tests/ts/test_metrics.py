@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from kserve_torch.settings.metrics_file import ListedMetric
 from kserve_torch.ts.metrics import metric_cache_errors as errors
 from kserve_torch.ts.metrics.dimension import Dimension
 from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
@@ -143,6 +144,34 @@ def test_metrics_from_a_file(tmp_path):
     metrics = MetricsCacheYamlImpl(str(tmp_path / "metrics.yaml"))
     metrics.initialize_cache()
     assert metrics.cache_keys() == ["counter:Seen", "gauge:Wait"]
+
+
+LISTED = [
+    ListedMetric("counter", "Seen", "Count", ("Size", "ModelName")),
+    ListedMetric("gauge", "Wait", "Milliseconds", ("Level", "ModelName")),
+]
+
+
+def test_listed_metrics_are_there_by_name(metrics, measured, caplog):
+    metrics.add_listed(LISTED)
+    assert metrics.cache_keys() == [
+        *("counter:Seen", "gauge:Wait", "gauge:HandlerTime", "gauge:PredictionTime")
+    ]
+    metrics.get_metric("Seen").add_or_update(2, ["big", "m"])
+    metrics.get_metric("HandlerTime", MetricTypes.GAUGE).add_or_update(3.5, ["m", "Model"])
+    metrics.add_time("Wait", 1)
+    assert [(event.name, event.dimensions, event.value) for event in measured] == [
+        ("Seen", (("Size", "big"), ("ModelName", "m")), 2),
+        ("HandlerTime", MODEL, 3.5),
+        ("Wait", (("Level", "Model"), ("ModelName", "m")), 1),
+    ]
+    assert not caplog.records
+
+
+def test_a_listed_handler_time_is_the_one_that_counts(metrics, caplog):
+    metrics.add_listed([ListedMetric("gauge", "HandlerTime", "s", ("ModelName", "Level"))])
+    assert metrics.get_metric("HandlerTime", MetricTypes.GAUGE).unit == "Seconds"
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
