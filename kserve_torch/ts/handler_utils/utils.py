@@ -5,13 +5,19 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from kserve_torch.context import Context
 from kserve_torch.imports import thread
 from kserve_torch.ts.protocol.otf_message_handler import (
     create_predict_response,
     send_intermediate_predict_response,
 )
 
-__all__ = ["create_predict_response", "import_class", "send_intermediate_predict_response"]
+__all__ = [
+    "Context",
+    "create_predict_response",
+    "import_class",
+    "send_intermediate_predict_response",
+]
 
 
 def import_class(class_name: str, module_prefix: str | None = None) -> Any:
