@@ -166,7 +166,10 @@ class _Alias(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         scope = thread.scope
-        if scope is None:
+        full = scope.full_name(self.__name__) if scope else None
+        # Who looks through sys.modules, as inspect does, asks each for ``__file__`` and the like;
+        # that must not import a module of the archive.
+        if scope is None or full is None or (name.startswith("__") and full not in sys.modules):
             raise AttributeError(f"{self.__name__} is a module of an archive that is not active")
         return getattr(scope.import_module(self.__name__), name)
 

@@ -1,6 +1,7 @@
 import gc
 import importlib
 import importlib.metadata
+import inspect
 import io
 import os
 import pickle
@@ -288,6 +289,19 @@ def test_unpicklers_that_know_nothing_of_us(make: Make) -> None:
     one.close()
     with pytest.raises(ModuleNotFoundError):
         pickle.loads(data)
+
+
+def test_who_looks_through_all_modules_imports_none(make: Make) -> None:
+    data = pickled_by_bare_name(make)
+    one, two = make("one", model=NET), make("two", model="raise MemoryError")
+    with one.activate():
+        pickle.loads(data)
+    for namespace in (two, make("three", handler="")):
+        with namespace.activate():
+            assert not hasattr(sys.modules["model"], "__file__")
+            assert inspect.getmodule(inspect.currentframe()) is sys.modules[__name__]
+    with make("four", handler="").activate(), pytest.raises(AttributeError, match="not active"):
+        sys.modules["model"].Net()
 
 
 def test_full_models_in_torch_files(make: Make, tmp_path: Path) -> None:
