@@ -47,11 +47,13 @@ def _why_no_tensor(value: Any) -> str:
 
 
 def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Tensors of one shape as a batch ``[rows, ...]``.
+    """Tensors of one shape as a batch ``[rows, ...]``; ``[0]`` for none.
 
     Raises:
         InvalidInput: their shapes differ.
     """
+    if not tensors:
+        return torch.empty(0)
     shape = tensors[0].shape
     if len(tensors) == 1:
         # No copy, and the strides of a stack: those of ToTensor would choose other kernels.
