@@ -329,6 +329,17 @@ def test_bare_names_of_packages(make: Make) -> None:
     assert thread.scope is None
 
 
+def test_bare_names_below_packages_are_each_archives_own(make: Make) -> None:
+    for name in ("one", "two"):
+        files = {"pkg__slash____init__": "", "pkg__slash__leaf": f"X = {name!r}"}
+        namespace = make(name, **files)
+        with namespace.activate():
+            code = {"__name__": "hubconf"}  # code that runs without the archive's __import__
+            exec("import pkg.leaf\nY = pkg.leaf.X\nfrom pkg.leaf import *", code)
+            assert (code["X"], code["Y"]) == (name, name)
+    assert not hasattr(importlib.import_module("pkg.leaf"), "X")
+
+
 # --- files and working directories ----------------------------------------------------------------
 
 READER = """
