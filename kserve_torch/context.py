@@ -177,7 +177,8 @@ class Context:
     ) -> None:
         self.model_name = model_name
         self.manifest = manifest
-        self.system_properties: dict[str, Any] = {
+        # Handlers read the underscored names as well: they are where TorchServe keeps these four.
+        self._system_properties: dict[str, Any] = {
             "model_dir": model_dir,
             "gpu_id": gpu,
             "batch_size": batch_size,
@@ -186,14 +187,46 @@ class Context:
             "limit_max_image_pixels": limit_max_image_pixels,
         }
         self.model_yaml_config = {} if model_yaml_config is None else model_yaml_config
-        self.metrics = metrics
+        self._metrics = metrics
+        self._limit_max_image_pixels = limit_max_image_pixels
         self.request_ids: dict[int, str] | None = None
-        self.request_processor: list[RequestProcessor] = []
+        self._request_processor: list[RequestProcessor] = []
         self.stopping_criteria: list[Callable[..., Any]] | None = None
         self.cl_socket: Any = None
         self.unpickler: ModuleType | None = None
         self.import_module: Callable[[str], ModuleType] = self._import_from_model_dir
         self._name_sequence_headers()
+
+    @property
+    def system_properties(self) -> dict[str, Any]:
+        """``model_dir``, ``gpu_id`` and what else the class lists."""
+        return self._system_properties
+
+    @property
+    def metrics(self) -> Any:
+        """Takes the handler's own metrics."""
+        return self._metrics
+
+    @metrics.setter
+    def metrics(self, metrics: Any) -> None:
+        self._metrics = metrics
+
+    @property
+    def request_processor(self) -> list[RequestProcessor]:
+        """One `RequestProcessor` per row of the running batch."""
+        return self._request_processor
+
+    @request_processor.setter
+    def request_processor(self, request_processor: list[RequestProcessor]) -> None:
+        self._request_processor = request_processor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Context) and self._facts() == other._facts()
+
+    def _facts(self) -> dict[str, Any]:
+        """All that a handler sees, but for the ways to import, which are each instance's own."""
+        own = ("import_module", "unpickler")
+        return {name: value for name, value in vars(self).items() if name not in own}
 
     def _name_sequence_headers(self) -> None:
         """TorchServe's names, unless the environment has others (CONTRACT C4)."""

@@ -41,6 +41,7 @@ from kserve_torch.loader import Namespace
 from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Verb
 from kserve_torch.packages import packages_of
 from kserve_torch.reasons import handler_failure, load_failure
+from kserve_torch.settings.metrics_file import ListedMetric
 from kserve_torch.torchstate import DefaultDtype
 from kserve_torch.ts import __version__ as TORCHSERVE_VERSION
 from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
@@ -73,11 +74,13 @@ class LoadOptions:
         workdir: packages are installed below it.
         install_packages: TorchServe's ``install_py_dep_per_model``.
         limit_max_image_pixels: TorchServe's setting of that name, for handlers to read.
+        metrics: what ``metrics_config`` lists; handlers ask ``context.metrics`` for it by name.
     """
 
     workdir: Path = Path(tempfile.gettempdir(), "kserve_torch")
     install_packages: bool = False
     limit_max_image_pixels: bool = True
+    metrics: Sequence[ListedMetric] = ()
 
 
 class Instance:
@@ -289,6 +292,8 @@ def _context(
     measure: Callable[[Measured], None],
     options: LoadOptions,
 ) -> Context:
+    metrics = MetricsCacheYamlImpl(model_name=name, measure=measure)
+    metrics.add_listed(options.metrics)
     return Context(
         name,
         str(archive.root),
@@ -298,7 +303,7 @@ def _context(
         gpu_id,
         TORCHSERVE_VERSION,
         limit_max_image_pixels=options.limit_max_image_pixels,
-        metrics=MetricsCacheYamlImpl(model_name=name, measure=measure),
+        metrics=metrics,
         model_yaml_config=copy.deepcopy(dict(archive.yaml)),
     )
 

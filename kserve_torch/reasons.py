@@ -24,6 +24,9 @@ _NAMESPACE = re.compile(re.escape(PREFIX) + r"\d+\.?")
 #: What RuntimeErrors of torch say when memory ran out; newer ones have a class of their own.
 _MEMORY = ("CUDA out of memory", "can't allocate memory", "ALLOC_FAILED", "HIP out of memory")
 
+#: How Python refuses `signal.signal` in a thread.
+_SIGNALS = "signal only works in main thread"
+
 
 def handler_failure(error: BaseException) -> ServingError:
     """The error for a client whose request made the handler raise ``error`` (CONTRACT R7, T-28)."""
@@ -48,7 +51,7 @@ def load_failure(error: BaseException, root: Path, manifest: Manifest) -> Servin
         file = os.path.basename(error.filename)
         return LoadFailed(f"{file}, line {error.lineno}: {type(error).__name__}: {error.msg}")
     where = _where(error, root)
-    if isinstance(error, ModuleNotFoundError):
+    if isinstance(error, ModuleNotFoundError) and error.name:
         return LoadFailed(
             f"{where}the package {error.name!r} is neither in the archive nor installed"
         )
@@ -57,6 +60,11 @@ def load_failure(error: BaseException, root: Path, manifest: Manifest) -> Servin
         return LoadFailed(missing)
     if isinstance(error, FileNotFoundError) and error.filename:
         return LoadFailed(f"{where}file not found: {os.path.basename(str(error.filename))}")
+    if isinstance(error, ValueError) and str(error).startswith(_SIGNALS):
+        return LoadFailed(
+            f"{where}handlers run on threads, and signal.signal works in the main thread only: "
+            "leave it out, or catch its ValueError"
+        )
     if isinstance(error, SystemExit):
         return LoadFailed(f"{where}called sys.exit({_text(error.code, repr)})")
     return LoadFailed(where + brief(error))

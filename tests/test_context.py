@@ -31,6 +31,25 @@ def test_facts_about_the_model():
     assert ctx.get_request_id() is None
 
 
+def test_torchserves_own_names_of_the_facts():
+    metrics = object()
+    ctx = context(metrics=metrics, limit_max_image_pixels=False)
+    assert ctx._system_properties is ctx.system_properties
+    assert ctx._metrics is ctx.metrics is metrics
+    assert ctx._limit_max_image_pixels is False
+    ctx.metrics = None
+    ctx.begin([request()] * 2)
+    assert ctx._metrics is None
+    assert ctx._request_processor is ctx.request_processor
+    assert len(ctx._request_processor) == 2
+
+
+def test_contexts_with_the_same_facts_are_equal():
+    assert context(model_yaml_config={"a": 1}) == context(model_yaml_config={"a": 1})
+    assert context() != context(model_yaml_config={"a": 1})
+    assert context() != "mnist"
+
+
 def test_a_handler_may_keep_things_on_it():
     ctx = context()
     ctx.cache = {"a": 1}

@@ -27,8 +27,10 @@ FLOORS: list[dict[str, str]] = [
         "machine": "",
         "compiler": "",
         "workdir": "",
-        "imports": "",
-        "loader": "imports workdir",
+        "turns": "",
+        "searchpath": "",
+        "imports": "searchpath turns",
+        "loader": "imports searchpath workdir",
         "instance": (
             "archive context devices entry loader packages reasons torchstate ts tying warmup"
         ),
@@ -36,7 +38,7 @@ FLOORS: list[dict[str, str]] = [
         "context": "",
         "handler": "context profiler torchstate tying",
         "profiler": "",
-        "ts": "context handler profiler",
+        "ts": "context handler imports profiler",
         "packages": "archive loader",
         "reasons": "imports manifest ts",
         "tying": "",

@@ -26,9 +26,10 @@ from kserve_torch.errors import (
     OutOfMemory,
     Overloaded,
     PredictionError,
+    SettingError,
     VersionNotFound,
 )
-from kserve_torch.events import BatchRan, Event, Shed, WorkerChanged
+from kserve_torch.events import BatchRan, Event, Measured, Shed, WorkerChanged
 from kserve_torch.imports import PREFIX
 from kserve_torch.messages import Reply, Request, Tensor, Verb
 from kserve_torch.registry import Registry
@@ -123,6 +124,42 @@ YAML = "minWorkers: 1\nmaxWorkers: 1\nbatchSize: 4\nmaxBatchDelay: 10000\n"
 def actor(path: Path, yaml: str = YAML, **model: Any) -> Path:
     files = {"handler.py": ACTOR, "model-config.yaml": yaml}
     return make_archive(path, files, configFile="model-config.yaml", **model)
+
+
+LISTED = """
+model_metrics:
+  counter:
+    - {name: Seen, unit: Count, dimensions: [ModelName]}
+"""
+BY_NAME = """
+from ts.metrics.metric_type_enum import MetricTypes
+
+def handle(data, context):
+    if data is None: return
+    metrics = context.metrics
+    metrics.get_metric("Seen").add_or_update(len(data), [context.model_name])
+    metrics.get_metric("HandlerTime", MetricTypes.GAUGE).add_or_update(1.5, ["m", "Model"])
+    return [1] * len(data)
+"""
+
+
+async def test_handlers_know_the_metrics_of_the_file(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": BY_NAME})
+    (tmp_path / "metrics.yaml").write_text(LISTED)
+    async with serving(tmp_path, "--metrics_config", str(tmp_path / "metrics.yaml")) as registry:
+        measured = events(registry, Measured)
+        await registry.register("m.mar")
+        await registry.submit(request("a", "b"))
+        assert [(e.name, e.kind, e.value) for e in measured] == [
+            ("Seen", "counter", 2),
+            ("HandlerTime", "gauge", 1.5),
+        ]
+
+
+async def test_a_metrics_file_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"metrics_config=.*absent\.yaml: .*No such file"):
+        async with serving(tmp_path, "--metrics_config", str(tmp_path / "absent.yaml")):
+            pass
 
 
 async def test_requests_are_batched_and_get_their_own_rows(tmp_path: Path) -> None:
