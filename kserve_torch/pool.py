@@ -260,9 +260,14 @@ class Pool:
     def _failed(self, worker: Worker, started: Future[Worker] | None, error: BaseException) -> None:
         reason = error if isinstance(error, ServingError) else LoadFailed(brief(error))
         self.reason = reason.message
-        log.error("%s: worker %d failed: %s", self.lane.label, worker.number, reason.message)
-        if reason.__cause__ is not None or reason is not error:
-            log.debug("%s: worker %d", self.lane.label, worker.number, exc_info=error)
+        cause = error.__cause__ if reason is error else error
+        log.error(
+            "%s: worker %d failed: %s",
+            self.lane.label,
+            worker.number,
+            reason.message,
+            exc_info=cause,  # with the paths, which clients are not told
+        )
         if started is not None:
             started.set_exception(reason)
             return

@@ -280,6 +280,23 @@ async def test_what_waits_is_refused_when_the_last_worker_is_sent_home(bench: Be
         await waiting.future
 
 
+async def test_why_a_load_failed_is_logged_with_its_traceback(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    cause = FileNotFoundError("/opt/weights/absent.bin")
+
+    def fail(index: int) -> Any:
+        raise LoadFailed("file not found: absent.bin") from cause
+
+    bench.load = fail
+    with pytest.raises(LoadFailed):
+        await bench.pool.scale(1, 1)
+    (record,) = caplog.records
+    assert record.getMessage().endswith(" failed: file not found: absent.bin")
+    assert record.exc_info is not None
+    assert record.exc_info[1] is cause
+
+
 async def test_no_more_threads(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(worker: Worker) -> None:
         raise RuntimeError("can't start new thread")
