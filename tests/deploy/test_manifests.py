@@ -136,6 +136,22 @@ def test_kserve_chooses_a_runtime_by_itself_only_where_the_overlay_says_so(folde
     assert (served["priority"] if served["autoSelect"] else None) == chosen
 
 
+@needs_kubectl
+@pytest.mark.parametrize(
+    "folder", [".", *(p.name for p in (manifests.DEPLOY / "overlays").iterdir())]
+)
+def test_the_image_that_the_runtime_names_is_that_of_every_overlay(folder, tmp_path):
+    shutil.copytree(manifests.DEPLOY, tmp_path / "deploy")
+    kustomization = tmp_path / "deploy/runtime/kustomization.yaml"
+    mine = "registry.example:5000/team/torch"  # what "kustomize edit set image" writes
+    named = kustomization.read_text().replace("    newTag", f"    newName: {mine}\n    newTag")
+    kustomization.write_text(named)
+    place = tmp_path / "deploy" / (folder if folder == "." else f"overlays/{folder}")
+    (manifest,) = rendered(place)
+    tag = "0.1.0-gpu" if folder == "gpu" else "0.1.0"
+    assert manifest["spec"]["containers"][0]["image"] == f"{mine}:{tag}"
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_services_name_their_runtime(name):
     model = SERVICES[name]["spec"]["predictor"]["model"]
