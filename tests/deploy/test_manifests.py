@@ -160,6 +160,14 @@ def test_services_name_their_runtime(name):
     assert model["runtime"] == ("kserve-torch-multi-model" if several else "kserve-torch")
 
 
+@needs_kubectl
+@pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda p: p.parent.name)
+def test_runtimes_need_no_feature_that_knative_has_off_by_default(path):
+    for manifest in rendered(path.parent):
+        if manifest["kind"] == "ClusterServingRuntime":
+            assert not {"tolerations", "nodeSelector", "affinity"} & manifest["spec"].keys()
+
+
 # --- the runtime, by what the server makes of it ---
 
 
