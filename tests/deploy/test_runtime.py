@@ -145,8 +145,9 @@ def test_nothing_was_written_beside_the_models(server: Server, models: Path) -> 
     }
 
 
+@pytest.mark.parametrize("form", ["archive", "unpacked"])
 def test_multi_model_runtime_loads_and_unloads_as_kserves_agent_asks(
-    mnist_store: Path, tmp_path: Path
+    mnist_store: Path, tmp_path: Path, form: str
 ) -> None:
     patches = manifests.read(manifests.DEPLOY / "overlays/multi-model/multi-model.yaml")[0]
     changes = {patch["path"]: patch["value"] for patch in patches}
@@ -157,8 +158,12 @@ def test_multi_model_runtime_loads_and_unloads_as_kserves_agent_asks(
     models = "/v2/repository/models/mnist"
     with Server(None, *arguments) as running, running.client() as http:
         assert http.get(probe).status_code == 200
-        with ZipFile(mnist_store / "mnist.mar") as archive:
-            archive.extractall(tmp_path / "mnist")
+        if form == "archive":
+            (tmp_path / "mnist").mkdir()
+            shutil.copy(mnist_store / "mnist.mar", tmp_path / "mnist/v1.mar")
+        else:
+            with ZipFile(mnist_store / "mnist.mar") as archive:
+                archive.extractall(tmp_path / "mnist")
         assert http.post(f"{models}/load", json={}).status_code == 200
         test_v1_predicts(http)
         shutil.rmtree(tmp_path / "mnist")
