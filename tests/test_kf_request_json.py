@@ -254,12 +254,17 @@ def test_samples_are_what_the_scripts_write(sample, arguments, tmp_path):
     assert (tmp_path / "made").read_bytes() == (REQUESTS / sample).read_bytes()
 
 
-def test_the_readme_states_the_header_lengths():
-    body = (REQUESTS / "v2/mnist/mnist_v2_tensor.bin").read_bytes()
-    header, _ = json.JSONDecoder().raw_decode(body.decode("latin-1"))
-    length = len(json.dumps(header))
-    assert f"Inference-Header-Content-Length: {length}" in (REQUESTS / "README.md").read_text()
-    assert len(body) == length + 28 * 28 * 4
+@pytest.mark.parametrize("sample", ["mnist_v2_tensor.bin", "mnist_v2_bytes.bin"])
+def test_the_readme_states_the_header_lengths(sample):
+    body = (REQUESTS / "v2/mnist" / sample).read_bytes()
+    header, length = json.JSONDecoder().raw_decode(body.decode("latin-1"))
+    (tensor,) = header["inputs"]
+    assert len(body) == length + tensor["parameters"]["binary_data_size"]
+    text = " ".join((REQUESTS / "README.md").read_text().split())
+    assert f"{length} for `{sample}`" in text
+    for command in text.split("curl ")[1:]:
+        if sample in command.partition("```")[0]:
+            assert f"Inference-Header-Content-Length: {length}" in command
 
 
 def test_samples_of_images_decode():

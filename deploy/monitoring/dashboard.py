@@ -11,6 +11,8 @@ from typing import Any
 #: Every panel reads the series of the chosen namespaces and models, or of the namespaces alone.
 MODEL = 'namespace=~"$namespace",model_name=~"$model"'
 SPACE = 'namespace=~"$namespace"'
+#: Other programs have series of the same names; those of this server come from where this one does.
+OURS = "and on (job, instance) server_ready"
 
 Query = tuple[str, str]
 Panel = tuple[str, str, list[Query]]
@@ -18,7 +20,7 @@ Panel = tuple[str, str, list[Query]]
 
 def rate(series: str, labels: str, by: str) -> str:
     """The rate of a counter, summed to these labels."""
-    return f"sum by ({by}) (rate({series}{{{labels}}}[$__rate_interval]))"
+    return f"sum by ({by}) (rate({series}{{{labels}}}[$__rate_interval]) {OURS})"
 
 
 def quantiles(histogram: str) -> list[Query]:
@@ -37,7 +39,7 @@ def mean(numerator: str, denominator: str, by: str = "model_name") -> str:
 
 def value(series: str, labels: str, by: str, how: str = "sum") -> str:
     """A gauge, aggregated to these labels."""
-    return f"{how} by ({by}) ({series}{{{labels}}})"
+    return f"{how} by ({by}) ({series}{{{labels}}} {OURS})"
 
 
 ROWS: dict[str, list[Panel]] = {

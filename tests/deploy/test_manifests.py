@@ -98,23 +98,74 @@ def test_kustomization_names_what_exists(path):
         assert (path.parent / name).exists()
 
 
-@pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
+needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
+
+
+def rendered(folder):
+    """The manifests that a kustomization comes to."""
+    done = subprocess.run(
+        ["kubectl", "kustomize", folder], capture_output=True, text=True, timeout=60, check=True
+    )
+    return list(yaml.safe_load_all(done.stdout))
+
+
+@needs_kubectl
 @pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda p: p.parent.name)
 def test_kustomization_renders_to_valid_manifests(path):
-    done = subprocess.run(
-        ["kubectl", "kustomize", path.parent],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    rendered = list(yaml.safe_load_all(done.stdout))
-    assert rendered
-    for manifest in rendered:
-        assert manifests.faults(manifest) == []
+    made = rendered(path.parent)
+    assert made
+    assert [manifests.faults(manifest) for manifest in made] == [[]] * len(made)
+
+
+@needs_kubectl
+@pytest.mark.parametrize(
+    ("folder", "runtime", "chosen"),
+    [
+        (".", "kserve-torch", None),
+        ("overlays/auto-select", "kserve-torch", 3),
+        ("overlays/gpu", "kserve-torch-gpu", None),
+        ("overlays/multi-model", "kserve-torch-multi-model", None),
+        ("overlays/stock-name", "kserve-torchserve", 2),
+    ],
+)
+def test_kserve_chooses_a_runtime_by_itself_only_where_the_overlay_says_so(folder, runtime, chosen):
+    """And no two at one priority, which KServe refuses (validateServingRuntimePriority)."""
+    (manifest,) = rendered(manifests.DEPLOY / folder)
+    assert manifest["metadata"]["name"] == runtime
+    (served,) = manifest["spec"]["supportedModelFormats"]
+    assert (served["priority"] if served["autoSelect"] else None) == chosen
+
+
+@needs_kubectl
+@pytest.mark.parametrize(
+    "folder", [".", *(p.name for p in (manifests.DEPLOY / "overlays").iterdir())]
+)
+def test_the_image_that_the_runtime_names_is_that_of_every_overlay(folder, tmp_path):
+    shutil.copytree(manifests.DEPLOY, tmp_path / "deploy")
+    kustomization = tmp_path / "deploy/runtime/kustomization.yaml"
+    mine = "registry.example:5000/team/torch"  # what "kustomize edit set image" writes
+    named = kustomization.read_text().replace("    newTag", f"    newName: {mine}\n    newTag")
+    kustomization.write_text(named)
+    place = tmp_path / "deploy" / (folder if folder == "." else f"overlays/{folder}")
+    (manifest,) = rendered(place)
+    tag = "0.1.0-gpu" if folder == "gpu" else "0.1.0"
+    assert manifest["spec"]["containers"][0]["image"] == f"{mine}:{tag}"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_name_their_runtime(name):
+    model = SERVICES[name]["spec"]["predictor"]["model"]
+    assert model["modelFormat"] == {"name": "pytorch"}
+    several = "several-models" in name
+    assert model["runtime"] == ("kserve-torch-multi-model" if several else "kserve-torch")
+
+
+@needs_kubectl
+@pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda p: p.parent.name)
+def test_runtimes_need_no_feature_that_knative_has_off_by_default(path):
+    for manifest in rendered(path.parent):
         if manifest["kind"] == "ClusterServingRuntime":
-            image = manifest["spec"]["containers"][0]["image"]
-            assert image.endswith("-gpu") == (path.parent.name == "gpu")
+            assert not {"tolerations", "nodeSelector", "affinity"} & manifest["spec"].keys()
 
 
 # --- the runtime, by what the server makes of it ---
@@ -206,7 +257,7 @@ def test_pods_carry_the_label_by_which_the_metrics_service_finds_them():
 def test_grpc_example_names_a_grpc_port_h2c(tmp_path):
     settings = started(tmp_path)
     (port,) = ALL["examples/mnist-grpc.yaml:InferenceService/mnist-grpc"]["spec"]["predictor"][
-        "pytorch"
+        "model"
     ]["ports"]
     assert port["name"] == "h2c"
     assert port["containerPort"] in (settings.grpc_port, settings.grpc_inference_port)
@@ -233,7 +284,7 @@ def test_liveness_waits_for_the_ports_and_the_grace_period_ends_before_the_kill(
 
 @pytest.mark.parametrize("name", [n for n, m in SERVICES.items() if "gpu" in m["metadata"]["name"]])
 def test_gpu_services_ask_for_a_gpu_and_its_image(name):
-    predictor = SERVICES[name]["spec"]["predictor"]["pytorch"]
+    predictor = SERVICES[name]["spec"]["predictor"]["model"]
     assert predictor["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert "-gpu" in predictor["runtimeVersion"]
 
@@ -241,7 +292,7 @@ def test_gpu_services_ask_for_a_gpu_and_its_image(name):
 def test_services_name_things_that_exist():
     names = {(m["kind"], m["metadata"]["name"]) for m in ALL.values()}
     pvc = ALL["examples/mnist-pvc.yaml:InferenceService/mnist-pvc"]
-    claim = pvc["spec"]["predictor"]["pytorch"]["storageUri"].removeprefix("pvc://")
+    claim = pvc["spec"]["predictor"]["model"]["storageUri"].removeprefix("pvc://")
     assert ("PersistentVolumeClaim", claim) in names
     for manifest in ALL.values():
         if manifest["kind"] == "TrainedModel":

@@ -87,7 +87,10 @@ def test_query_reads_series_that_the_server_exports(name, exported):
 
 
 #: Labels that Prometheus adds to what it scrapes from a pod by the ServiceMonitor.
-TARGET = {"namespace", "pod", "serving_kserve_io_inferenceservice"}
+TARGET = {
+    *("namespace", "pod", "job", "instance"),
+    *("serving_kserve_io_inferenceservice", "app_kubernetes_io_component"),
+}
 
 
 @pytest.mark.parametrize("name", QUERIES)
@@ -95,6 +98,36 @@ def test_query_selects_by_labels_that_the_series_have(name, exported):
     for selector in selectors(parsed(QUERIES[name])):
         labels = exported[selector.name] | TARGET
         assert {matcher.name for matcher in selector.matchers.matchers} <= labels
+
+
+def restricted(expression):
+    """The series that an expression reads only from where a server of ours is."""
+    if getattr(expression, "op", None) is not None and str(expression.op) == "and":
+        (ours,) = selectors(expression.rhs)
+        matching = expression.modifier.matching
+        if ours.name == "server_ready" and set(matching.labels) == {"job", "instance"}:
+            return selectors(expression.lhs)
+    parts = [getattr(expression, name, None) for name in ("expr", "lhs", "rhs", "param", "args")]
+    flat = [each for part in parts for each in (part if isinstance(part, list) else [part])]
+    return [found for each in flat if each is not None for found in restricted(each)]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in QUERIES if name.startswith(("alert ", "panel "))]
+)
+def test_query_leaves_other_programs_series_of_the_same_name_out(name):
+    read = {s.name for s in selectors(parsed(QUERIES[name]))} - {"server_ready"}
+    assert {s.name for s in restricted(parsed(QUERIES[name]))} == read
+
+
+def test_pods_carry_the_labels_that_the_monitor_copies():
+    multi = manifests.read(manifests.DEPLOY / "overlays/multi-model/multi-model.yaml")[0]
+    (label,) = [patch for patch in multi if patch["path"].startswith("/spec/labels/")]
+    key = label["path"].removeprefix("/spec/labels/").replace("~1", "/")
+    (monitor,) = [m for _, m in manifests.manifests() if m["kind"] == "ServiceMonitor"]
+    assert key in monitor["spec"]["podTargetLabels"]
+    (alert,) = [rule for rule in RULES if rule["alert"] == "ModelServerNotReady"]
+    assert f'{key.replace(".", "_").replace("/", "_")}!="{label["value"]}"' in alert["expr"]
 
 
 def test_a_wrong_name_would_be_noticed(exported):

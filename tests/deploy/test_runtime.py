@@ -59,27 +59,39 @@ def models(mnist_store: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def server(models: Path) -> Iterator[Server]:
+def image() -> Iterator[Path]:
+    """A folder that nobody can write to, with the image's program in it."""
     with tempfile.TemporaryDirectory(prefix="image-") as name:
-        image = Path(name)
-        (image / "torchserve").write_text(TORCHSERVE)
-        image.chmod(0o555)
-        (image / "torchserve").chmod(0o555)
-        http, oip = free_ports(2)
-        arguments = [a.replace("/mnt/models", str(models)) for a in test_manifests.STOCK]
-        environment = test_manifests.rendered_environment("kservev2", "v2") | {
-            "HOME": "/tmp",
-            "PATH": f"{image}:{os.environ['PATH']}",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "TS_HTTP_PORT": str(http),
-            "TS_GRPC_PORT": str(oip),
-        }
-        command = [*as_user(), str(ROOT / "deploy/image/entrypoint.sh"), *arguments]
-        with Server(None, command=command, env=environment, cwd=image, wait=False) as running:
-            running.wait_started(120)
-            running.ports |= {"http": http, "grpc": oip}
-            yield running
-        image.chmod(0o755)
+        folder = Path(name)
+        (folder / "torchserve").write_text(TORCHSERVE)
+        folder.chmod(0o555)
+        (folder / "torchserve").chmod(0o555)
+        yield folder
+        folder.chmod(0o755)
+
+
+def container(image: Path, models: Path, cwd: Path, **settings: str) -> Server:
+    """The server as the runtime's container starts it in ``cwd``."""
+    http, oip = free_ports(2)
+    arguments = [a.replace("/mnt/models", str(models)) for a in test_manifests.STOCK]
+    environment = test_manifests.rendered_environment("kservev2", "v2") | {
+        "HOME": "/tmp",
+        "PATH": f"{image}:{os.environ['PATH']}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TS_HTTP_PORT": str(http),
+        "TS_GRPC_PORT": str(oip),
+    }
+    command = [*as_user(), str(ROOT / "deploy/image/entrypoint.sh"), *arguments]
+    running = Server(None, command=command, env=environment | settings, cwd=cwd, wait=False)
+    running.ports |= {"http": http, "grpc": oip}
+    return running
+
+
+@pytest.fixture(scope="module")
+def server(image: Path, models: Path) -> Iterator[Server]:
+    with container(image, models, image) as running:
+        running.wait_started(120)
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +157,24 @@ def test_nothing_was_written_beside_the_models(server: Server, models: Path) -> 
     }
 
 
+def test_keys_need_a_working_directory_that_can_be_written_to(image: Path, models: Path) -> None:
+    on = {"TS_DISABLE_TOKEN_AUTHORIZATION": "false"}
+    with container(image, models, image, **on) as running:
+        assert running.wait(60) == 1
+        assert "needs a folder that key_file.json can be written to" in running.log
+    with tempfile.TemporaryDirectory(prefix="scratch-") as name:
+        Path(name).chmod(0o777)  # like the volume at /tmp
+        with container(image, models, Path(name), **on) as running, running.client() as http:
+            running.wait_started(120)
+            assert (Path(name) / "key_file.json").exists()
+            for probe in ("readinessProbe", "livenessProbe"):
+                test_probe_succeeds(http, probe)
+            assert http.get("/ping").status_code == 400
+
+
+@pytest.mark.parametrize("form", ["archive", "unpacked"])
 def test_multi_model_runtime_loads_and_unloads_as_kserves_agent_asks(
-    mnist_store: Path, tmp_path: Path
+    mnist_store: Path, tmp_path: Path, form: str
 ) -> None:
     patches = manifests.read(manifests.DEPLOY / "overlays/multi-model/multi-model.yaml")[0]
     changes = {patch["path"]: patch["value"] for patch in patches}
@@ -157,8 +185,12 @@ def test_multi_model_runtime_loads_and_unloads_as_kserves_agent_asks(
     models = "/v2/repository/models/mnist"
     with Server(None, *arguments) as running, running.client() as http:
         assert http.get(probe).status_code == 200
-        with ZipFile(mnist_store / "mnist.mar") as archive:
-            archive.extractall(tmp_path / "mnist")
+        if form == "archive":
+            (tmp_path / "mnist").mkdir()
+            shutil.copy(mnist_store / "mnist.mar", tmp_path / "mnist/v1.mar")
+        else:
+            with ZipFile(mnist_store / "mnist.mar") as archive:
+                archive.extractall(tmp_path / "mnist")
         assert http.post(f"{models}/load", json={}).status_code == 200
         test_v1_predicts(http)
         shutil.rmtree(tmp_path / "mnist")
