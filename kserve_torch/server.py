@@ -25,7 +25,6 @@ import uvloop
 from starlette.types import ASGIApp
 
 from kserve_torch import logs
-from kserve_torch.archive import find_archives, layout_of
 from kserve_torch.compiler import defer_compiler
 from kserve_torch.events import Responded
 from kserve_torch.grpc import GrpcServer
@@ -46,8 +45,8 @@ from kserve_torch.metrics import Metrics
 from kserve_torch.registry import Registry
 from kserve_torch.settings import Settings, load_settings
 from kserve_torch.settings.addresses import Binding
-from kserve_torch.settings.models import StartupModel
 from kserve_torch.sockets import Listener
+from kserve_torch.startup import listening, startup_models
 from kserve_torch.tls import identity
 from kserve_torch.tokens import tokens_for
 
@@ -201,6 +200,7 @@ class Server:
             self._https.append(server)
             tasks.append(asyncio.create_task(server.serve(group)))
         await self.grpc.start()
+        log.info("listening at %s", listening([*bindings, *self.settings.grpc_bindings()]))
         return tasks
 
     def _uvicorn_config(self, app: ASGIApp, tls: bool) -> uvicorn.Config:
@@ -318,16 +318,3 @@ class Server:
 def _has_tls(settings: Settings) -> bool:
     https = any(binding.address.scheme == "https" for binding in settings.bindings())
     return https or settings.enable_grpc_ssl
-
-
-def startup_models(settings: Settings) -> list[StartupModel]:
-    """What is loaded at start, by the layout of the model folder (INTERFACE, Start)."""
-    named = settings.startup_models()
-    if named is not None:
-        return named
-    store = settings.model_store or settings.model_dir
-    if store is None or not store.is_dir():
-        return []
-    if settings.model_store is None and layout_of(store) in ("archive", "bare"):
-        return [StartupModel(name=settings.model_name, file=store)]
-    return [StartupModel(name=None, file=path.name) for path in find_archives(store)]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kserve_torch import server
-from kserve_torch.server import startup_models
 from kserve_torch.settings import load_settings
+from kserve_torch.startup import startup_models
 
 from .archives import ECHO, make_archive, write
 from .server import free_ports

@@ -26,10 +26,13 @@ class KServeKeys(TorchServeKeys):
     http_port: int = key(
         8080,
         PORT,
-        "KServe v1 and v2 REST, native inference API and /metrics",
+        "KServe v1 and v2 REST, native inference API and /metrics; unless set, it keeps to the "
+        "host of inference_address",
         shown="8080; 8443 with ssl_certfile",
     )
-    grpc_port: int | None = key(8081, PORT, "KServe gRPC")
+    grpc_port: int | None = key(
+        8081, PORT, "KServe gRPC; unless set, it keeps to the host of grpc_inference_address"
+    )
     enable_grpc: bool = key(True, BOOLEAN, "open grpc_port")
     ssl_certfile: Path | None = key(
         None,

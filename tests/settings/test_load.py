@@ -217,6 +217,55 @@ def test_management_joins_inference_unless_started_as_torchserve(load: Load) -> 
     )
 
 
+def test_ports_that_nobody_asked_for_open_no_wider_than_the_addresses_given(load: Load) -> None:
+    file = (
+        "inference_address=http://127.0.0.1:9090\nmanagement_address=http://127.0.0.1:9091\n"
+        "metrics_address=http://127.0.0.1:9092\n"
+    )
+    local = {
+        "http://127.0.0.1:9090": "inference",
+        "http://127.0.0.1:9091": "management",
+        "http://127.0.0.1:9092": "metrics",
+        "http://127.0.0.1:8080": "inference",
+        "grpc://127.0.0.1:7070": "inference",
+        "grpc://127.0.0.1:7071": "management",
+        "grpc://127.0.0.1:8081": "oip",
+    }
+    assert sockets(load(program="torchserve", file=file)) == local
+    file += "grpc_inference_address=127.0.0.1\n"
+    assert sockets(load(program="torchserve", file=file)) == local
+    env = {"TS_INFERENCE_ADDRESS": "http://[::1]:8085", "TS_GRPC_INFERENCE_ADDRESS": "10.0.0.1"}
+    opened = sockets(load(**env))
+    assert opened["http://[::1]:8080"] == "inference"
+    assert opened["grpc://10.0.0.1:8081"] == "oip"
+    opened = sockets(load("--inference_address", "unix:/run/ts.sock"))
+    assert {"http://127.0.0.1:8080", "grpc://127.0.0.1:8081"} <= opened.keys()
+
+
+def test_ports_that_were_asked_for_are_open_to_all(load: Load) -> None:
+    argv = ["--http_port", "8080", "--grpc_port", "8081"]
+    opened = sockets(load(*argv, TS_INFERENCE_ADDRESS="http://127.0.0.1:8085"))
+    assert {"http://0.0.0.0:8080", "grpc://0.0.0.0:8081"} <= opened.keys()
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_in_kserves_layout_the_ports_of_its_probes_stay_open(tmp_path: Path, by_hand: bool) -> None:
+    config = KSERVE_CONFIG.replace("//0.0.0.0", "//127.0.0.1")
+    folder = kserve_layout(tmp_path / "models", config)
+    argv = ["--model_dir", str(folder)]
+    if by_hand:  # as the stock runtime is started
+        argv = ["torchserve", "--start", f"--model-store={folder}/model-store"]
+        argv += [f"--ts-config={folder}/config/config.properties"]
+    settings = load_settings(argv, {})
+    opened = sockets(settings)
+    assert opened["http://0.0.0.0:8080"] == "inference"
+    assert opened["grpc://0.0.0.0:8081"] == "oip"
+    assert opened["grpc://0.0.0.0:7070"] == "inference"
+    assert any(notice.startswith("http_port: open to other") for notice in settings.notices)
+    closed = sockets(load_settings(argv, {"TS_INFERENCE_ADDRESS": "http://127.0.0.1:8085"}))
+    assert not any("0.0.0.0:80" in address and "8082" not in address for address in closed)
+
+
 def test_a_grpc_port_that_was_asked_for_is_not_given_up(load: Load) -> None:
     with pytest.raises(SettingError, match=r"grpc://0\.0\.0\.0:8081 and http://127\.0\.0\.1:8081"):
         load("--grpc_port", "8081", program="torchserve")
