@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from kserve_torch import server
+from kserve_torch.errors import SettingError
 from kserve_torch.settings import load_settings
 from kserve_torch.startup import startup_models
 
 from .archives import ECHO, make_archive, write
 from .server import free_ports
+from .unprivileged import locked_folder, unprivileged
 
 
 def found(folder: Path, *options: str) -> list[tuple[str | None, str]]:
@@ -45,6 +47,23 @@ def test_a_bare_folder(tmp_path: Path) -> None:
 
 def test_an_empty_folder(tmp_path: Path) -> None:
     assert found(tmp_path) == []
+
+
+def test_a_store_that_cannot_be_read_is_one_line() -> None:
+    with locked_folder() as folder:
+        folder.chmod(0o711)  # KServe's layout would be found in it
+        with unprivileged(), pytest.raises(SettingError, match=f"model_dir: {folder}: Permission"):
+            found(folder)
+
+
+def test_what_cannot_be_read_in_a_store_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    with locked_folder() as folder:
+        folder.chmod(0o755)
+        (folder / "lost+found").mkdir(0o700)
+        make_archive(folder / "a.mar", {"handler.py": ECHO})
+        with unprivileged():
+            assert found(folder) == [(None, "a.mar")]
+    assert "lost+found: Permission denied; it is passed over" in caplog.text
 
 
 def test_named_models(tmp_path: Path) -> None:

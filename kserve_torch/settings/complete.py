@@ -8,7 +8,7 @@ from typing import Any
 
 from kserve_torch.errors import SettingError
 from kserve_torch.settings.addresses import ANYWHERE, LOCAL, Address, correct_host
-from kserve_torch.settings.folders import LAYOUT_STORE, has_kserve_layout, is_kserves
+from kserve_torch.settings.folders import LAYOUT_STORE, has_kserve_layout, is_kserves, naming
 from kserve_torch.settings.keys import COMMAND_LINE, DEFAULT
 from kserve_torch.settings.table import Settings
 
@@ -36,8 +36,9 @@ def _model_store(settings: Settings) -> Settings:
     by_hand = settings.sources["model_store"].startswith(COMMAND_LINE)
     if folder is None or by_hand:
         return settings
-    if not has_kserve_layout(folder):
-        return settings
+    with naming("model_dir", folder):
+        if not has_kserve_layout(folder):
+            return settings
     return _change(settings, "model_store", folder / LAYOUT_STORE, "layout of model_dir")
 
 
@@ -148,5 +149,9 @@ def _check_folders(settings: Settings) -> None:
         raise SettingError("Missing mandatory parameter --model-store (or --model_dir)")
     for name in ("model_dir", "model_store"):
         folder: Path | None = getattr(settings, name)
-        if folder is not None and not folder.exists():
+        if folder is None:
+            continue
+        with naming(name, folder):
+            there = folder.exists()
+        if not there:
             raise SettingError(f"{name}: {folder}: no such folder ({settings.sources[name]})")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kserve_torch.settings.complete import check, complete
-from kserve_torch.settings.folders import LAYOUT_CONFIG
+from kserve_torch.settings.folders import config_file
 from kserve_torch.settings.keys import COMMAND_LINE, DEFAULT, IGNORED, Key
 from kserve_torch.settings.options import read_command_line
 from kserve_torch.settings.properties import read_properties
@@ -64,7 +64,7 @@ def load_settings(
     """
     line = read_command_line(argv, program)
     given = _Given(options=line.values, environ=environ)
-    if file := _config_file(given):
+    if file := given.path("ts_config") or config_file(given.path("model_dir")):
         given = replace(given, file=file, properties=read_properties(file, environ))
     values, sources = _effective(given)
     known = {name for key in KEYS.values() for name in key.properties}
@@ -77,14 +77,6 @@ def load_settings(
         unknown=(*line.unknown, *(name for name in strange if name not in IGNORED)),
     )
     return check(complete(settings))
-
-
-def _config_file(given: _Given) -> Path | None:
-    if named := given.path("ts_config"):
-        return named
-    model_dir = given.path("model_dir")
-    usual = [model_dir / LAYOUT_CONFIG] if model_dir else []
-    return next((path for path in (*usual, Path("config.properties")) if path.is_file()), None)
 
 
 def _effective(given: _Given) -> tuple[dict[str, Any], dict[str, str]]:

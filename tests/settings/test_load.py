@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from kserve_torch.settings import Settings, load_settings
 from kserve_torch.settings.models import Limits, StartupModel
 
 from ..documents import KSERVE_CONFIG
+from ..unprivileged import locked_folder, unprivileged
 
 Load = Callable[..., Settings]
 
@@ -401,6 +403,27 @@ def test_something_must_be_served() -> None:
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"model_dir: /absent: no such folder \(command line"):
         load_settings(["--model_dir", "/absent"], {})
+
+
+def test_a_folder_that_cannot_be_looked_into_is_one_line() -> None:
+    with locked_folder() as folder, unprivileged():
+        path = f"{folder}/config/config.properties"
+        reason = rf"model_dir: {path}: Permission denied \(as user {os.geteuid()}\)"
+        with pytest.raises(SettingError, match=reason):
+            load_settings(["--model_dir", str(folder)], {})
+        store = folder / "store"
+        with pytest.raises(SettingError, match=f"model_store: {store}: Permission denied"):
+            load_settings(["--model_store", str(store)], {})
+
+
+def test_a_working_directory_that_cannot_be_looked_into_has_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with locked_folder() as folder:
+        monkeypatch.chdir(folder)
+        with unprivileged():
+            assert load_settings(["--model_store", "/"], {}).ts_config is None
+        monkeypatch.undo()
 
 
 def test_unknown_and_ignored_settings_are_told_apart(load: Load) -> None:
