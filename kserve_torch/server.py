@@ -46,7 +46,7 @@ from kserve_torch.registry import Registry
 from kserve_torch.settings import Settings, load_settings
 from kserve_torch.settings.addresses import Binding
 from kserve_torch.sockets import Listener
-from kserve_torch.startup import listening, startup_models
+from kserve_torch.startup import listening, startup_models, summary, why_no_models
 from kserve_torch.tls import identity
 from kserve_torch.tokens import tokens_for
 
@@ -131,6 +131,7 @@ class Server:
         self.registry.observers.add(self._access_log, [Responded])
         self._tokens = tokens_for(settings)
         self.grpc = GrpcServer(self.registry, settings, self._tokens)
+        self._wanted = 0
         self._signals = 0
         self._stopping = asyncio.Event()
         self._killed = asyncio.Event()
@@ -156,7 +157,7 @@ class Server:
             if self.settings.open_early:
                 await self._load_models()
             await self.grpc.refresh()
-            log.info("ready after %.2f s: %s", time.monotonic() - began, self._summary())
+            self._report_start(time.monotonic() - began)
             print(STARTED, flush=True)
             await self._until_signalled(https)
             return await self._stop(https)
@@ -174,8 +175,10 @@ class Server:
 
     async def _load_models(self) -> None:
         models = startup_models(self.settings)
+        self._wanted = len(models)
         if not models:
-            log.warning("no models to load: the server is live, not ready")
+            why = why_no_models(self.settings)
+            log.warning("no models to load: %s; the server is live, not ready", why)
         loading = asyncio.ensure_future(self.registry.start(models))
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -259,14 +262,12 @@ class Server:
         """Have a request logged and counted that no model was looked up for."""
         self.registry.emit(Responded(protocol, "", "", status, 0.0, "", 0, Timing()))
 
-    def _summary(self) -> str:
-        ready = [
-            v for name in self.registry.names() for v in self.registry.versions(name) if v.ready
-        ]
-        return (
-            ", ".join(f"{v.name} {v.version} in {v.load_seconds:.2f} s" for v in ready)
-            or "no model"
-        )
+    def _report_start(self, seconds: float) -> None:
+        loaded = [version for version in self.registry.all() if version.ready]
+        if loaded or self._wanted:
+            ready = self.registry.ready()
+            level = logging.INFO if ready else logging.WARNING
+            log.log(level, "%s", summary(self._wanted, loaded, ready, seconds))
 
     # --- stop ---
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kserve_torch.archive import find_archives, layout_of
+from kserve_torch.archive import PACKED, find_archives, layout_of
+from kserve_torch.errors import SettingError
+from kserve_torch.manifest import MANIFEST_PATH
 from kserve_torch.settings import Binding, Settings, StartupModel
 from kserve_torch.settings.folders import naming
+from kserve_torch.version import ModelVersion
+
+_ENDINGS = ", ".join(f"*{ending}" for ending in PACKED)
 
 
 def startup_models(settings: Settings) -> list[StartupModel]:
@@ -25,10 +30,46 @@ def startup_models(settings: Settings) -> list[StartupModel]:
         return []
     with naming(setting, store):
         if not store.is_dir():
-            return []
+            return [StartupModel(name=settings.model_name, file=_one_archive(store))]
         if setting == "model_dir" and layout_of(store) in ("archive", "bare"):
             return [StartupModel(name=settings.model_name, file=store)]
         return [StartupModel(name=None, file=path.name) for path in find_archives(store)]
+
+
+def _one_archive(file: Path) -> Path:
+    if not file.name.endswith(PACKED):
+        raise SettingError(f"model_dir: {file}: neither a folder nor an archive ({_ENDINGS})")
+    return file
+
+
+def why_no_models(settings: Settings) -> str:
+    """Why there is nothing to load at start, for the log."""
+    if settings.startup_models() is not None:
+        return f"load_models is none ({settings.sources['load_models']})"
+    store = settings.model_store or settings.model_dir
+    return (
+        f"no archives or model folders in {store} (looked for {_ENDINGS}, folders with "
+        f"{MANIFEST_PATH} and folders with a .py file)"
+    )
+
+
+def summary(wanted: int, loaded: Sequence[ModelVersion], ready: bool, seconds: float) -> str:
+    """How the start went, for the log.
+
+    Args:
+        wanted: how many models were to be loaded.
+        loaded: those that can serve.
+        ready: whether the server is.
+        seconds: how long it took.
+    """
+    names = ", ".join(f"{v.name} {v.version} in {v.load_seconds:.2f} s" for v in loaded)
+    parts = [f"ready after {seconds:.2f} s: {names}"] if ready else []
+    if wanted > len(loaded) or not ready:
+        failed = f"{wanted - len(loaded)} of {wanted} models failed to load"
+        parts.append(failed if ready else f"not ready: {failed}")
+    if names and not ready:
+        parts.append(f"after {seconds:.2f} s there are {names}")
+    return "; ".join(parts)
 
 
 def listening(bindings: Iterable[Binding]) -> str:

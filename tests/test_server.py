@@ -8,7 +8,7 @@ import pytest
 from kserve_torch import server
 from kserve_torch.errors import SettingError
 from kserve_torch.settings import load_settings
-from kserve_torch.startup import startup_models
+from kserve_torch.startup import startup_models, why_no_models
 
 from .archives import ECHO, make_archive, write
 from .server import free_ports
@@ -45,8 +45,34 @@ def test_a_bare_folder(tmp_path: Path) -> None:
     assert found(tmp_path / "m", "--model_name", "digits") == [("digits", "m")]
 
 
+def test_one_archive_file(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    assert found(tmp_path / "m.mar") == [(None, "m.mar")]
+    assert found(tmp_path / "m.mar", "--model_name", "digits") == [("digits", "m.mar")]
+
+
+def test_a_file_that_is_no_archive(tmp_path: Path) -> None:
+    write(tmp_path, {"notes.txt": "no model"})
+    with pytest.raises(
+        SettingError, match=r"notes\.txt: neither a folder nor an archive \(\*\.mar"
+    ):
+        found(tmp_path / "notes.txt")
+    with pytest.raises(SettingError, match=r"model_store: .*notes\.txt: not a folder"):
+        load_settings(["--model_store", str(tmp_path / "notes.txt")], {}, "kserve_torch")
+
+
 def test_an_empty_folder(tmp_path: Path) -> None:
     assert found(tmp_path) == []
+
+
+def test_nothing_to_load_has_its_reason(tmp_path: Path) -> None:
+    settings = load_settings(["--model_dir", str(tmp_path)], {}, "kserve_torch")
+    assert why_no_models(settings) == (
+        f"no archives or model folders in {tmp_path} (looked for *.mar, *.model, *.tar.gz, *.tgz, "
+        "folders with MAR-INF/MANIFEST.json and folders with a .py file)"
+    )
+    settings = load_settings(["--model_dir", str(tmp_path), "--models", "none"], {}, "kserve_torch")
+    assert why_no_models(settings) == "load_models is none (command line --models)"
 
 
 def test_a_store_that_cannot_be_read_is_one_line() -> None:

@@ -152,6 +152,7 @@ def _check_folders(settings: Settings) -> None:
         if folder is None:
             continue
         with naming(name, folder):
-            there = folder.exists()
-        if not there:
-            raise SettingError(f"{name}: {folder}: no such folder ({settings.sources[name]})")
+            there, is_folder = folder.exists(), folder.is_dir()
+        if not there or (name == "model_store" and not is_folder):
+            fault = "not a folder" if there else "no such folder"
+            raise SettingError(f"{name}: {folder}: {fault} ({settings.sources[name]})")
