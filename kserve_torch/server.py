@@ -146,7 +146,7 @@ class Server:
         listeners: list[Listener] = []
         https: list[asyncio.Task[None]] = []
         try:
-            listeners.extend(Listener(binding.address) for binding in bindings)
+            listeners.extend(Listener(b.address, b.settings) for b in bindings)
             if _has_tls(self.settings):
                 identity(self.settings, self.registry.workdir)  # no model is loaded for nothing
             if not self.settings.open_early:

@@ -7,7 +7,7 @@ import pytest
 
 from kserve_torch import server
 from kserve_torch.errors import SettingError
-from kserve_torch.settings import load_settings
+from kserve_torch.settings import Settings, load_settings
 from kserve_torch.startup import startup_models, why_no_models
 
 from .archives import ECHO, make_archive, write
@@ -18,6 +18,19 @@ from .unprivileged import locked_folder, unprivileged
 def found(folder: Path, *options: str) -> list[tuple[str | None, str]]:
     settings = load_settings(["--model_dir", str(folder), *options], {}, "kserve_torch")
     return [(model.name, Path(model.file).name) for model in startup_models(settings)]
+
+
+def on_free_ports(folder: Path) -> Settings:
+    http, native, metrics, *grpc = (str(port) for port in free_ports(6))
+    env = {
+        "TS_INFERENCE_ADDRESS": f"http://127.0.0.1:{native}",
+        "TS_MANAGEMENT_ADDRESS": f"http://127.0.0.1:{native}",
+        "TS_METRICS_ADDRESS": f"http://127.0.0.1:{metrics}",
+        "TS_GRPC_INFERENCE_PORT": grpc[0],
+        "TS_GRPC_MANAGEMENT_PORT": grpc[1],
+    }
+    options = ["--model_dir", str(folder), "--http_port", http, "--grpc_port", grpc[2]]
+    return load_settings(options, env, "kserve_torch")
 
 
 def test_kserves_layout(tmp_path: Path) -> None:
@@ -104,15 +117,14 @@ async def test_a_listener_that_dies_ends_the_server(
         raise OSError("gone")
 
     monkeypatch.setattr(server._HttpServer, "serve", dies)
-    http, native, metrics, *grpc = (str(port) for port in free_ports(6))
-    env = {
-        "TS_INFERENCE_ADDRESS": f"http://127.0.0.1:{native}",
-        "TS_MANAGEMENT_ADDRESS": f"http://127.0.0.1:{native}",
-        "TS_METRICS_ADDRESS": f"http://127.0.0.1:{metrics}",
-        "TS_GRPC_INFERENCE_PORT": grpc[0],
-        "TS_GRPC_MANAGEMENT_PORT": grpc[1],
-    }
-    options = ["--model_dir", str(tmp_path), "--http_port", http, "--grpc_port", grpc[2]]
-    settings = load_settings(options, env, "kserve_torch")
     with pytest.raises(OSError, match="gone"):
-        await server.Server(settings).serve()
+        await server.Server(on_free_ports(tmp_path)).serve()
+
+
+async def test_a_port_that_is_taken_is_said_with_its_setting(tmp_path: Path) -> None:
+    settings = on_free_ports(tmp_path)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", settings.http_port))
+        other.listen()
+        with pytest.raises(SettingError, match=r"^http_port: cannot listen at .* in use"):
+            await server.Server(settings).serve()

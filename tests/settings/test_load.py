@@ -280,6 +280,14 @@ def test_two_settings_with_one_port_share_its_socket(load: Load) -> None:
     assert sockets(settings)["http://127.0.0.1:8080"] == "inference management"
 
 
+def test_a_socket_knows_the_settings_that_want_it(load: Load) -> None:
+    named = [binding.settings for binding in load("--http_port", "8085").bindings()]
+    assert named == [
+        ("inference_address", "management_address", "http_port"),
+        ("metrics_address",),
+    ]
+
+
 def test_grpc_services_may_share_a_port(load: Load) -> None:
     settings = load("--grpc_port", "7070", "--grpc_inference_port", "7070")
     assert sockets(settings)["grpc://0.0.0.0:7070"] == "inference oip"
