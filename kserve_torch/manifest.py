@@ -119,7 +119,7 @@ def read_yaml(root: Path, name: str) -> Mapping[str, Any]:
     try:
         parsed = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidArchive(f"{name}: not valid YAML: {_first_line(error)}") from error
+        raise InvalidArchive(f"{name}: not valid YAML: {_fault(error)}") from error
     if parsed is None:
         return MappingProxyType({})
     if not isinstance(parsed, dict):
@@ -252,6 +252,13 @@ def _refuse_alias_bomb(name: str, config: dict[str, Any]) -> None:
         elif isinstance(value, list):
             waiting.extend(value)
     raise InvalidArchive(f"{name}: more than {MAX_VALUES} values")
+
+
+def _fault(error: BaseException) -> str:
+    """What a reader of YAML says, with the line as editors count."""
+    text = getattr(error, "problem", None) or _first_line(error)
+    mark = getattr(error, "problem_mark", None)
+    return text if mark is None else f"{text} (line {mark.line + 1})"
 
 
 def _kind(value: Any) -> str:
