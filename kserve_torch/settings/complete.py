@@ -146,7 +146,8 @@ def check(settings: Settings) -> Settings:
 
 def _check_folders(settings: Settings) -> None:
     if settings.model_dir is None and settings.model_store is None:
-        raise SettingError("Missing mandatory parameter --model-store (or --model_dir)")
+        unknown = f"; unknown: {', '.join(settings.unknown)}" if settings.unknown else ""
+        raise SettingError(f"Missing mandatory parameter --model-store (or --model_dir){unknown}")
     for name in ("model_dir", "model_store"):
         folder: Path | None = getattr(settings, name)
         if folder is None:

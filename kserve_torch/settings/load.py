@@ -10,6 +10,7 @@ from typing import Any
 from kserve_torch.settings.complete import check, complete
 from kserve_torch.settings.folders import config_file
 from kserve_torch.settings.keys import COMMAND_LINE, DEFAULT, IGNORED, Key
+from kserve_torch.settings.near import near, with_guess
 from kserve_torch.settings.options import read_command_line
 from kserve_torch.settings.properties import read_properties
 from kserve_torch.settings.table import KEYS, Settings
@@ -67,16 +68,33 @@ def load_settings(
     if file := given.path("ts_config") or config_file(given.path("model_dir")):
         given = replace(given, file=file, properties=read_properties(file, environ))
     values, sources = _effective(given)
-    known = {name for key in KEYS.values() for name in key.properties}
+    known = [name for key in KEYS.values() for name in key.properties]
     strange = [name for name in given.properties if name not in known]
+    unknown = [name for name in strange if name not in IGNORED]
     settings = Settings(
         **values,
         program=line.program,
         sources=sources,
         ignored=(*line.ignored, *(name for name in strange if name in IGNORED)),
-        unknown=(*line.unknown, *(name for name in strange if name not in IGNORED)),
+        unknown=(
+            *(with_guess(word, _flags()) for word in line.unknown),
+            *(with_guess(name, known) for name in unknown),
+            *_misspelt_variables(environ),
+        ),
     )
     return check(complete(settings))
+
+
+def _flags() -> list[str]:
+    return [flag for key in KEYS.values() for flag in key.flags]
+
+
+def _misspelt_variables(environ: Mapping[str, str]) -> list[str]:
+    """Variables that look like one of ours; other programs have some that begin with TS_ too."""
+    known = [variable for key in KEYS.values() for variable in key.env]
+    others = {f"TS_{name.upper()}" for name in (*KEYS, *IGNORED)}
+    strange = sorted(name for name in environ if name.startswith("TS_") and name not in others)
+    return [with_guess(name, known) for name in strange if near(name, known)]
 
 
 def _effective(given: _Given) -> tuple[dict[str, Any], dict[str, str]]:

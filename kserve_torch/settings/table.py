@@ -26,7 +26,8 @@ class Settings(KServeKeys):
         sources: per key, where its value came from, in words; they start with ``default`` if
             nobody set it.
         ignored: keys and options that were given and have no effect here.
-        unknown: keys and options that were given and nobody knows.
+        unknown: keys, options and misspelt variables that were given and nobody knows, each with
+            the name that may have been meant.
         notices: what else the log should say at start, a line each.
         http_host: the host of ``http_port``, which names none.
         grpc_host: the host of ``grpc_port``, likewise.

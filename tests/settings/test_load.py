@@ -438,3 +438,28 @@ def test_unknown_and_ignored_settings_are_told_apart(load: Load) -> None:
     settings = load("--log-config", "log4j2.xml", "--brand-new", file="vmargs=-Xmx1g\ncolour=red")
     assert settings.ignored == ("log_config", "vmargs")
     assert settings.unknown == ("--brand-new", "colour")
+
+
+def test_what_was_misspelt_is_guessed(load: Load) -> None:
+    known = {"TS_NUM_WORKERS": "1", "TS_MODELS": "{", "TS_MODEL_STORE": "store"}
+    assert load(**known).unknown == ()
+    file = "job_queue_sise=9\ncolour=red\n"
+    settings = load(
+        "--httpport", "1", "--numer-of-gpu=2", file=file, TS_MODELSTORE="x", TS_PORT="1"
+    )
+    assert settings.unknown == (
+        "--httpport (did you mean --http_port?)",
+        "1",
+        "--numer-of-gpu=2 (did you mean --number_of_gpu?)",
+        "job_queue_sise (did you mean job_queue_size?)",
+        "colour",
+        "TS_MODELSTORE (did you mean TS_MODEL_STORE?)",
+    )
+
+
+def test_a_misspelt_store_is_named_where_one_is_missing() -> None:
+    words = (
+        r"^Missing mandatory parameter --model-store .*--modelstore \(did you mean --model_store\?"
+    )
+    with pytest.raises(SettingError, match=words):
+        load_settings(["--modelstore", "X"], {}, "torchserve")
