@@ -18,6 +18,8 @@ import yaml
 
 from kserve_torch.codec import signature
 from kserve_torch.errors import InvalidArchive
+from kserve_torch.settings.models import LIMIT_KEYS
+from kserve_torch.settings.near import near
 
 log = logging.getLogger(__name__)
 
@@ -131,11 +133,14 @@ def read_yaml(root: Path, name: str) -> Mapping[str, Any]:
 def checked_config(config: Mapping[str, Any], name: str = CONFIG_NAME) -> Mapping[str, Any]:
     """``config`` without the known keys whose value has the wrong type; each gets one warning.
 
-    Unknown keys pass: they are the handler's (CONTRACT 3.2).
+    Unknown keys pass, they are the handler's (CONTRACT 3.2); one that looks like a known key gets a
+    warning.
     """
     good = {}
     for key, value in config.items():
         rule = _KEYS.get(key)
+        if guess := near(str(key), (*LIMIT_KEYS, *_KEYS)):
+            log.warning("%s: %s is left to the handler; did you mean %s?", name, key, guess)
         if rule is None or rule.allows(value):
             good[key] = value
         else:

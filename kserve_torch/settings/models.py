@@ -147,6 +147,9 @@ _LIMITS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "v2_grpc_bytes": ("v2_grpc_bytes", _one_of("raw", "b64")),
 }
 
+#: Keys of model-config.yaml that are limits.
+LIMIT_KEYS = tuple(_LIMITS)
+
 
 def merge(defaults: Limits, name: str, yaml: Mapping[str, Any], entry: Entry | None) -> Limits:
     """The limits of one version, by the precedence at the top of this file."""
