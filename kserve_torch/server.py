@@ -46,7 +46,13 @@ from kserve_torch.registry import Registry
 from kserve_torch.settings import Settings, load_settings
 from kserve_torch.settings.addresses import Binding
 from kserve_torch.sockets import Listener
-from kserve_torch.startup import listening, startup_models, summary, why_no_models
+from kserve_torch.startup import (
+    listening,
+    startup_models,
+    summary,
+    warn_of_missing_gpus,
+    why_no_models,
+)
 from kserve_torch.tls import identity
 from kserve_torch.tokens import tokens_for
 
@@ -175,6 +181,7 @@ class Server:
 
     async def _load_models(self) -> None:
         models = startup_models(self.settings)
+        warn_of_missing_gpus(self.settings)
         self._wanted = len(models)
         if not models:
             why = why_no_models(self.settings)

@@ -2,25 +2,50 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kserve_torch.archive import PACKED, find_archives, layout_of
+from kserve_torch.devices import gpus
 from kserve_torch.errors import SettingError
 from kserve_torch.manifest import MANIFEST_PATH
 from kserve_torch.settings import Binding, Settings, StartupModel
 from kserve_torch.settings.folders import naming
 from kserve_torch.version import ModelVersion
 
+log = logging.getLogger(__name__)
+
 _ENDINGS = ", ".join(f"*{ending}" for ending in PACKED)
 
 
 def startup_models(settings: Settings) -> list[StartupModel]:
-    """What is loaded at start, by the layout of the model folder (INTERFACE, Start).
+    """What is loaded at start; ``model_name`` names a single model that has no other name set.
 
     Raises:
         SettingError: the folder cannot be read.
     """
+    models, name = _models(settings), settings.model_name
+    if name is None or [model.name for model in models] == [name]:
+        return models
+    if len(models) == 1 and models[0].name is None:
+        return [replace(models[0], name=name)]
+    if models:
+        named = [model.name or str(model.file) for model in models]
+        log.warning("model_name: %s names none of %s", name, ", ".join(named))
+    return models
+
+
+def warn_of_missing_gpus(settings: Settings) -> None:
+    """Say so if there are fewer GPUs than ``number_of_gpu``; what there is, is used."""
+    wanted = settings.number_of_gpu
+    if wanted and wanted > (present := gpus()):
+        log.warning("number_of_gpu: %d are wanted, this machine has %d", wanted, present)
+
+
+def _models(settings: Settings) -> list[StartupModel]:
+    """Those that the settings name, else what the model folder holds (INTERFACE, Start)."""
     named = settings.startup_models()
     if named is not None:
         return named
@@ -30,9 +55,9 @@ def startup_models(settings: Settings) -> list[StartupModel]:
         return []
     with naming(setting, store):
         if not store.is_dir():
-            return [StartupModel(name=settings.model_name, file=_one_archive(store))]
+            return [StartupModel(name=None, file=_one_archive(store))]
         if setting == "model_dir" and layout_of(store) in ("archive", "bare"):
-            return [StartupModel(name=settings.model_name, file=store)]
+            return [StartupModel(name=None, file=store)]
         return [StartupModel(name=None, file=path.name) for path in find_archives(store)]
 
 

@@ -4,11 +4,12 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch
 
 from kserve_torch import server
 from kserve_torch.errors import SettingError
 from kserve_torch.settings import Settings, load_settings
-from kserve_torch.startup import startup_models, why_no_models
+from kserve_torch.startup import startup_models, warn_of_missing_gpus, why_no_models
 
 from .archives import ECHO, make_archive, write
 from .server import free_ports
@@ -103,6 +104,31 @@ def test_what_cannot_be_read_in_a_store_is_passed_over(caplog: pytest.LogCapture
         with unprivileged():
             assert found(folder) == [(None, "a.mar")]
     assert "lost+found: Permission denied; it is passed over" in caplog.text
+
+
+def test_model_name_names_the_one_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_archive(tmp_path / "a.mar", {"handler.py": ECHO})
+    name = ("--model_name", "x")
+    assert found(tmp_path, *name) == [("x", "a.mar")]
+    assert found(tmp_path, *name, "--models", "x=a.mar") == [("x", "a.mar")]
+    assert caplog.messages == []
+    assert found(tmp_path, *name, "--models", "y=a.mar") == [("y", "a.mar")]
+    make_archive(tmp_path / "b.mar", {"handler.py": ECHO})
+    assert found(tmp_path, *name) == [(None, "a.mar"), (None, "b.mar")]
+    assert caplog.messages == [
+        "model_name: x names none of y",
+        "model_name: x names none of a.mar, b.mar",
+    ]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 7, reason="has as many GPUs")
+def test_gpus_that_are_not_there_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = ["--model_dir", str(tmp_path)]
+    warn_of_missing_gpus(load_settings(folder, {}, "kserve_torch"))
+    assert caplog.messages == []
+    warn_of_missing_gpus(load_settings([*folder, "--number_of_gpu", "8"], {}, "kserve_torch"))
+    count = torch.cuda.device_count()
+    assert caplog.messages == [f"number_of_gpu: 8 are wanted, this machine has {count}"]
 
 
 def test_named_models(tmp_path: Path) -> None:

@@ -21,7 +21,10 @@ class KServeKeys(TorchServeKeys):
     """Flags of kserve's model server that have an effect here."""
 
     model_name: str | None = key(
-        None, TEXT, "name of a model folder without manifest", shown="the folder's name"
+        None,
+        TEXT,
+        "name of the one model that is served",
+        shown="the archive's; without a manifest the folder's",
     )
     http_port: int = key(
         8080,
