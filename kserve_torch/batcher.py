@@ -119,7 +119,7 @@ class Lane:
     # --- the workers' side ---
 
     def take(self, stopping: threading.Event, idle_limit: float | None = None) -> list[Ticket]:
-        """Wait for a batch; empty if the worker is to go home.
+        """Wait for a batch; empty if the worker is to go home, or has waited for too long.
 
         Args:
             stopping: set (followed by `rouse`) when this worker is to go.
@@ -139,7 +139,7 @@ class Lane:
                         break
                 self._idle += 1
                 try:
-                    self._wake.wait(due)
+                    self._wake.wait(due if due is None else min(due, threading.TIMEOUT_MAX))
                 finally:
                     self._idle -= 1
             return []
@@ -160,6 +160,16 @@ class Lane:
         """Form smaller batches from now on: the machine has shown its ceiling."""
         with self._wake:
             self._window.max_rows = max(1, min(self._window.max_rows, rows))
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more requests."""
+        return self._closed
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a worker."""
+        return len(self._window)
 
     @property
     def max_rows(self) -> int:

@@ -69,6 +69,13 @@ class Catalogue:
         """Whether some version of a model is ready."""
         return any(version.ready for version in self._models.get(model, {}).values())
 
+    def version_of(self, model: str, version: str | None = None) -> str:
+        """The number of the version that these mean, "" if there is none."""
+        try:
+            return self.find(model, version).version
+        except ModelNotFound:
+            return ""
+
     def default(self, model: str) -> ModelVersion:
         """The version that answers when none is asked for.
 

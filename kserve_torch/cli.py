@@ -9,6 +9,7 @@ import contextlib
 import gc
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -30,6 +31,8 @@ def program(name: str | None = None) -> NoReturn:
         name: as for `main`.
     """
     code = main(program=name)
+    if threading.active_count() == 1:
+        sys.exit(code)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
             stream.flush()

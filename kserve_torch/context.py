@@ -5,12 +5,13 @@ keep things on it (CONTRACT C1, C5). Before each ``handle()`` call the worker's 
 `Context.begin`, afterwards `Context.row_replies`::
 
     begin(request per row) -> handle(rows, context) -> row_replies(results)
-                                   \-> emit(results): intermediate results of a stream
+                                   \-> emit(results, ids): intermediate results of a stream
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ from types import ModuleType
 from typing import Any
 
 from kserve_torch.messages import Request, RowReply, Verb
+
+log = logging.getLogger(__name__)
 
 #: Tells a client of a streamed answer whether more follows (CONTRACT R10).
 STREAM_NEXT = "ts_stream_next"
@@ -174,7 +177,8 @@ class Context:
     ) -> None:
         self.model_name = model_name
         self.manifest = manifest
-        self.system_properties: dict[str, Any] = {
+        # Handlers read the underscored names as well: they are where TorchServe keeps these four.
+        self._system_properties: dict[str, Any] = {
             "model_dir": model_dir,
             "gpu_id": gpu,
             "batch_size": batch_size,
@@ -183,14 +187,46 @@ class Context:
             "limit_max_image_pixels": limit_max_image_pixels,
         }
         self.model_yaml_config = {} if model_yaml_config is None else model_yaml_config
-        self.metrics = metrics
+        self._metrics = metrics
+        self._limit_max_image_pixels = limit_max_image_pixels
         self.request_ids: dict[int, str] | None = None
-        self.request_processor: list[RequestProcessor] = []
+        self._request_processor: list[RequestProcessor] = []
         self.stopping_criteria: list[Callable[..., Any]] | None = None
         self.cl_socket: Any = None
         self.unpickler: ModuleType | None = None
         self.import_module: Callable[[str], ModuleType] = self._import_from_model_dir
         self._name_sequence_headers()
+
+    @property
+    def system_properties(self) -> dict[str, Any]:
+        """``model_dir``, ``gpu_id`` and what else the class lists."""
+        return self._system_properties
+
+    @property
+    def metrics(self) -> Any:
+        """Takes the handler's own metrics."""
+        return self._metrics
+
+    @metrics.setter
+    def metrics(self, metrics: Any) -> None:
+        self._metrics = metrics
+
+    @property
+    def request_processor(self) -> list[RequestProcessor]:
+        """One `RequestProcessor` per row of the running batch."""
+        return self._request_processor
+
+    @request_processor.setter
+    def request_processor(self, request_processor: list[RequestProcessor]) -> None:
+        self._request_processor = request_processor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Context) and self._facts() == other._facts()
+
+    def _facts(self) -> dict[str, Any]:
+        """All that a handler sees, but for the ways to import, which are each instance's own."""
+        own = ("import_module", "unpickler")
+        return {name: value for name, value in vars(self).items() if name not in own}
 
     def _name_sequence_headers(self) -> None:
         """TorchServe's names, unless the environment has others (CONTRACT C4)."""
@@ -224,18 +260,27 @@ class Context:
                 processor.add_response_property(STREAM_NEXT, "false")
         return list(self._replies(results))
 
-    def emit(self, results: Sequence[Any] | Mapping[int, Any]) -> None:
+    def emit(
+        self, results: Sequence[Any] | Mapping[int, Any], request_ids: Mapping[int, str]
+    ) -> None:
         """Send an intermediate result for each row to whoever listens to its request.
 
+        A thread that a handler left behind may still send for requests of an earlier call; what
+        does not belong to a request of the running one is dropped.
+
         Args:
-            results: one item per row, or a mapping from row index for some rows only.
+            results: one item per row of ``request_ids``, or a mapping from row index.
+            request_ids: row index -> request id, for the rows that are meant.
         """
-        rows = results.items() if isinstance(results, Mapping) else enumerate(results)
-        for index, result in rows:
-            processor = self.request_processor[index]
-            processor.add_response_property(STREAM_NEXT, "true")
-            if processor.request is not None and processor.request.emit is not None:
-                processor.request.emit(processor.reply(result))
+        processors = self.request_processor
+        for index, request_id in request_ids.items():
+            request = processors[index].request if index < len(processors) else None
+            if request is None or request.id != request_id:
+                log.debug("%s: a result for request %s came late", self.model_name, request_id)
+                continue
+            processors[index].add_response_property(STREAM_NEXT, "true")
+            if request.emit is not None:
+                request.emit(processors[index].reply(results[index]))
 
     def _replies(self, results: Sequence[Any]) -> Iterator[RowReply]:
         for processor, result in zip(self.request_processor, results, strict=True):

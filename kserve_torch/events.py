@@ -84,7 +84,11 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True)
 class Responded:
-    """A protocol edge sent an answer: its route's protocol, status and total seconds."""
+    """A protocol edge sent an answer: its route's protocol, status and total seconds.
+
+    ``version`` is the one that answered or failed, "" if there was none; ``error`` is the error
+    class's name, "" for none.
+    """
 
     protocol: str
     model: str
@@ -94,6 +98,7 @@ class Responded:
     request_id: str = ""
     rows: int = 0
     timing: Timing = Timing()
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from kserve_torch.version import ModelVersion
 if TYPE_CHECKING:
     from kserve_torch.events import Event
     from kserve_torch.settings import Limits, Settings
+    from kserve_torch.settings.metrics_file import ListedMetric
 
 
 class VersionFactory:
@@ -30,6 +31,7 @@ class VersionFactory:
         store: where archives come from.
         workdir: where they are unpacked.
         emit: told of every event of theirs.
+        metrics: what ``metrics_config`` lists, for handlers.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class VersionFactory:
         store: ModelStore,
         workdir: Path,
         emit: Callable[[Event], None],
+        metrics: Sequence[ListedMetric] = (),
     ) -> None:
         self._settings = settings
         self._store = store
@@ -46,6 +49,7 @@ class VersionFactory:
             workdir=workdir,
             install_packages=settings.install_py_dep_per_model,
             limit_max_image_pixels=settings.limit_max_image_pixels,
+            metrics=metrics,
         )
 
     async def make(

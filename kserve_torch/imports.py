@@ -30,6 +30,8 @@ from importlib.metadata import DistributionFinder, MetadataPathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kserve_torch import searchpath, turns
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
@@ -162,11 +164,24 @@ class TsFinder(importlib.abc.MetaPathFinder):
 class _Alias(ModuleType):
     """A bare module name, standing for the module of whatever archive the thread works for."""
 
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        # With the archive's own path here, its submodules would be found and loaded for everybody.
+        self.__path__: list[str] = []
+
     def __getattr__(self, name: str) -> Any:
         scope = thread.scope
-        if scope is None:
+        full = scope.full_name(self.__name__) if scope else None
+        # Who looks through sys.modules, as inspect does, asks each for ``__file__`` and the like;
+        # that must not import a module of the archive.
+        asks = name.startswith("__") and name != "__all__" and full not in sys.modules
+        if scope is None or full is None or asks:
             raise AttributeError(f"{self.__name__} is a module of an archive that is not active")
-        return getattr(scope.import_module(self.__name__), name)
+        module = scope.import_module(self.__name__)
+        if name == "__all__" and not hasattr(module, name):
+            # A star import would look for the names in this module.
+            return [public for public in vars(module) if not public.startswith("_")]
+        return getattr(module, name)
 
 
 class BareNameFinder(importlib.abc.MetaPathFinder):
@@ -196,6 +211,8 @@ def install() -> None:
     with _lock:
         if any(isinstance(finder, ArchiveFinder) for finder in sys.meta_path):
             return
+        searchpath.install()
+        turns.install(lambda: thread.scope is not None)
         sys.meta_path[:0] = [ArchiveFinder(), TsFinder()]
         sys.meta_path.append(BareNameFinder())
         for name in [name for name in list(sys.modules) if name.partition(".")[0] == "ts"]:

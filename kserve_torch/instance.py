@@ -41,6 +41,7 @@ from kserve_torch.loader import Namespace
 from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Verb
 from kserve_torch.packages import packages_of
 from kserve_torch.reasons import handler_failure, load_failure
+from kserve_torch.settings.metrics_file import ListedMetric
 from kserve_torch.torchstate import DefaultDtype
 from kserve_torch.ts import __version__ as TORCHSERVE_VERSION
 from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
@@ -73,11 +74,13 @@ class LoadOptions:
         workdir: packages are installed below it.
         install_packages: TorchServe's ``install_py_dep_per_model``.
         limit_max_image_pixels: TorchServe's setting of that name, for handlers to read.
+        metrics: what ``metrics_config`` lists; handlers ask ``context.metrics`` for it by name.
     """
 
     workdir: Path = Path(tempfile.gettempdir(), "kserve_torch")
     install_packages: bool = False
     limit_max_image_pixels: bool = True
+    metrics: Sequence[ListedMetric] = ()
 
 
 class Instance:
@@ -101,6 +104,7 @@ class Instance:
         self._dtype = DefaultDtype()
         self._stream = devices.stream_on(context.system_properties["gpu_id"])
         self._runner = asyncio.Runner()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._entry: Entry
         context.import_module = namespace.import_module
         context.unpickler = namespace.pickle_module
@@ -154,6 +158,8 @@ class Instance:
         if threading.current_thread() is not threading.main_thread():
             self._namespace.enter_thread()
             torchstate.enter_thread()
+            # Handlers ask for "the" event loop; TorchServe calls them where there is one.
+            self._loop = self._runner.get_loop()
         with self._namespace.loading(), self._dtype.chosen():
             self._entry = load_entry(self._namespace, self._archive.manifest.handler)
             self._finish(self._entry.initialize(self.context))
@@ -191,39 +197,40 @@ class Instance:
             HandlerError: the handler raised (its exception is the cause), or its answer is not one
                 result per row (CONTRACT R6, T-03).
         """
-        arrays = getattr(self._entry.service, "accepts_arrays", False)
-        rows = [_handler_rows(request, arrays) for request in requests]
-        data = [row for of_request in rows for row in of_request]
-        # Handlers take an empty list for the call that initialises (CONTRACT T-25).
-        replies = iter(self._call(data, requests, [len(part) for part in rows]) if data else ())
-        return [
-            Reply(
-                model=self.context.model_name,
-                version=self._version,
-                rows=list(islice(replies, len(of_request))),
-            )
-            for of_request in rows
-        ]
-
-    def _call(
-        self, data: list[Any], requests: Sequence[Request], counts: list[int]
-    ) -> list[RowReply]:
-        self.context.begin(
-            [r for r, count in zip(requests, counts, strict=True) for _ in range(count)]
-        )
+        counts = [1 if r.verb is Verb.DESCRIBE else len(r.rows) for r in requests]
         try:
-            with self._namespace.activate(), self._dtype, self._stream:
-                results = self._finish(self._entry.handle(data, self.context))
-            return self.context.row_replies(_checked(results, len(data)))
+            return self._replies(requests, counts)
         except BadRow as error:
             raise _fault(error, requests, counts) from error
         except ServingError:
             raise
-        except BaseException as error:
+        except BaseException as error:  # also from our own code: to make rows takes memory
             failure = handler_failure(error)
             if isinstance(failure, OutOfMemory):
                 devices.free_cache()
             raise failure from error
+
+    def _replies(self, requests: Sequence[Request], counts: list[int]) -> list[Reply]:
+        # Handlers take an empty list for the call that initialises (CONTRACT T-25).
+        rows = iter(self._call(requests, counts) if any(counts) else ())
+        return [
+            Reply(
+                model=self.context.model_name,
+                version=self._version,
+                rows=list(islice(rows, count)),
+            )
+            for count in counts
+        ]
+
+    def _call(self, requests: Sequence[Request], counts: list[int]) -> list[RowReply]:
+        arrays = getattr(self._entry.service, "accepts_arrays", False)
+        data = [row for request in requests for row in _handler_rows(request, arrays)]
+        self.context.begin(
+            [r for r, count in zip(requests, counts, strict=True) for _ in range(count)]
+        )
+        with self._namespace.activate(), self._dtype, self._stream:
+            results = self._finish(self._entry.handle(data, self.context))
+        return self.context.row_replies(_checked(results, len(data)))
 
     def _finish(self, result: Any) -> Any:
         """The result itself, or what it comes to if the handler is asynchronous (CONTRACT H4)."""
@@ -235,7 +242,8 @@ class Instance:
 
     def close(self) -> None:
         """Forget the handler and its modules."""
-        self._runner.close()
+        if self._loop is None or not self._loop.is_closed():  # a handler may have closed it
+            self._runner.close()
         self._namespace.close()
 
 
@@ -284,6 +292,8 @@ def _context(
     measure: Callable[[Measured], None],
     options: LoadOptions,
 ) -> Context:
+    metrics = MetricsCacheYamlImpl(model_name=name, measure=measure)
+    metrics.add_listed(options.metrics)
     return Context(
         name,
         str(archive.root),
@@ -293,7 +303,7 @@ def _context(
         gpu_id,
         TORCHSERVE_VERSION,
         limit_max_image_pixels=options.limit_max_image_pixels,
-        metrics=MetricsCacheYamlImpl(model_name=name, measure=measure),
+        metrics=metrics,
         model_yaml_config=copy.deepcopy(dict(archive.yaml)),
     )
 

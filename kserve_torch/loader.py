@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kserve_torch import imports
+from kserve_torch import imports, searchpath
 from kserve_torch.imports import PREFIX, scopes, thread
 from kserve_torch.workdir import own_directory, working_in
 
@@ -48,7 +48,8 @@ class Namespace:
     ) -> None:
         imports.install()
         self.root = root
-        self.path = list(dict.fromkeys(str(folder) for folder in path or (root,)))
+        self._folders = [str(folder) for folder in path or (root,)]
+        self.path = list(dict.fromkeys(self._folders))
         self.packages = packages
         self.closed = False
         self.builtins: Mapping[str, Any] = {
@@ -61,6 +62,7 @@ class Namespace:
         self._foreign = {"ts", "importlib", *sys.builtin_module_names}
         self.pickle_module = _pickle_module(self)
         self.name = _claim(self)
+        searchpath.claim(root)
 
     # --- names ---
 
@@ -81,6 +83,9 @@ class Namespace:
         if top in sys.stdlib_module_names and top in sys.modules:
             self._foreign.add(top)
             return None
+        before, after = searchpath.folders(self.root)
+        # In place: it is the ``__path__`` of the archive's package.
+        self.path[:] = dict.fromkeys([*before, *self._folders, *after])
         folder = None
         for namespace in (self, self.packages):
             full = f"{namespace.name}.{top}" if namespace else ""
@@ -171,7 +176,10 @@ class Namespace:
 
     def close(self) -> None:
         """Forget all modules; code that still runs can import nothing more of the archive."""
+        if self.closed:
+            return
         self.closed = True
+        searchpath.release(self.root)
         with _lock:
             # In this order: the number is free only when nothing of this archive is left under it.
             imports.forget(self.name)

@@ -37,6 +37,9 @@ _QUIET = (
     "matplotlib",
 )
 _LONGEST = 200
+#: How importlib knows the modules of an archive, and how threads of workers are named.
+_ARCHIVE = re.compile(r"^kserve_torch_archive_\d+\.")
+_WORKER = re.compile(r" worker \d+$")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 #: Seconds that access lines are kept, to be written together.
 FLUSH_SECONDS = 0.1
@@ -130,8 +133,11 @@ def _json_line(moment: str, fields: Mapping[str, Any]) -> str:
 
 
 def access_fields(event: Responded) -> dict[str, Any]:
-    """What the access line says, in its order; times are in milliseconds."""
-    return {
+    """What the access line says, in its order; times are in milliseconds.
+
+    An error is its class's name: its text may quote the payload (DESIGN law 6).
+    """
+    fields = {
         "protocol": event.protocol,
         "model": one_line(event.model) or "-",
         "version": one_line(event.version) or "-",
@@ -143,42 +149,59 @@ def access_fields(event: Responded) -> dict[str, Any]:
         "handler_ms": _milliseconds(event.timing.handler),
         "id": one_line(event.request_id) or "-",
     }
+    return fields | {"error": event.error} if event.error else fields
 
 
 def _milliseconds(seconds: float) -> float:
     return round(seconds * 1000, 3)
 
 
-def one_line(text: str) -> str:
-    """``text`` shortened, and with escapes for whatever would break or fake a log line."""
+def one_line(text: str, spaces: bool = False) -> str:
+    """``text`` shortened, and with escapes for whatever would break or fake a log line.
+
+    Args:
+        text: anything.
+        spaces: whether it may hold some and be left as it is.
+    """
     text = text[:_LONGEST]
-    return text if text.isprintable() and " " not in text else repr(text)
+    return text if text.isprintable() and (spaces or " " not in text) else repr(text)
 
 
 def _escaped(text: str) -> str:
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
-class TextFormatter(logging.Formatter):
-    """``2026-01-31T12:00:00.000Z INFO kserve_torch.server: text``, then a traceback if any."""
+def _logger(record: logging.LogRecord) -> str:
+    """Who logs; a module of an archive by the name that the archive has for it."""
+    return _ARCHIVE.sub("", record.name)
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+def _worker(record: logging.LogRecord) -> str | None:
+    """The worker whose thread logs: model, version and verb, then its number."""
+    thread = record.threadName or ""
+    return thread if _WORKER.search(thread) else None
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-01-31T12:00:00.000Z INFO kserve_torch.server: text``, then a traceback if any.
+
+    What is logged on a worker's thread has the worker in brackets before the text.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """The line; in ours, what a client sent can neither break it nor fake another one."""
+        text = record.message
         if record.name.startswith("kserve_torch"):
-            record.message = _escaped(record.message)
-        return super().formatMessage(record)
+            text = _escaped(text)
+        worker = _worker(record) or ""
+        said = text.startswith(worker.rpartition(" worker ")[0] or " ")
+        place = f"[{one_line(worker, spaces=True)}] " if worker and not said else ""
+        return f"{timestamp(record)} {record.levelname} {_logger(record)}: {place}{text}"
 
     def formatException(self, ei: Any) -> str:
         """The traceback, indented: an error's text may be a client's, and begins no line so."""
         lines = super().formatException(ei).split("\n")
         return "\n".join(f"  {_escaped(line)}" for line in lines)
-
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        """The record's own time, as `timestamp` writes it."""
-        return timestamp(record)
 
 
 class JsonFormatter(logging.Formatter):
@@ -189,8 +212,11 @@ class JsonFormatter(logging.Formatter):
         line: dict[str, Any] = {
             "time": timestamp(record),
             "level": record.levelname,
-            "logger": record.name,
+            "logger": _logger(record),
         }
+        worker = _worker(record)
+        if worker is not None:
+            line["worker"] = worker
         fields = getattr(record, "fields", None)
         line |= fields if fields is not None else {"message": record.getMessage()}
         if record.exc_info:

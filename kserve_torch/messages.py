@@ -92,7 +92,8 @@ class Request:
     Attributes:
         id: the client's id or a fresh one; a handler reads it with ``context.get_request_id``.
         model: the registered name.
-        version: the version asked for, or None for the default.
+        version: the version that is to answer, or None for the default.
+        asked: the version that the client named, "" for none; metrics tell by it (CONTRACT X2).
         verb: predict, explain or describe.
         rows: what becomes the handler's ``data`` list. A `Tensor` becomes the row dict of CONTRACT
             V3 on the worker's thread, with an array or nested lists as the handler prefers.
@@ -109,6 +110,7 @@ class Request:
     model: str
     rows: Sequence[Row]
     version: str | None = None
+    asked: str = ""
     verb: Verb = Verb.PREDICT
     headers: Mapping[str, str] = NOTHING
     content_types: Mapping[str, str] = NOTHING

@@ -1,8 +1,9 @@
 """The workers of one queue: as many as asked for, replaced when they die or hang.
 
 A worker that dies is replaced after a growing pause (CONTRACT B4), until that has failed for
-``max_retry_timeout``. One that hangs is given up at once: Python cannot stop a thread, so it is
-counted, its requests are answered and a fresh worker takes its place (DESIGN law 3).
+``max_retry_timeout``. One that hangs, in a call or while it loads, is given up at once: Python
+cannot stop a thread, so it is counted, its requests are answered and a fresh worker takes its place
+(DESIGN law 3), until too many hang.
 """
 
 from __future__ import annotations
@@ -12,24 +13,27 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from kserve_torch.backoff import BackOff
 from kserve_torch.batcher import Lane, deliver
 from kserve_torch.courtesy import Courtesy
-from kserve_torch.errors import DeadlineExceeded, LoadFailed, ServingError
+from kserve_torch.errors import DeadlineExceeded, LoadFailed, NotReady, ServingError
 from kserve_torch.machine import cores
+from kserve_torch.reasons import brief
+from kserve_torch.roster import Roster
+from kserve_torch.starts import Starts
 from kserve_torch.tuner import Tuner
 from kserve_torch.worker import Ran, Worker, WorkerState
 
 if TYPE_CHECKING:
     from kserve_torch.instance import Instance
+    from kserve_torch.settings import Limits
 
 log = logging.getLogger(__name__)
 
-#: Seconds before the n-th replacement in a row; the last one repeats.
-BACK_OFF = (0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55)
 #: Threads that may hang before the model is given up and liveness fails.
 HUNG_LIMIT = 4
 #: Seconds without work after which a worker above the minimum goes home.
@@ -38,6 +42,8 @@ IDLE_SECONDS = 60.0
 PRESSURE_SECONDS = 0.05
 #: Seconds from the beginning of a batch for which its pool counts as busy.
 BUSY_SECONDS = 0.1
+#: Seconds after which a worker that is ready counts as one that works.
+STEADY_SECONDS = 60.0
 
 _numbers = itertools.count(9000)
 
@@ -47,10 +53,11 @@ class Pool:
 
     Args:
         lane: the queue.
-        load: makes the n-th instance, on its worker's thread.
+        load: makes an instance, on its worker's thread, from the worker's index: the lowest that
+            was free.
         ran: told on the event loop of every batch that ran.
         changed: told of every change of a worker, on any thread.
-        retry_limit: seconds for which a failing start is tried again.
+        limits: time-outs for starts, for calls, and for starts that fail again and again.
         courtesy: how workers in the background give way to others; they share the cores as if all
             of them were there. None for those in the foreground.
     """
@@ -61,52 +68,39 @@ class Pool:
         load: Callable[[int], Instance],
         ran: Callable[[Ran], None],
         changed: Callable[[Worker], None],
-        retry_limit: float,
+        limits: Limits,
         courtesy: Courtesy | None = None,
     ) -> None:
         self.lane = lane
+        self.roster = Roster()
         self.minimum = 0
         self.maximum = 0
-        self.hung = 0
         self.given_up = False
+        #: Too many threads hang: only a new process helps. Asked for with each request.
+        self.worn_out = False
         self.reason = ""
         self._load = load
         self._ran = ran
         self._changed_hook = changed
-        self._retry_limit = retry_limit
+        self._limits = limits
         #: Seconds that a request may wait, beyond the window, until another worker is started. What
         #: runs in the background is not worth a queue: it is long, and takes what is left over.
         self.patience = PRESSURE_SECONDS if courtesy is None else 0.0
         self._courtesy = courtesy
-        self._lock = threading.RLock()
-        self._workers: dict[int, Worker] = {}
-        self._starting: dict[int, Future[Worker]] = {}
-        self._failures = 0
-        self._failing_since = 0.0
-        self._timer: threading.Timer | None = None
-        self._closed = False
+        self._lock = self.roster.lock
+        self._starting = Starts(
+            self.roster, self._worker, limits.startup_timeout, self._overdue, self._changed
+        )
+        self._back_off = BackOff(limits.max_retry_timeout)
+        #: One for each replacement that is due.
+        self._pauses: list[threading.Timer] = []
 
     # --- what others ask of it ---
-
-    def workers(self) -> list[Worker]:
-        """The workers that are there, by number; those that hang are not among them."""
-        with self._lock:
-            return list(self._workers.values())
-
-    @property
-    def size(self) -> int:
-        """How many workers there are, ready or not."""
-        return len(self._workers)
-
-    @property
-    def ready(self) -> int:
-        """Workers that can take a batch."""
-        return sum(worker.state is WorkerState.READY for worker in self.workers())
 
     @property
     def running(self) -> int:
         """Requests in batches that run now."""
-        return sum(worker.running for worker in self.workers())
+        return sum(worker.running for worker in self.roster.all())
 
     @property
     def busy(self) -> bool:
@@ -115,192 +109,264 @@ class Pool:
         return bool(self.running) or time.monotonic() - began < BUSY_SECONDS
 
     @property
-    def worn_out(self) -> bool:
-        """Too many threads hang: only a new process helps."""
-        return self.hung >= HUNG_LIMIT
+    def hung(self) -> int:
+        """Threads that hang."""
+        return self.roster.hung
 
     async def scale(self, minimum: int, maximum: int) -> None:
         """Bring the number of workers into the bounds and wait until they are ready.
 
         Raises:
             LoadFailed: a worker could not be started.
+            NotReady: one was not ready in time.
         """
         with self._lock:
             self.minimum, self.maximum = minimum, maximum
-            surplus = list(self._workers.values())[maximum:]
-            missing = minimum - len(self._workers)
-        for worker in surplus:
-            worker.stop()
-        if missing > 0:
-            # The first instance holds the weights that the others are tied to.
-            await asyncio.wrap_future(self._spawn())
-            await asyncio.gather(*(asyncio.wrap_future(self._spawn()) for _ in range(missing - 1)))
+            self.given_up = False
+            self._back_off.reset()
+            self._dismiss(self.roster.staying()[maximum:])
+        # Those that start already, then the one that holds the weights that others are tied to.
+        for most in (0, 1, maximum):
+            await _all(self._coming(most))
+
+    def _coming(self, most: int) -> list[Future[Worker]]:
+        """Start as many workers as are missing, up to ``most``; all that are to be waited for."""
+        with self._lock:
+            if self.roster.ready >= self.minimum:
+                return []
+            missing = min(most, self.minimum - self.roster.size)
+            return [*self._starting.awaited(), *(self._starting.begin() for _ in range(missing))]
 
     def relieve(self) -> None:
         """Start one more worker if requests wait too long and the maximum allows it."""
         with self._lock:
-            if self._closed or self._starting or len(self._workers) >= self.maximum:
+            if self.worn_out or len(self._starting) or self.roster.size >= self.maximum:
                 return
-            started = self._spawn()
-        started.add_done_callback(lambda done: self._give_up() if done.exception() else None)
+            started = self._starting.begin()
+        started.add_done_callback(self._relieved)
 
-    def give_up_hung(self, limit: float) -> float | None:
-        """Abandon workers whose handler call runs for ``limit`` seconds or more.
+    def _relieved(self, started: Future[Worker]) -> None:
+        if started.exception() is not None:
+            if not self.roster.size:
+                self._give_up()
+            self._replace()
+
+    def give_up_hung(self) -> float | None:
+        """Abandon workers whose handler call runs for ``response_timeout`` or more.
 
         Returns:
             Seconds until the next call could pass the limit, None if none runs.
         """
-        now = time.monotonic()
+        limit, now = self._limits.response_timeout, time.monotonic()
+        late = DeadlineExceeded(f"the handler did not answer within {limit:g} s (responseTimeout)")
         soonest: float | None = None
-        for worker in self.workers():
+        lost = 0
+        for worker in self.roster.all():
             since = worker.busy_since()
-            if since is None:
+            if since is None or worker.state is WorkerState.LOADING:
                 continue
             left = since + limit - now
             if left <= 0:
-                self._abandon(worker, limit)
+                why = f"its handler has not answered for {limit:g} s"
+                lost += self._abandon(worker, since, why, late)
             else:
                 soonest = left if soonest is None else min(soonest, left)
+        for _ in range(lost):  # not before all of them are counted: it may be too many
+            self._replace()
         return soonest
 
     def close(self) -> None:
         """Send all workers home after the batch that they run."""
         with self._lock:
-            self._closed = True
             self.minimum = self.maximum = 0
-            if self._timer is not None:
-                self._timer.cancel()
-        for worker in self.workers():
-            worker.stop()
+            self._dismiss(self.roster.all())
+            for pause in self._pauses:
+                pause.cancel()
+            self._pauses = []
 
     async def join(self, seconds: float) -> bool:
         """Wait until the threads have ended; False if some still run after ``seconds``."""
         ends = time.monotonic() + seconds
-        for worker in self.workers():
+        for worker in self.roster.all():
             await asyncio.to_thread(worker.thread.join, max(0.0, ends - time.monotonic()))
-        return not any(worker.thread.is_alive() for worker in self.workers())
+        return not any(worker.thread.is_alive() for worker in self.roster.all())
 
-    # --- births and deaths ---
+    # --- comings ---
 
-    def _spawn(self) -> Future[Worker]:
+    def _worker(self, index: int) -> Worker:
+        sharers = self.minimum if self._courtesy is None else self.maximum
+        return Worker(
+            next(_numbers),
+            self.lane,
+            load=lambda: self._load(index),
+            changed=self._changed,
+            ran=self._batch_ran,
+            tuner=Tuner(thread_counts(sharers)),
+            index=index,
+            retry_seconds=self._limits.response_timeout,
+            courtesy=self._courtesy,
+            idle_seconds=IDLE_SECONDS,
+            may_go=self._may_go,
+        )
+
+    def _overdue(self, worker: Worker) -> None:
+        since = worker.busy_since()
+        if since is not None and worker.state is WorkerState.LOADING:
+            why = f"not ready within startupTimeout, {self._limits.startup_timeout:g} s"
+            self.reason = why
+            self._abandon(worker, since, why, NotReady(why))
+
+    def _batch_ran(self, ran: Ran) -> None:
+        self._back_off.reset()
+        self._ran(ran)
+
+    # --- goings ---
+
+    def _may_go(self, worker: Worker) -> bool:
+        """Let an idle worker go home, unless that would leave too few that can take a batch.
+
+        It is taken off the count at once: of several that ask together, each counts the others.
+        """
         with self._lock:
-            index = len(self._workers)
-            sharers = self.minimum if self._courtesy is None else self.maximum
-            number = next(_numbers)
-            started: Future[Worker] = Future()
-            worker = Worker(
-                number,
-                self.lane,
-                load=lambda: self._load(index),
-                changed=self._changed,
-                ran=self._ran,
-                tuner=Tuner(thread_counts(sharers)),
-                courtesy=self._courtesy,
-                idle_limit=self._idle_limit,
-            )
-            self._workers[number] = worker
-            self._starting[number] = started
-        worker.start()
-        return started
+            if worker in self.roster.staying() and self.roster.ready <= self.minimum:
+                return False
+            self.roster.leave(worker)
+            return True
 
-    def _idle_limit(self) -> float | None:
-        with self._lock:
-            return IDLE_SECONDS if len(self._workers) > self.minimum else None
+    def _dismiss(self, workers: Iterable[Worker]) -> None:
+        for worker in workers:
+            self.roster.leave(worker)
+            worker.stop()
 
     def _changed(self, worker: Worker, error: BaseException | None) -> None:
         if worker.state is WorkerState.HUNG:
             self._came_back(worker)
             return
         with self._lock:
-            started = self._starting.pop(worker.number, None)
+            started = self._starting.end(worker)
             if worker.state is WorkerState.READY:
-                self._failures = 0
+                self.given_up = False
                 self.reason = ""
             else:
-                self._workers.pop(worker.number, None)
+                self.roster.remove(worker)
         self._changed_hook(worker)
         if error is not None:
             self._failed(worker, started, error)
-        elif started is not None and started.set_running_or_notify_cancel():
+        elif started is not None:
             started.set_result(worker)
+        else:
+            self._replace()
 
     def _failed(self, worker: Worker, started: Future[Worker] | None, error: BaseException) -> None:
-        reason = error if isinstance(error, ServingError) else LoadFailed(_short(error))
+        reason = error if isinstance(error, ServingError) else LoadFailed(brief(error))
         self.reason = reason.message
-        log.error("%s: worker %d failed: %s", self.lane.label, worker.number, reason.message)
-        if reason.__cause__ is not None or reason is not error:
-            log.debug("%s: worker %d", self.lane.label, worker.number, exc_info=error)
-        if started is None:
-            self._replace()
-        elif started.set_running_or_notify_cancel():
-            started.set_exception(reason)
-
-    def _replace(self) -> None:
-        """Start a fresh worker in place of a lost one, after the pause that is due."""
-        with self._lock:
-            if self._closed or len(self._workers) >= max(self.minimum, 1):
-                return
-            now = time.monotonic()
-            if self._failures == 0:
-                self._failing_since = now
-            elif now - self._failing_since > self._retry_limit:
-                log.error("%s: giving up on starting workers: %s", self.lane.label, self.reason)
-                self.given_up = True
-                self._give_up()
-                return
-            pause = BACK_OFF[min(self._failures, len(BACK_OFF) - 1)]
-            self._failures += 1
-            self._timer = threading.Timer(pause, self._respawn)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def _respawn(self) -> None:
-        with self._lock:
-            if self._closed:
-                return
-            started = self._spawn()
-        started.add_done_callback(lambda done: self._replace() if done.exception() else None)
-
-    def _give_up(self) -> None:
-        """Answer what waits for a worker that will not come."""
-        if not self.workers():
-            error = LoadFailed(f"{self.lane.label}: no worker could be started: {self.reason}")
-            deliver([(ticket, error) for ticket in self.lane.flush()])
-
-    def _abandon(self, worker: Worker, limit: float) -> None:
-        batch = worker.abandon()
-        with self._lock:
-            self._workers.pop(worker.number, None)
-            self.hung += 1
-        self._changed_hook(worker)
+        cause = error.__cause__ if reason is error else error
         log.error(
-            "%s: worker %d hangs: its handler has not answered for %g s, %d requests get an error",
+            "%s: worker %d failed: %s",
             self.lane.label,
             worker.number,
-            limit,
+            reason.message,
+            exc_info=cause,  # with the paths, which clients are not told
+        )
+        if started is not None:
+            started.set_exception(reason)
+            return
+        if time.monotonic() - worker.ready_at > STEADY_SECONDS:
+            self._back_off.reset()
+        self._replace()
+
+    def _abandon(self, worker: Worker, since: float, why: str, error: ServingError) -> bool:
+        """Give up a worker; False if it has got on."""
+        with self._lock:  # its thread may end at once, and is to find itself among those that hang
+            batch = worker.abandon(since)
+            if batch is None:
+                return False
+            started = self._starting.end(worker)
+            self.roster.hang(worker)
+            self.worn_out = self.hung >= HUNG_LIMIT
+        self._changed_hook(worker)
+        log.error(
+            "%s: worker %d hangs: %s, %d requests get an error",
+            self.lane.label,
+            worker.number,
+            why,
             len(batch),
         )
-        late = DeadlineExceeded(f"the handler did not answer within {limit:g} s (responseTimeout)")
-        deliver([(ticket, late) for ticket in batch])
-        if not self.worn_out:
-            self._replace()
+        deliver([(ticket, error) for ticket in batch])
+        if started is not None:
+            started.set_exception(error)
+        return True
 
     def _came_back(self, worker: Worker) -> None:
         """Note that a thread which hung has ended after all."""
         with self._lock:
-            unplaced = self.worn_out
-            self.hung -= 1
-        log.info("%s: worker %d hangs no longer", self.lane.label, worker.number)
-        if unplaced:
+            known = self.roster.came_back(worker)
+            self.worn_out = self.hung >= HUNG_LIMIT
+        if known:
+            log.info("%s: worker %d hangs no longer", self.lane.label, worker.number)
             self._replace()
+
+    # --- replacements ---
+
+    def _replace(self) -> None:
+        """Start a worker after the pause that is due, if fewer are there than there must be."""
+        with self._lock:
+            coming = self.roster.size + len(self._pauses)
+            if coming < self._fewest():
+                self._start_later()
+                return
+            nobody = not coming and (self.worn_out or not self.maximum)
+        if nobody:
+            error = NotReady(f"{self.lane.label}: {self.why_none}")
+            deliver([(ticket, error) for ticket in self.lane.flush()])
+
+    def _fewest(self) -> int:
+        """Workers that there must be now: one at least for requests that wait."""
+        if self.worn_out:
+            return 0
+        return min(max(self.minimum, int(self.lane.waiting > 0)), self.maximum)
+
+    @property
+    def why_none(self) -> str:
+        """Why there is no worker and will be none."""
+        if self.worn_out:
+            return f"{self.hung} handler threads hang"
+        return "it has no worker: scale it up to serve requests"
+
+    def _start_later(self) -> None:
+        pause = self._back_off.next(time.monotonic())
+        if pause is None:
+            log.error("%s: giving up on starting workers: %s", self.lane.label, self.reason)
+            self.given_up = True
+            if not self.roster.size:
+                self._give_up()
+            return
+        timer = threading.Timer(pause, self._respawn)
+        timer.daemon = True
+        self._pauses.append(timer)
+        timer.start()
+
+    def _respawn(self) -> None:
+        with self._lock:
+            self._pauses = [one for one in self._pauses if one is not threading.current_thread()]
+            started = self._starting.begin() if self.roster.size < self._fewest() else None
+        if started is None:
+            self._replace()
+        else:
+            started.add_done_callback(lambda done: self._replace() if done.exception() else None)
+
+    def _give_up(self) -> None:
+        """Answer what waits for a worker that will not come."""
+        error = LoadFailed(f"{self.lane.label}: no worker could be started: {self.reason}")
+        deliver([(ticket, error) for ticket in self.lane.flush()])
+
+
+async def _all(starts: Iterable[Future[Worker]]) -> None:
+    """Wait for workers; to stop waiting does not stop them."""
+    await asyncio.gather(*(asyncio.shield(asyncio.wrap_future(started)) for started in starts))
 
 
 def thread_counts(workers: int) -> tuple[int, ...]:
     """Thread counts worth a try: one, and the cores we may use shared out over ``workers``."""
     share = cores() // max(workers, 1)
     return (1, share) if share > 1 else (1,)
-
-
-def _short(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -23,17 +24,20 @@ _NAMESPACE = re.compile(re.escape(PREFIX) + r"\d+\.?")
 #: What RuntimeErrors of torch say when memory ran out; newer ones have a class of their own.
 _MEMORY = ("CUDA out of memory", "can't allocate memory", "ALLOC_FAILED", "HIP out of memory")
 
+#: How Python refuses `signal.signal` in a thread.
+_SIGNALS = "signal only works in main thread"
+
 
 def handler_failure(error: BaseException) -> ServingError:
     """The error for a client whose request made the handler raise ``error`` (CONTRACT R7, T-28)."""
     if isinstance(error, ServingError):
         return error
     if isinstance(error, PredictionException):
-        return PredictionError(str(error.message), _status(error.error_code))
+        return PredictionError(_text(error.message), _status(error.error_code))
     if ran_out_of_memory(error):
         return OutOfMemory(f"out of memory: {brief(error)}")
     if isinstance(error, SystemExit):
-        return HandlerError(f"the handler called sys.exit({error.code!r})")
+        return HandlerError(f"the handler called sys.exit({_text(error.code, repr)})")
     return HandlerError(brief(error))
 
 
@@ -47,7 +51,7 @@ def load_failure(error: BaseException, root: Path, manifest: Manifest) -> Servin
         file = os.path.basename(error.filename)
         return LoadFailed(f"{file}, line {error.lineno}: {type(error).__name__}: {error.msg}")
     where = _where(error, root)
-    if isinstance(error, ModuleNotFoundError):
+    if isinstance(error, ModuleNotFoundError) and error.name:
         return LoadFailed(
             f"{where}the package {error.name!r} is neither in the archive nor installed"
         )
@@ -56,8 +60,13 @@ def load_failure(error: BaseException, root: Path, manifest: Manifest) -> Servin
         return LoadFailed(missing)
     if isinstance(error, FileNotFoundError) and error.filename:
         return LoadFailed(f"{where}file not found: {os.path.basename(str(error.filename))}")
+    if isinstance(error, ValueError) and str(error).startswith(_SIGNALS):
+        return LoadFailed(
+            f"{where}handlers run on threads, and signal.signal works in the main thread only: "
+            "leave it out, or catch its ValueError"
+        )
     if isinstance(error, SystemExit):
-        return LoadFailed(f"{where}called sys.exit({error.code!r})")
+        return LoadFailed(f"{where}called sys.exit({_text(error.code, repr)})")
     return LoadFailed(where + brief(error))
 
 
@@ -79,10 +88,10 @@ def brief(error: BaseException) -> str:
     return f"{kind}: {text}" if text and not text.startswith(f"{kind}:") else text or kind
 
 
-def _text(error: BaseException) -> str:
+def _text(value: object, convert: Callable[[object], str] = str) -> str:
     try:
-        return str(error)
-    except Exception:  # an archive's exception class may do anything
+        return convert(value)
+    except BaseException:  # an archive's exception class may do anything, even exit
         return ""
 
 

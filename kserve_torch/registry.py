@@ -29,6 +29,7 @@ from kserve_torch.events import Observers
 from kserve_torch.factory import VersionFactory
 from kserve_torch.messages import MAX_ROWS, NOTHING, Reply, Request, RowReply
 from kserve_torch.reloads import Reloads
+from kserve_torch.settings.metrics_file import read_metrics_file
 from kserve_torch.store import ModelStore
 from kserve_torch.version import ModelVersion, State
 
@@ -46,10 +47,15 @@ class Registry(Catalogue):
 
     Args:
         settings: what was configured.
+
+    Raises:
+        SettingError: the ``metrics_config`` file is not one.
     """
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
+        config = settings.metrics_config
+        metrics = read_metrics_file(config) if config else ()
         self.settings = settings
         self.store = ModelStore(settings)
         self.observers = Observers()
@@ -59,7 +65,7 @@ class Registry(Catalogue):
             ignore_cleanup_errors=True,  # a handler that hangs may write still
         )
         self.workdir = Path(self._temporary.name)
-        self._factory = VersionFactory(settings, self.store, self.workdir, self.emit)
+        self._factory = VersionFactory(settings, self.store, self.workdir, self.emit, metrics)
         #: Names of the start-up models.
         self._configured: set[str] = set()
         self._reloads = Reloads(self, self.store, self._factory, self.retire)
@@ -186,7 +192,7 @@ class Registry(Catalogue):
                 f"{minimum} workers are asked for, at most {MOST_WORKERS} can be had"
             )
         await found.scale(minimum, maximum)
-        return len(found.workers)
+        return found.ready_workers
 
     async def unregister(self, model: str, version: str | None = None) -> ModelVersion:
         """Drain a version, stop it and forget it.

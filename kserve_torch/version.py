@@ -35,6 +35,7 @@ from kserve_torch.worker import Ran, Worker, WorkerState
 
 if TYPE_CHECKING:
     from kserve_torch.archive import Archive
+    from kserve_torch.codec.signature import Signature
     from kserve_torch.instance import Instance
     from kserve_torch.settings import Limits
 
@@ -88,6 +89,8 @@ class ModelVersion:
         self._emit = emit
         self._load = load
         self._firsts: dict[int | None, Instance] = {}
+        self._seen: Signature = NOTHING
+        self._scaling = asyncio.Lock()
         self._inflight = 0
         self._drained: asyncio.Future[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
@@ -102,7 +105,7 @@ class ModelVersion:
             load=self._instance,
             ran=functools.partial(self._ran, verb),
             changed=self._worker_changed,
-            retry_limit=self.limits.max_retry_timeout,
+            limits=self.limits,
             courtesy=courtesy,
         )
 
@@ -116,16 +119,17 @@ class ModelVersion:
 
         Raises:
             LoadFailed: with the one clear reason; the state is then UNAVAILABLE.
+            NotReady: not within ``startup_timeout``, or it was unloaded meanwhile.
         """
-        self._become(State.LOADING)
         count = self.limits.min_workers if workers is None else workers
+        async with self._scaling:
+            await self._start(count, max(count, self.limits.max_workers))
+
+    async def _start(self, minimum: int, maximum: int) -> None:
+        self._become(State.LOADING)
         began = time.monotonic()
         try:
-            async with asyncio.timeout(self.limits.startup_timeout):
-                await self._predict.scale(count, max(count, self.limits.max_workers))
-        except TimeoutError:
-            self.fail(f"not ready within startupTimeout, {self.limits.startup_timeout:g} s")
-            raise NotReady(f"Model {self.name}: {self.reason}") from None
+            await self._predict.scale(minimum, maximum)
         except ServingError as error:
             self.fail(error.message)
             raise
@@ -133,6 +137,7 @@ class ModelVersion:
             raise NotReady(f"Model {self.name} {self.version} was unloaded while it was loaded")
         self._explain.maximum = EXPLAIN_WORKERS
         self.load_seconds = time.monotonic() - began
+        self.reason = ""
         self._become(State.READY)
 
     def fail(self, reason: str) -> None:
@@ -146,9 +151,21 @@ class ModelVersion:
         self._emit(StateChanged(self.name, self.version, state.value))
 
     async def scale(self, minimum: int, maximum: int) -> None:
-        """Change the number of workers and wait until they are there."""
-        await self._predict.scale(minimum, maximum)
-        self._predict.reason = ""
+        """Change the number of workers and wait until they are there.
+
+        Of a version that failed to load this is another try.
+
+        Raises:
+            LoadFailed: a worker could not be started.
+            NotReady: one was not ready in time, or the version cannot have workers.
+        """
+        async with self._scaling:
+            if self.state is State.READY:
+                await self._predict.scale(minimum, maximum)
+            elif self.state is not State.UNAVAILABLE or self.archive is None:
+                raise self._not_ready()
+            elif minimum:
+                await self._start(minimum, maximum)
 
     async def drain(self) -> None:
         """Wait until every accepted request is answered."""
@@ -175,7 +192,7 @@ class ModelVersion:
     @property
     def ready(self) -> bool:
         """Whether a request would be served now (CONTRACT T-46)."""
-        return self.state is State.READY and self._predict.ready > 0 and self.live
+        return self.state is State.READY and self.ready_workers > 0 and self.live
 
     @property
     def live(self) -> bool:
@@ -190,14 +207,19 @@ class ModelVersion:
         """
         signature = self.archive.config.get("signature") if self.archive is not None else None
         if signature is None:
-            signature = next((first.signature for first in self._firsts.values()), NOTHING)
+            signature = self._seen
         tensors: Sequence[Mapping[str, Any]] = signature.get(side, ())
         return tensors
 
     @property
     def workers(self) -> Sequence[Worker]:
-        """The workers for predictions."""
-        return self._predict.workers()
+        """The workers for predictions, also those on their way out."""
+        return self._predict.roster.all()
+
+    @property
+    def ready_workers(self) -> int:
+        """Workers for predictions that are ready, and stay."""
+        return self._predict.roster.ready
 
     @property
     def scaled_to(self) -> tuple[int, int]:
@@ -206,7 +228,7 @@ class ModelVersion:
 
     def statistics(self) -> VersionStatistics:
         """A snapshot for metrics, describe and tests."""
-        states = [worker.state.value for worker in self._predict.workers()]
+        states = [worker.state.value for worker in self._predict.roster.staying()]
         return VersionStatistics(
             predict=self._predict.lane.statistics(),
             explain=self._explain.lane.statistics(),
@@ -252,17 +274,16 @@ class ModelVersion:
                 self._drained.set_result(None)
                 self._drained = None
             timing = reply.timing if reply is not None else Timing()
-            finished = Finished(
-                self.name, self.version, timing, error, request.version or "", request.verb
-            )
+            finished = Finished(self.name, self.version, timing, error, request.asked, request.verb)
             self._emit(finished)
 
     def _enqueue(self, pool: Pool, request: Request) -> Ticket:
-        if self.state is not State.READY:
+        if self.state is not State.READY or not self.live:
             self._emit(Shed(self.name, self.version, "not_ready"))
             raise self._not_ready()
-        self._emit(Accepted(self.name, self.version, request.version or "", request.verb))
-        if self._predict.given_up or not (self._predict.size or self._predict.minimum):
+        self._emit(Accepted(self.name, self.version, request.asked, request.verb))
+        workers = self._predict
+        if not workers.roster.size and (workers.given_up or not workers.minimum):
             self._emit(Shed(self.name, self.version, "not_ready"))
             raise NotReady(
                 f"Model {self.name} {self.version} has no worker: scale it up to serve requests"
@@ -272,7 +293,7 @@ class ModelVersion:
         except Overloaded:
             self._emit(Shed(self.name, self.version, "queue_full"))
             raise
-        if ticket.pressure > pool.patience + pool.lane.max_delay or not pool.size:
+        if ticket.pressure > pool.patience + pool.lane.max_delay or not pool.roster.size:
             pool.relieve()
         if self._watch is None:
             self._watch = ticket.loop.call_later(self.limits.response_timeout, self._check_hung)
@@ -282,6 +303,7 @@ class ModelVersion:
         why = {
             State.LOADING: "it is still loading",
             State.UNLOADING: "it is being unloaded",
+            State.READY: f"{self.statistics().hung} handler threads hang",
         }.get(self.state, f"it failed to load: {self.reason}")
         return NotReady(f"Model with name {self.name} is not ready: {why}.")
 
@@ -305,31 +327,36 @@ class ModelVersion:
     # --- reports from the workers ---
 
     def _instance(self, index: int) -> Instance:
-        return self._load(index, self._firsts)
+        instance = self._load(index, self._firsts)
+        self._seen = self._seen or instance.signature
+        return instance
 
     def _ran(self, verb: Verb, ran: Ran) -> None:
-        self._emit(
-            BatchRan(self.name, self.version, ran.rows, len(ran.outcomes), ran.seconds, verb)
-        )
+        self._emit(BatchRan(self.name, self.version, ran.rows, ran.requests, ran.seconds, verb))
 
     def _worker_changed(self, worker: Worker) -> None:
         seconds = worker.load_seconds if worker.state is WorkerState.READY else 0.0
+        if not (self._predict.roster.all() or self._explain.roster.all()):
+            self._firsts.clear()  # or they would keep the weights in memory
         self._emit(
             WorkerChanged(self.name, self.version, worker.number, worker.state.value, seconds)
         )
 
     def _check_hung(self) -> None:
-        """Look for hung handlers; runs again as long as there are requests."""
+        """Look for hung handlers; runs again as long as there are requests, or calls that run.
+
+        A call may go on when the one who asked has left, and keeps its worker from others.
+        """
         self._watch = None
-        limit = self.limits.response_timeout
-        left = [pool.give_up_hung(limit) for pool in (self._predict, self._explain)]
+        left = [pool.give_up_hung() for pool in (self._predict, self._explain)]
+        soonest = min((wait for wait in left if wait is not None), default=None)
         if not self.live:
             self.reason = f"{self.statistics().hung} handler threads hang"
             log.error("%s %s: %s, giving up on it", self.name, self.version, self.reason)
-        if self._inflight:
-            soonest = min((wait for wait in left if wait is not None), default=limit)
-            loop = asyncio.get_running_loop()
-            self._watch = loop.call_later(soonest, self._check_hung)
+        if soonest is None and self._inflight:
+            soonest = self.limits.response_timeout
+        if soonest is not None:
+            self._watch = asyncio.get_running_loop().call_later(soonest, self._check_hung)
 
     async def describe(self) -> Any:
         """What the handler says about itself (CONTRACT E4)."""

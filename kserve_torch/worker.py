@@ -1,16 +1,17 @@
 """One handler instance on one thread: load, then take a batch, run it, answer it, until told to go.
 
-A batch that fails is run again in halves until only the guilty request is left (poison isolation);
-one that does not fit into memory makes the batches of its lane smaller.
+What has hung cannot be stopped: whoever gives it up answers its batch, and what its thread still
+brings when it comes back is dropped.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -18,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from kserve_torch.batcher import Lane, Outcome, Ticket, deliver
 from kserve_torch.courtesy import Courtesy
-from kserve_torch.errors import ClientError, HandlerError, OutOfMemory, ServingError
-from kserve_torch.instance import RequestFault
+from kserve_torch.errors import HandlerError, ServingError
+from kserve_torch.isolation import isolate
 from kserve_torch.messages import Reply, Request, Timing
 from kserve_torch.tuner import Tuner
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from kserve_torch.instance import Instance
 
 log = logging.getLogger(__name__)
-
-Run = Callable[[Sequence[Request]], list[Reply]]
 
 
 class WorkerState(StrEnum):
@@ -43,9 +42,9 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One batch that a worker ran: its tickets' outcomes, rows and seconds."""
+    """One batch that a worker ran: its requests, rows and seconds."""
 
-    outcomes: Sequence[tuple[Ticket, Outcome]]
+    requests: int
     rows: int
     seconds: float
 
@@ -60,9 +59,12 @@ class Worker:
         changed: told of every change of state, on the worker's thread, with the reason if FAILED;
             also when the thread of one that was HUNG has ended.
         ran: told on the event loop after the answers of a batch went out.
+        index: its place in its pool.
         tuner: finds the number of threads that the model's operators use.
+        retry_seconds: a batch that failed is not run again when it has taken so long.
         courtesy: how it gives way to others; None for one that does not.
-        idle_limit: called before each wait; seconds without work after which it goes, or None.
+        idle_seconds: after so long without work it asks whether it may go home.
+        may_go: answers that; from True on it is no longer counted on.
     """
 
     def __init__(
@@ -73,30 +75,43 @@ class Worker:
         changed: Callable[[Worker, BaseException | None], None],
         ran: Callable[[Ran], None],
         tuner: Tuner,
+        index: int = 0,
+        retry_seconds: float = math.inf,
         courtesy: Courtesy | None = None,
-        idle_limit: Callable[[], float | None] = lambda: None,
+        idle_seconds: float | None = None,
+        may_go: Callable[[Worker], bool] = lambda worker: False,
     ) -> None:
         self.number = number
+        self.index = index
         self.lane = lane
         self.state = WorkerState.LOADING
         self.started = datetime.now(UTC)
         self.instance: Instance | None = None
         self.load_seconds = 0.0
+        #: ``time.monotonic()`` at which it was ready first.
+        self.ready_at = math.inf
         self._load = load
         self._changed = changed
         self._ran = ran
         self._tuner = tuner
+        self._retry_seconds = retry_seconds
         self._courtesy = courtesy
-        self._idle_limit = idle_limit
+        self._idle_seconds = idle_seconds
+        self._may_go = may_go
         self._going = threading.Event()
         self._batch: Sequence[Ticket] = ()
         self._batch_since = 0.0
+        #: When the load or the call that runs began. The lock makes it either end or be given up:
+        #: what began later is never given up for it.
+        self._since: float | None = None
+        self._lock = threading.Lock()
         self.thread = threading.Thread(
             target=self._main, name=f"{lane.label} worker {number}", daemon=True
         )
 
     def start(self) -> None:
         """Start the thread; it loads the instance first."""
+        self._since = time.monotonic()
         self.thread.start()
 
     def stop(self) -> None:
@@ -105,20 +120,28 @@ class Worker:
         self.lane.rouse()
 
     def busy_since(self) -> float | None:
-        """``time.monotonic()`` at which the running handler call began, or None."""
-        return self._batch_since if self._batch else None
+        """``time.monotonic()`` at which the load or the call that runs began, or None."""
+        return self._since
 
     @property
     def running(self) -> int:
         """Requests that are in the running batch."""
         return len(self._batch)
 
-    def abandon(self) -> Sequence[Ticket]:
-        """Give up a hung worker; returns the tickets that somebody else must answer."""
-        self.state = WorkerState.HUNG
+    def abandon(self, since: float) -> Sequence[Ticket] | None:
+        """Give up a worker that hangs in the load or the call which began at ``since``.
+
+        Returns:
+            The tickets that somebody else must answer; None if that has ended after all.
+        """
+        with self._lock:
+            if self._since != since:
+                return None
+            self.state = WorkerState.HUNG
+            self._since = None
         self._going.set()
         batch, self._batch = self._batch, ()
-        return batch
+        return [ticket for ticket in batch if not ticket.future.done()]
 
     # --- the worker's thread ---
 
@@ -131,12 +154,11 @@ class Worker:
         except BaseException as error:
             self._become(WorkerState.FAILED, error)
             return
-        self.load_seconds = time.monotonic() - started
+        self.ready_at = time.monotonic()
+        self.load_seconds = self.ready_at - started
         self._become(WorkerState.READY)
         try:
-            while batch := self.lane.take(self._going, self._idle_limit()):
-                with self._courtesy.turn() if self._courtesy is not None else nullcontext():
-                    self._serve(batch)
+            self._work()
         except BaseException as error:
             log.exception("%s: worker %d died", self.lane.label, self.number)
             lost = HandlerError(f"{self.lane.label}: the worker died while it ran the request")
@@ -147,35 +169,65 @@ class Worker:
         finally:
             self.instance.close()
 
+    def _work(self) -> None:
+        while True:
+            batch = self.lane.take(self._going, self._idle_seconds)
+            if batch:
+                self._serve_in_turn(batch)
+            elif self._going.is_set() or self.lane.closed or self._may_go(self):
+                return
+
     def _become(self, state: WorkerState, error: BaseException | None = None) -> None:
-        if self.state is WorkerState.HUNG:
-            error = None  # its requests were answered and its place was taken long ago
-        else:
-            self.state = state
+        with self._lock:
+            self._since = None
+            if self.state is WorkerState.HUNG:
+                error = None  # its requests were answered and its place was taken long ago
+            else:
+                self.state = state
         self._changed(self, error)
 
+    def _serve_in_turn(self, batch: Sequence[Ticket]) -> None:
+        if self._courtesy is None:
+            self._serve(batch)
+            return
+        with self._courtesy.turn():
+            # Meanwhile some may have left.
+            if batch := [ticket for ticket in batch if not ticket.future.done()]:
+                self._serve(batch)
+
     def _serve(self, batch: Sequence[Ticket]) -> None:
-        assert self.instance is not None
         began = self._batch_since = time.monotonic()
         self._batch = batch
-        outcomes = list(isolate(self._call, batch, self.lane))
-        if self.state is WorkerState.HUNG:
-            return
+        left = len(batch)
         rows = sum(len(ticket.request.rows) for ticket in batch)
-        ended = time.monotonic()
-        timed = [
-            (ticket, _timed(ticket, outcome, began, ended, rows)) for ticket, outcome in outcomes
-        ]
-        ran = Ran(timed, rows, ended - began)
-        deliver(timed, after=lambda: self._ran(ran))
+        for outcomes in isolate(self._call, batch, self.lane, self._may_go_on):
+            if self.state is WorkerState.HUNG:
+                return
+            ended = time.monotonic()
+            timed = [
+                (ticket, _timed(ticket, outcome, began, ended, rows))
+                for ticket, outcome in outcomes
+            ]
+            left -= len(timed)
+            ran = Ran(len(batch), rows, ended - began)
+            deliver(timed, after=None if left else functools.partial(self._ran, ran))
         self._batch = ()
+
+    def _may_go_on(self) -> bool:
+        """Whether a part of the batch may be run again; each call has the whole time to hang."""
+        hung = self.state is WorkerState.HUNG
+        return not hung and time.monotonic() - self._batch_since < self._retry_seconds
 
     def _call(self, requests: Sequence[Request]) -> list[Reply]:
         assert self.instance is not None
         rows = sum(len(request.rows) for request in requests)
         self.instance.use_threads(self._tuner.next(rows))
-        self._batch_since = began = time.monotonic()
-        replies = self.instance.run(requests)
+        self._since = began = time.monotonic()
+        try:
+            replies = self.instance.run(requests)
+        finally:
+            with self._lock:
+                self._since = None
         settled = self._tuner.note(rows, time.monotonic() - began)
         if settled is not None:
             log.info(
@@ -193,50 +245,3 @@ def _timed(ticket: Ticket, outcome: Outcome, began: float, ended: float, rows: i
         return outcome
     timing = Timing(queued=began - ticket.arrived, handler=ended - began, batch_rows=rows)
     return Reply(model=outcome.model, version=outcome.version, rows=outcome.rows, timing=timing)
-
-
-def isolate(run: Run, batch: Sequence[Ticket], lane: Lane) -> Iterator[tuple[Ticket, Outcome]]:
-    """Run a batch so that no request is harmed by another; yields an outcome per ticket.
-
-    A request that streams is not run again: its client has seen part of the answer.
-    """
-    if not batch:
-        return
-    try:
-        replies = run([ticket.request for ticket in batch])
-    except RequestFault as fault:
-        yield batch[fault.index], fault.error
-        yield from isolate(run, [*batch[: fault.index], *batch[fault.index + 1 :]], lane)
-    except ServingError as error:
-        if len(batch) == 1 or any(ticket.request.emit for ticket in batch):
-            _log(lane, batch, error)
-            yield from ((ticket, error) for ticket in batch)
-            return
-        middle = len(batch) // 2
-        halves = [*isolate(run, batch[:middle], lane), *isolate(run, batch[middle:], lane)]
-        # One request that fits nowhere says nothing about batches of others.
-        alone = any(isinstance(outcome, OutOfMemory) for _, outcome in halves)
-        if isinstance(error, OutOfMemory) and not alone:
-            _shrink(lane, batch)
-        yield from halves
-    else:
-        yield from zip(batch, replies, strict=True)
-
-
-def _shrink(lane: Lane, batch: Sequence[Ticket]) -> None:
-    rows = sum(len(ticket.request.rows) for ticket in batch)
-    lane.limit_rows(rows // 2)
-    log.warning(
-        "%s: out of memory with %d rows, batches have at most %d from now on",
-        lane.label,
-        rows,
-        lane.max_rows,
-    )
-
-
-def _log(lane: Lane, batch: Sequence[Ticket], error: ServingError) -> None:
-    ids = ", ".join(ticket.request.id for ticket in batch)
-    if isinstance(error, ClientError):  # who sends nonsense must not fill the log with tracebacks
-        log.info("%s: request %s was refused: %s", lane.label, ids, error.message)
-        return
-    log.error("%s: request %s failed: %s", lane.label, ids, error.message, exc_info=error.__cause__)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +50,13 @@ def mnist_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, ROOT / "handlers/build_archive.py", "mnist", "--output", store]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return store
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escape what UTF-8 cannot carry: a captured log with half a surrogate pair ends xdist."""
+    report = yield
+    report.sections = [
+        (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections
+    ]
+    return report

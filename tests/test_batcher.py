@@ -1,6 +1,7 @@
 """`Lane` between a real event loop and real threads."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Sequence
 
@@ -99,6 +100,18 @@ async def test_an_idle_worker_gives_up_waiting_after_the_delay() -> None:
     await queue.submit(request("a")).future
     taker.stop()
     assert taker.seen == [["a"]]
+
+
+async def test_a_delay_without_end_waits_for_a_full_batch() -> None:
+    queue = lane(rows=2, delay=math.inf)
+    taker = Taker(queue)
+    first = queue.submit(request("a"))
+    await asyncio.to_thread(taker.thread.join, 0.05)  # it would have ended by now
+    assert taker.thread.is_alive()
+    second = queue.submit(request("b"))
+    await asyncio.wait_for(asyncio.gather(first.future, second.future), 10)
+    taker.stop()
+    assert taker.seen == [["a", "b"]]
 
 
 async def test_a_description_goes_alone() -> None:

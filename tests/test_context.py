@@ -31,6 +31,25 @@ def test_facts_about_the_model():
     assert ctx.get_request_id() is None
 
 
+def test_torchserves_own_names_of_the_facts():
+    metrics = object()
+    ctx = context(metrics=metrics, limit_max_image_pixels=False)
+    assert ctx._system_properties is ctx.system_properties
+    assert ctx._metrics is ctx.metrics is metrics
+    assert ctx._limit_max_image_pixels is False
+    ctx.metrics = None
+    ctx.begin([request()] * 2)
+    assert ctx._metrics is None
+    assert ctx._request_processor is ctx.request_processor
+    assert len(ctx._request_processor) == 2
+
+
+def test_contexts_with_the_same_facts_are_equal():
+    assert context(model_yaml_config={"a": 1}) == context(model_yaml_config={"a": 1})
+    assert context() != context(model_yaml_config={"a": 1})
+    assert context() != "mnist"
+
+
 def test_a_handler_may_keep_things_on_it():
     ctx = context()
     ctx.cache = {"a": 1}
@@ -154,8 +173,8 @@ def test_intermediate_results_go_to_their_own_requests():
     sent = {"a": [], "b": []}
     ctx = context()
     ctx.begin([request(id=name, emit=sent[name].append) for name in sent])
-    ctx.emit(["a1", "b1"])
-    ctx.emit({1: "b2"})
+    ctx.emit(["a1", "b1"], ctx.request_ids)
+    ctx.emit({1: "b2"}, {1: "b"})
     assert [reply.result for reply in sent["a"]] == ["a1"]
     assert [reply.result for reply in sent["b"]] == ["b1", "b2"]
     assert sent["a"][0].headers == {"ts_stream_next": "true"}
@@ -163,10 +182,23 @@ def test_intermediate_results_go_to_their_own_requests():
     assert [reply.headers for reply in last] == [{"ts_stream_next": "false"}] * 2
 
 
+def test_intermediate_results_of_an_earlier_call_reach_nobody_else():
+    sent = []
+    ctx = context()
+    ctx.begin([request(id="a", emit=sent.append), request(id="b", emit=sent.append)])
+    before = dict(ctx.request_ids)
+    ctx.begin([request(id="c", emit=sent.append)])
+    ctx.emit(["of a", "of b"], before)
+    assert sent == []
+    assert ctx.row_replies(["c"])[0].headers == {}
+    ctx.emit(["of c"], ctx.request_ids)
+    assert [reply.result for reply in sent] == ["of c"]
+
+
 def test_intermediate_results_that_nobody_listens_to_are_dropped():
     ctx = context()
     ctx.begin([request()])
-    ctx.emit(["x"])
+    ctx.emit(["x"], ctx.request_ids)
     assert ctx.row_replies(["y"])[0].result == "y"
 
 

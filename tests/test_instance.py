@@ -5,6 +5,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,16 @@ def test_wrong_numbers_of_results(load: Load, answer: str, text: str) -> None:
             "class E(Exception):\n    def __str__(self): return 1 / 0\nraise E",
             HandlerError,
             "E",
+        ),
+        (
+            "class E(Exception):\n    def __str__(self): raise SystemExit(7)\nraise E",
+            HandlerError,
+            "E",
+        ),
+        (
+            "class C:\n    def __repr__(self): raise SystemExit(7)\nraise SystemExit(C())",
+            HandlerError,
+            "the handler called sys.exit()",
         ),
         ("raise KeyError('k')", HandlerError, "KeyError: 'k'"),
         ("assert False", HandlerError, "AssertionError"),
@@ -462,6 +473,11 @@ def weights(**tensors: torch.Tensor) -> bytes:
             {},
             "handler.py, line 2: called sys.exit('bye')",
         ),
+        (
+            {"handler.py": "raise ModuleNotFoundError('Could not import module X.')"},
+            {},
+            "handler.py, line 1: ModuleNotFoundError: Could not import module X.",
+        ),
         ({"handler.py": "x = {}['k']"}, {}, "handler.py, line 1: KeyError: 'k'"),
         (
             {"handler.py": USES_NET, "net.py": NET, "net.pt": weights(bias=torch.ones(3))},
@@ -500,6 +516,17 @@ def test_one_clear_reason(
     assert "/" not in caught.value.message.replace("(4, 2)", "")
     assert "kserve_torch_archive" not in caught.value.message
     assert not [name for name in set(sys.modules) - before if "archive_" in name]
+
+
+def test_a_handler_that_sets_a_signal_handler_is_told_what_to_do(load: Load) -> None:
+    with ThreadPoolExecutor(1) as worker:
+        loading = worker.submit(load, "import signal\nsignal.signal(signal.SIGUSR1, print)")
+    with pytest.raises(LoadFailed) as caught:
+        loading.result()
+    assert caught.value.message == (
+        "handler.py, line 2: handlers run on threads, and signal.signal works in the main thread "
+        "only: leave it out, or catch its ValueError"
+    )
 
 
 def test_no_memory_for_the_weights(load: Load) -> None:

@@ -1,6 +1,7 @@
 import gc
 import importlib
 import importlib.metadata
+import inspect
 import io
 import os
 import pickle
@@ -290,6 +291,19 @@ def test_unpicklers_that_know_nothing_of_us(make: Make) -> None:
         pickle.loads(data)
 
 
+def test_who_looks_through_all_modules_imports_none(make: Make) -> None:
+    data = pickled_by_bare_name(make)
+    one, two = make("one", model=NET), make("two", model="raise MemoryError")
+    with one.activate():
+        pickle.loads(data)
+    for namespace in (two, make("three", handler="")):
+        with namespace.activate():
+            assert not hasattr(sys.modules["model"], "__file__")
+            assert inspect.getmodule(inspect.currentframe()) is sys.modules[__name__]
+    with make("four", handler="").activate(), pytest.raises(AttributeError, match="not active"):
+        sys.modules["model"].Net()
+
+
 def test_full_models_in_torch_files(make: Make, tmp_path: Path) -> None:
     text = "import torch\nclass Net(torch.nn.Linear): pass\n"
     origin = make("origin", model=text).import_module("model")
@@ -313,6 +327,17 @@ def test_bare_names_of_packages(make: Make) -> None:
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module("pkg.absent")
     assert thread.scope is None
+
+
+def test_bare_names_below_packages_are_each_archives_own(make: Make) -> None:
+    for name in ("one", "two"):
+        files = {"pkg__slash____init__": "", "pkg__slash__leaf": f"X = {name!r}"}
+        namespace = make(name, **files)
+        with namespace.activate():
+            code = {"__name__": "hubconf"}  # code that runs without the archive's __import__
+            exec("import pkg.leaf\nY = pkg.leaf.X\nfrom pkg.leaf import *", code)
+            assert (code["X"], code["Y"]) == (name, name)
+    assert not hasattr(importlib.import_module("pkg.leaf"), "X")
 
 
 # --- files and working directories ----------------------------------------------------------------

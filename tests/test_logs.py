@@ -1,6 +1,7 @@
 import asyncio
 import json
 import logging
+import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -59,6 +60,42 @@ async def test_an_answer_is_one_line_of_text(capsys: Output) -> None:
         "INFO kserve_torch.access: protocol=v2 model=mnist version=1.0 status=200 ms=12.34 rows=2 "
         "batch=4 queue_ms=1.0 handler_ms=10.5 id=r1"
     )
+
+
+async def test_a_failure_is_named(capsys: Output) -> None:
+    logs.configure(Settings())
+    await log(Settings(), replace(ANSWER, status=500, error="HandlerError"))
+    assert capsys.readouterr().err.endswith(" id=r1 error=HandlerError\n")
+
+
+@pytest.mark.parametrize("json_lines", [False, True])
+def test_what_a_handler_logs_names_its_model(capsys: Output, json_lines: bool) -> None:
+    logs.configure(Settings(log_json=json_lines))
+    handlers_own = logging.getLogger("kserve_torch_archive_3.handler.utils")
+    name = "mnist 1.0 predict worker 9000"
+    thread = threading.Thread(target=lambda: handlers_own.warning("loaded %s", "x"), name=name)
+    thread.start()
+    thread.join()
+    line = capsys.readouterr().err
+    if json_lines:
+        said = json.loads(line)
+        assert (said["logger"], said["worker"], said["message"]) == (
+            "handler.utils",
+            name,
+            "loaded x",
+        )
+    else:
+        assert line.endswith(f"Z WARNING handler.utils: [{name}] loaded x\n")
+
+
+def test_a_line_that_begins_with_its_model_says_it_once(capsys: Output) -> None:
+    logs.configure(Settings())
+    ours = logging.getLogger("kserve_torch.worker")
+    name = "mnist 1.0 predict worker 9000"
+    thread = threading.Thread(target=lambda: ours.info("mnist 1.0 predict: two"), name=name)
+    thread.start()
+    thread.join()
+    assert capsys.readouterr().err.endswith("Z INFO kserve_torch.worker: mnist 1.0 predict: two\n")
 
 
 async def test_an_answer_is_one_json_object(capsys: Output) -> None:

@@ -1,12 +1,16 @@
 """The engine as a whole: real archives, real threads, one event loop."""
 
 import asyncio
+import gc
+import sys
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kserve_torch import pool
@@ -22,10 +26,12 @@ from kserve_torch.errors import (
     OutOfMemory,
     Overloaded,
     PredictionError,
+    SettingError,
     VersionNotFound,
 )
-from kserve_torch.events import BatchRan, Event, Shed
-from kserve_torch.messages import Reply, Request, Verb
+from kserve_torch.events import BatchRan, Event, Measured, Shed, WorkerChanged
+from kserve_torch.imports import PREFIX
+from kserve_torch.messages import Reply, Request, Tensor, Verb
 from kserve_torch.registry import Registry
 from kserve_torch.server import startup_models
 from kserve_torch.settings import load_settings
@@ -120,6 +126,42 @@ def actor(path: Path, yaml: str = YAML, **model: Any) -> Path:
     return make_archive(path, files, configFile="model-config.yaml", **model)
 
 
+LISTED = """
+model_metrics:
+  counter:
+    - {name: Seen, unit: Count, dimensions: [ModelName]}
+"""
+BY_NAME = """
+from ts.metrics.metric_type_enum import MetricTypes
+
+def handle(data, context):
+    if data is None: return
+    metrics = context.metrics
+    metrics.get_metric("Seen").add_or_update(len(data), [context.model_name])
+    metrics.get_metric("HandlerTime", MetricTypes.GAUGE).add_or_update(1.5, ["m", "Model"])
+    return [1] * len(data)
+"""
+
+
+async def test_handlers_know_the_metrics_of_the_file(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": BY_NAME})
+    (tmp_path / "metrics.yaml").write_text(LISTED)
+    async with serving(tmp_path, "--metrics_config", str(tmp_path / "metrics.yaml")) as registry:
+        measured = events(registry, Measured)
+        await registry.register("m.mar")
+        await registry.submit(request("a", "b"))
+        assert [(e.name, e.kind, e.value) for e in measured] == [
+            ("Seen", "counter", 2),
+            ("HandlerTime", "gauge", 1.5),
+        ]
+
+
+async def test_a_metrics_file_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"metrics_config=.*absent\.yaml: .*No such file"):
+        async with serving(tmp_path, "--metrics_config", str(tmp_path / "absent.yaml")):
+            pass
+
+
 async def test_requests_are_batched_and_get_their_own_rows(tmp_path: Path) -> None:
     actor(tmp_path / "m.mar")
     async with serving(tmp_path) as registry:
@@ -176,6 +218,64 @@ async def test_out_of_memory_makes_batches_smaller(tmp_path: Path) -> None:
         # The ceiling is remembered: two rows are a full batch from now on, and wait for no more.
         again = await gather(registry, request("big"), request("big"))
         assert [r.results[0][1] for r in again if isinstance(r, Reply)] == [2, 2]
+
+
+class Huge(np.ndarray[Any, Any]):
+    """An array whose elements do not fit into memory as Python objects."""
+
+    def tolist(self) -> Any:
+        raise MemoryError
+
+
+async def test_rows_that_do_not_fit_into_memory_are_nobody_elses_fault(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar", YAML.replace("4", "2"))
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        [worker] = version.workers
+        array = np.zeros(2).view(Huge)
+        huge = Request(id="h", model="m", rows=[Tensor(name="a", datatype="FP64", array=array)])
+        small, large = await gather(registry, request("a"), huge)
+        assert isinstance(small, Reply)
+        assert isinstance(large, OutOfMemory)
+        assert list(version.workers) == [worker]
+
+
+LOOPS = """
+import asyncio
+
+class Handler:
+    def initialize(self, context):
+        self.loop = asyncio.get_event_loop()
+
+    def handle(self, data, context):
+        if data[0]["data"] == "async":
+            return self.answer()
+        if data[0]["data"] == "close":
+            self.loop.close()
+            return [True]
+        return asyncio.get_event_loop().run_until_complete(self.answer())
+
+    async def answer(self):
+        return [asyncio.get_running_loop() is self.loop]
+"""
+
+
+async def test_handlers_have_an_event_loop(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": LOOPS})
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        for way in ("async", "sync", "async", "close"):
+            assert (await registry.submit(request(way))).results == [True]
+        assert version.workers[0].thread.is_alive()
+
+
+async def test_what_fails_its_warm_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ACTOR, "warmup.json": '{"instances": [1]}'})
+    before = {name for name in sys.modules if name.startswith(PREFIX)}
+    async with serving(tmp_path) as registry:
+        with pytest.raises(LoadFailed, match="warm-up"):
+            await registry.register("m.mar")
+        assert {name for name in sys.modules if name.startswith(PREFIX)} == before
 
 
 async def test_a_full_queue_sheds(tmp_path: Path) -> None:
@@ -246,9 +346,29 @@ async def test_too_many_hung_threads_end_liveness(tmp_path: Path) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": HANGS, **yaml}, configFile="model-config.yaml")
     async with serving(tmp_path) as registry:
         version = await registry.register("m.mar")
-        replies = await gather(registry, *(request("x") for _ in range(4)))
+        *replies, waiting = await gather(registry, *(request("x") for _ in range(5)))
         assert all(isinstance(reply, DeadlineExceeded) for reply in replies)
         assert (version.live, version.ready, registry.live()) == (False, False, False)
+        assert isinstance(waiting, NotReady)
+        with pytest.raises(NotReady, match="4 handler threads hang"):
+            await registry.submit(request("x"))
+        assert await registry.drain(1)
+
+
+async def test_a_handler_hangs_also_if_nobody_waits_for_it(tmp_path: Path) -> None:
+    yaml = {"model-config.yaml": "responseTimeout: 1\nclientTimeoutInMills: 100"}
+    make_archive(tmp_path / "m.mar", {"handler.py": HANGS, **yaml}, configFile="model-config.yaml")
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        hung = asyncio.Event()
+        registry.observers.add(
+            lambda event: event.state == "HUNG" and hung.set(),  # type: ignore[union-attr]
+            [WorkerChanged],
+        )
+        with pytest.raises(DeadlineExceeded, match="while it ran"):
+            await registry.submit(request("x"))
+        await asyncio.wait_for(hung.wait(), 10)
+        assert version.statistics().hung == 1
 
 
 async def test_two_versions_and_the_default(tmp_path: Path) -> None:
@@ -339,10 +459,69 @@ async def test_workers_come_and_go(tmp_path: Path) -> None:
             await asyncio.to_thread(thread.join, 5)
         assert version.statistics().workers == {"READY": 1}
         assert (await registry.submit(request("a"))).results[0][0] == "a"
-        await registry.scale("m", None, 0, 0)
+        assert await registry.scale("m", None, 0, 0) == 0
         await asyncio.to_thread(threads[0].join, 5)
         with pytest.raises(NotReady, match="no worker"):
             await registry.submit(request("a"))
+
+
+async def test_calls_that_scale_at_the_same_time_do_not_add_up(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        assert await asyncio.gather(*(registry.scale("m", None, 4, 4) for _ in "123")) == [4, 4, 4]
+        assert len(version.workers) == 4
+
+
+async def test_scaling_is_another_try_for_what_failed_to_load(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.touch()
+    files = {"handler.py": f"import os\nif os.path.exists({str(broken)!r}): 1 / 0\n{ECHO}"}
+    make_archive(tmp_path / "m.mar", files)
+    make_archive(tmp_path / "torn.mar", {"handler.py": ECHO})
+    (tmp_path / "torn.mar").write_bytes(b"no zip")
+    async with serving(tmp_path) as registry:
+        await registry.start(startup_models(registry.settings))
+        version = registry.find("m")
+        with pytest.raises(LoadFailed, match="ZeroDivisionError"):
+            await registry.scale("m", None, 1, 1)
+        assert version.state is State.UNAVAILABLE
+        broken.unlink()
+        assert await registry.scale("m", None, 2, 2) == 2
+        assert (version.state, version.ready, version.reason) == (State.READY, True, "")
+        assert (await registry.submit(request("a"))).results == ["a"]
+        with pytest.raises(NotReady, match="damaged"):
+            await registry.scale("torn", None, 1, 1)
+
+
+WARM = """
+class Handler:
+    def initialize(self, context):
+        self.context = context
+    def handle(self, data, context):
+        return [[1.0]] * len(data)
+"""
+
+
+async def test_without_workers_a_model_is_not_kept_in_memory(tmp_path: Path) -> None:
+    sample = '{"inputs": [{"name": "a", "shape": [1], "datatype": "INT64", "data": [1]}]}'
+    make_archive(tmp_path / "m.mar", {"handler.py": WARM, "warmup.json": sample})
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        signature = version.signature("outputs")
+        assert signature
+        [worker] = version.workers
+        instance = weakref.ref(worker.instance)
+        thread = worker.thread
+        del worker
+        await registry.scale("m", None, 0, 0)
+        await asyncio.to_thread(thread.join, 5)
+        del thread
+        gc.collect()
+        assert instance() is None
+        assert version.signature("outputs") == signature
+        await registry.scale("m", None, 1, 1)
+        assert (await registry.submit(request("a"))).results == [[1.0]]
 
 
 async def test_nobody_gets_workers_without_end(tmp_path: Path) -> None:

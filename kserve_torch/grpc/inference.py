@@ -49,6 +49,7 @@ class Inference:
             id=self._decoded.id or call.headers.get("x-request-id") or fresh_id(),
             model=version.name,
             version=version.version,
+            asked=message.model_version,
             verb=verb_of(self._decoded),
             rows=self._rows(),
             headers=call.headers,

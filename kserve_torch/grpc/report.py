@@ -30,7 +30,7 @@ def reported(emit: Callable[[Event], None], protocol: str, model: str) -> Iterat
         protocol: the event's protocol.
         model: the name that the client asked for.
     """
-    exchange, began, http = Exchange(), time.perf_counter(), 200
+    exchange, began, http, failed = Exchange(), time.perf_counter(), 200, ""
     try:
         yield exchange
     except (asyncio.CancelledError, GeneratorExit):
@@ -38,13 +38,14 @@ def reported(emit: Callable[[Event], None], protocol: str, model: str) -> Iterat
         raise
     except Exception as error:
         http = error.http if isinstance(error, ServingError) else 500
+        failed = type(error).__name__
         raise
     finally:
-        emit(_responded(exchange, protocol, model, http, time.perf_counter() - began))
+        emit(_responded(exchange, protocol, model, http, time.perf_counter() - began, failed))
 
 
 def _responded(
-    exchange: Exchange, protocol: str, model: str, http: int, seconds: float
+    exchange: Exchange, protocol: str, model: str, http: int, seconds: float, error: str
 ) -> Responded:
     request, reply = exchange.request, exchange.reply
     version = reply.version if reply else request.version if request else None
@@ -57,4 +58,5 @@ def _responded(
         request_id=request.id if request else "",
         rows=len(request.rows) if request else 0,
         timing=reply.timing if reply else Timing(),
+        error=error,
     )

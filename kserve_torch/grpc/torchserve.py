@@ -132,6 +132,7 @@ class Prediction:
             id=fresh_id(),
             model=version.name,
             version=version.version,
+            asked=message.model_version,
             rows=self._opened.rows,
             headers=call.headers,
             content_types=dict.fromkeys(row, ""),

@@ -154,13 +154,16 @@ class BaseHandler:
     def preprocess(self, data: list[Any]) -> Any:
         """Rows to one tensor ``[rows, ...]`` on the device; a row is numbers or holds them.
 
+        A number alone, which only a subclass can pass, becomes a tensor as well.
+
         Raises:
             BadRow: a row holds something else.
             InvalidInput: the rows have different shapes.
         """
-        return stack([as_tensor(index, payload(row)) for index, row in enumerate(data)]).to(
-            self.device
-        )
+        if isinstance(data, int | float):
+            return torch.as_tensor(data, device=self.device)
+        rows = [as_tensor(index, payload(row)) for index, row in enumerate(data)]
+        return stack(rows).to(self.device)
 
     @timed
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:

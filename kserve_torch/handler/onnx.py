@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from kserve_torch.errors import LoadFailed
+from kserve_torch.handler.tensors import is_cuda
 
 
 class OnnxModel:
@@ -25,10 +26,7 @@ class OnnxModel:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         wanted = ["CPUExecutionProvider"]
-        if (
-            device.type == "cuda"
-            and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
-        ):
+        if is_cuda(device) and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
             wanted.insert(0, "CUDAExecutionProvider")
         self.session = onnxruntime.InferenceSession(str(path), options, providers=wanted)
 

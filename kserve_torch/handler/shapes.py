@@ -36,12 +36,21 @@ _ABOUT_THE_INPUT = re.compile(
 )
 
 
+#: By what the model raised: a handler with ``except RuntimeError`` around its inference still
+#: catches it.
+_KINDS: dict[type[Exception], type[InvalidInput]] = {
+    kind: type("InvalidInput", (InvalidInput, kind), {})
+    for kind in (RuntimeError, ValueError, IndexError)
+}
+
+
 @contextmanager
 def blame_input(inputs: Any) -> Iterator[None]:
     """Run a model on ``inputs``, a tensor or several.
 
     Raises:
-        InvalidInput: in place of a model's error that is about the input; says what was sent.
+        InvalidInput: in place of a model's error that is about the input, and of its kind as well;
+            says what was sent.
     """
     try:
         yield
@@ -49,4 +58,5 @@ def blame_input(inputs: Any) -> Iterator[None]:
         text = str(error).partition("\n")[0]
         if not _ABOUT_THE_INPUT.search(text):
             raise
-        raise InvalidInput(f"the model does not take {describe(inputs)}: {text}") from error
+        refused = next(refused for kind, refused in _KINDS.items() if isinstance(error, kind))
+        raise refused(f"the model does not take {describe(inputs)}: {text}") from error

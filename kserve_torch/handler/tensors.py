@@ -47,11 +47,13 @@ def _why_no_tensor(value: Any) -> str:
 
 
 def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Tensors of one shape as a batch ``[rows, ...]``.
+    """Tensors of one shape as a batch ``[rows, ...]``; ``[0]`` for none.
 
     Raises:
         InvalidInput: their shapes differ.
     """
+    if not tensors:
+        return torch.empty(0)
     shape = tensors[0].shape
     if len(tensors) == 1:
         # No copy, and the strides of a stack: those of ToTensor would choose other kernels.
@@ -64,18 +66,31 @@ def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack(list(tensors))
 
 
-def to_device(data: Any, device: torch.device) -> Any:
-    """``data``, a tensor or a list or tuple of tensors, on ``device``.
+def to_device(data: Any, device: torch.device | str | int | None) -> Any:
+    """``data`` on ``device``: tensors, what moves itself as they do, lists and tuples of both.
 
     Copies to a CUDA device go through pinned memory, so that they overlap with computing.
+
+    Args:
+        data: anything else is left as it is.
+        device: whatever ``Tensor.to`` takes; None leaves tensors where they are.
     """
-    if isinstance(data, (list, tuple)):
-        return type(data)(to_device(item, device) for item in data)
-    if not isinstance(data, torch.Tensor):
+    if isinstance(data, torch.Tensor):
+        if data.device.type == "cpu" and is_cuda(device):
+            return data.pin_memory().to(device, non_blocking=True)
+        return data.to(device)
+    # Before tuples, since a PackedSequence is one.
+    if hasattr(data, "to"):
+        return data.to(device)
+    if not isinstance(data, (list, tuple)):
         return data
-    if device.type == "cuda" and data.device.type == "cpu":
-        return data.pin_memory().to(device, non_blocking=True)
-    return data.to(device)
+    items = (to_device(item, device) for item in data)
+    return type(data)(*items) if hasattr(data, "_fields") else type(data)(items)
+
+
+def is_cuda(device: torch.device | str | int | None) -> bool:
+    """Whether ``device``, in any of the ways that handlers write it, is a CUDA one."""
+    return device is not None and torch.device(device).type == "cuda"
 
 
 def describe(data: Any) -> str:

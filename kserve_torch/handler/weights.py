@@ -184,7 +184,9 @@ def load_program(path: Path, device: torch.device) -> Any:
     with zipfile.ZipFile(path) as package:
         compiled = any("aotinductor" in name for name in package.namelist())
     if compiled:
-        return torch._inductor.aoti_load_package(str(path), device_index=device.index or -1)
+        return torch._inductor.aoti_load_package(
+            str(path), device_index=torch.device(device).index or -1
+        )
     return torch.export.load(path).module().to(device)
 
 

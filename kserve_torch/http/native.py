@@ -170,10 +170,13 @@ class Native:
                 return self._describe_model(target)
             request, seal = self._read(call, request_id, target, emissions)
         except ServingError as error:
-            return self._serve.refuse(target.model, error)
+            return self._serve.refuse(call, target.model, error)
         return await answer_or_stream(
             lambda: self._serve(
-                target.model, lambda: request, lambda _, reply: self._answer(seal(request, reply))
+                call,
+                target.model,
+                lambda: request,
+                lambda _, reply: self._answer(seal(request, reply)),
             ),
             emissions,
             self._answer,
@@ -193,6 +196,7 @@ class Native:
             id=request_id,
             model=target.model,
             version=target.version,
+            asked=target.version or "",
             verb=target.verb,
             rows=opened.rows,
             headers=call.headers,

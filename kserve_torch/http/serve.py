@@ -12,7 +12,7 @@ from kserve_torch.codec.document import brief
 from kserve_torch.errors import HandlerError, InvalidInput, PredictionError
 from kserve_torch.events import Responded
 from kserve_torch.http.exchange import Answer, Call
-from kserve_torch.messages import Reply, Request, RowReply, Timing, fresh_id
+from kserve_torch.messages import Reply, Request, RowReply, fresh_id
 
 if TYPE_CHECKING:
     from kserve_torch.registry import Registry
@@ -119,6 +119,7 @@ class Serve:
 
     async def __call__(
         self,
+        call: Call,
         model: str,
         read: Callable[[], Request],
         write: Callable[[Request, Reply], Answer],
@@ -126,37 +127,44 @@ class Serve:
         """``read`` the request, have it served, ``write`` the reply; never raises."""
         began = time.perf_counter()
         request: Request | None = None
-        reply: Reply | None = None
         try:
             request = read()
             reply = await self._registry.submit(request)
             answer = write(request, reply)
         except Exception as error:
-            answer = self._failed(error, request.id if request is not None else "-")
-        seconds = time.perf_counter() - began
-        # The answer first: who sends the next request sees it counted.
-        loop = asyncio.get_running_loop()
-        loop.call_soon(self._report, model, request, reply, answer.status, seconds)
-        return answer
-
-    def refuse(self, model: str, error: Exception) -> Answer:
-        """The answer to a request that could not even be read."""
-        answer = self._failed(error, "-")
-        self._report(model, None, None, answer.status, 0.0)
-        return answer
-
-    def _report(
-        self, model: str, request: Request | None, reply: Reply | None, status: int, seconds: float
-    ) -> None:
-        self._registry.emit(
-            Responded(
-                self._protocol,
-                model,
-                reply.version if reply is not None else "",
-                status,
-                seconds,
-                request.id if request is not None else "",
-                len(request.rows) if request is not None else 0,
-                reply.timing if reply is not None else Timing(),
-            )
+            return self._fail(call, model, request, error, time.perf_counter() - began)
+        responded = Responded(
+            self._protocol,
+            model,
+            reply.version,
+            answer.status,
+            time.perf_counter() - began,
+            request.id,
+            len(request.rows),
+            reply.timing,
         )
+        # The answer first: who sends the next request sees it counted.
+        asyncio.get_running_loop().call_soon(self._registry.emit, responded)
+        return answer
+
+    def refuse(self, call: Call, model: str, error: Exception) -> Answer:
+        """The answer to a request that could not even be read."""
+        return self._fail(call, model, None, error, 0.0)
+
+    def _fail(
+        self, call: Call, model: str, request: Request | None, error: Exception, seconds: float
+    ) -> Answer:
+        id_ = request.id if request is not None else call.headers.get("x-request-id", "-")
+        answer = self._failed(error, id_)
+        responded = Responded(
+            self._protocol,
+            model,
+            self._registry.version_of(model, request.version if request is not None else None),
+            answer.status,
+            seconds,
+            id_,
+            len(request.rows) if request is not None else 0,
+            error=type(error).__name__,
+        )
+        asyncio.get_running_loop().call_soon(self._registry.emit, responded)
+        return answer

@@ -52,13 +52,14 @@ class V1:
             self._registry.find(model)
             decoded = v1.decode(call.body, call.headers.get("content-type", ""))
         except ServingError as error:
-            return self._serve.refuse(model, error)
+            return self._serve.refuse(call, model, error)
         if isinstance(decoded, V2Request):
             return await self._v2.answer(call, model, None, verb, decoded)
         event = decoded.event
         if event is None and "ce-specversion" in call.headers:
             event = cloudevents.from_headers(call.headers)
         return await self._serve(
+            call,
             model,
             lambda: _request(call, model, verb, decoded),
             lambda request, reply: _answer(request, reply, event),

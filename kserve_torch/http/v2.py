@@ -60,7 +60,7 @@ class V2:
         decoded: V2Request | None = None,
     ) -> Answer:
         """Serve a v2 request; ``decoded`` if its body has been read already."""
-        exchange = Exchange(call, verb)
+        exchange = Exchange(call, verb, version)
 
         def read() -> Request:
             found = self._registry.find(model, version)
@@ -68,7 +68,7 @@ class V2:
                 return exchange.request(found, decoded)
             return exchange.request(found, v2.decode(call.body, call.headers.get(HEADER_LENGTH)))
 
-        return await self._serve(model, read, exchange.answer)
+        return await self._serve(call, model, read, exchange.answer)
 
 
 class Exchange:
@@ -77,11 +77,13 @@ class Exchange:
     Args:
         call: the HTTP request.
         verb: predict or explain.
+        version: the version asked for, or None.
     """
 
-    def __init__(self, call: Call, verb: Verb) -> None:
+    def __init__(self, call: Call, verb: Verb, version: str | None) -> None:
         self._call = call
         self._verb = verb
+        self._version = version
 
     def request(self, found: ModelVersion, decoded: V2Request) -> Request:
         """The rows of the inputs: one per tensor, or per element of dimension 0 (CONTRACT D2)."""
@@ -92,6 +94,7 @@ class Exchange:
             id=decoded.id or self._call.headers.get("x-request-id") or fresh_id(),
             model=found.name,
             version=found.version,
+            asked=self._version or "",
             verb=self._verb,
             rows=split_batch(decoded.inputs) if batch else decoded.inputs,
             headers=self._call.headers,

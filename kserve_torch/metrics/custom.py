@@ -7,16 +7,18 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
-
-import yaml
+from typing import Any
 
 from kserve_torch.errors import SettingError
 from kserve_torch.events import Measured
 from kserve_torch.metrics.family import Family, counter, gauge, histogram
 from kserve_torch.metrics.torchserve import help_text
-
-T = TypeVar("T", dict[Any, Any], list[Any])
+from kserve_torch.settings.metrics_file import (
+    AUTOMATIC,
+    METRIC_NAME,
+    ListedMetric,
+    read_metrics_file,
+)
 
 log = logging.getLogger(__name__)
 
@@ -24,13 +26,9 @@ log = logging.getLogger(__name__)
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 #: The words that TorchServe's log lines have for units (CONTRACT M4).
 UNITS = {"ms": "Milliseconds", "s": "Seconds", "percent": "Percent", "count": "Count"}
-#: Reported by every base handler, listed in TorchServe's default file (CONTRACT M6, X2).
-AUTOMATIC = ("HandlerTime", "PredictionTime")
 #: Reported by every base handler under ``handler.profile``.
 PROFILED = "ts_handler_"
 HOSTNAME = "Hostname"
-
-_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 
 
 def _histogram(name: str, text: str, labels: Collection[str]) -> Family[Any]:
@@ -72,7 +70,7 @@ class HandlerMetrics:
         listed = read_metrics_config(config) if config else {}
         if clash := self._taken & listed.keys():
             raise SettingError(f"metrics_config: {min(clash)!r} is the name of a server metric")
-        self._families = {name: _make("gauge", name, "ms", _model_labels()) for name in AUTOMATIC}
+        self._families = {automatic.name: _family(automatic) for automatic in AUTOMATIC}
         self._families.update(listed)
 
     def families(self) -> Iterable[Family[Any]]:
@@ -108,7 +106,7 @@ class HandlerMetrics:
             )
         elif event.name in self._taken:
             self._complain(event.name, "the server has a metric of that name")
-        elif event.kind not in _MAKERS or not _NAME.fullmatch(event.name):
+        elif event.kind not in _MAKERS or not METRIC_NAME.fullmatch(event.name):
             self._complain(event.name, f"not a name and type for Prometheus ({event.kind})")
         else:
             labels = [_label(name) for name, _ in event.dimensions]
@@ -125,52 +123,17 @@ class HandlerMetrics:
 
 
 def read_metrics_config(path: Path) -> dict[str, Family[Any]]:
-    """The families of a file's ``model_metrics`` section.
-
-    The section ``ts_metrics`` is not read: the server's own families are always as CONTRACT X2.
+    """The families of a file's ``model_metrics`` section, by name.
 
     Raises:
-        SettingError: no file, no YAML, or an entry that is not a metric; the text names it.
+        SettingError: see `read_metrics_file`.
     """
-    place = f"metrics_config={path}"
-    try:
-        content = yaml.safe_load(path.read_bytes())
-    except (OSError, yaml.YAMLError) as error:
-        raise SettingError(f"{place}: {' '.join(str(error).split())}") from error
-    section = _typed(content, dict, f"{place}: the file").get("model_metrics")
-    families: dict[str, Family[Any]] = {}
-    for kind, entries in _typed(section, dict, f"{place}: model_metrics").items():
-        if kind not in _MAKERS:
-            raise SettingError(f"{place}: model_metrics.{kind}: not one of {', '.join(_MAKERS)}")
-        for number, entry in enumerate(_typed(entries, list, f"{place}: model_metrics.{kind}")):
-            family = _listed(f"{place}: model_metrics.{kind}[{number}]", kind, entry)
-            families[family.name] = family
-    return families
+    return {listed.name: _family(listed) for listed in read_metrics_file(path)}
 
 
-def _listed(place: str, kind: str, entry: Any) -> Family[Any]:
-    name = _typed(entry, dict, place).get("name")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise SettingError(f"{place}.name: {name!r} does not match {_NAME.pattern}")
-    dimensions = _typed(entry.get("dimensions"), list, f"{place}.dimensions")
-    if not all(isinstance(each, str) for each in dimensions):
-        raise SettingError(f"{place}.dimensions: {dimensions!r} is not a list of names")
-    labels = dict.fromkeys([*map(_label, dimensions), HOSTNAME])
-    return _make(kind, name, str(entry.get("unit", "unit")), labels)
-
-
-def _typed(value: Any, kind: type[T], place: str) -> T:
-    """``value`` if it is of this kind, an empty one for nothing."""
-    if value is None:
-        return kind()
-    if not isinstance(value, kind):
-        noun = "mapping" if kind is dict else "list"
-        raise SettingError(f"{place}: {value!r} is not a {noun}")
-    return value
-
-
-def _model_labels() -> tuple[str, ...]:
-    return "ModelName", "Level", HOSTNAME
+def _family(listed: ListedMetric) -> Family[Any]:
+    labels = dict.fromkeys([*map(_label, listed.dimensions), HOSTNAME])
+    return _make(listed.kind, listed.name, listed.unit, labels)
 
 
 def _label(dimension: str) -> str:

@@ -9,12 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from kserve_torch.context import Context, RequestProcessor
+from kserve_torch.ts.protocol.otf_message_handler import create_predict_response
 from kserve_torch.ts.utils.util import PredictionException, get_yaml_config
 from kserve_torch.ts.version import __version__
 
-__all__ = ["PREDICTION_METRIC", "PredictionException", "Service", "emit_metrics"]
+__all__ = [
+    "PREDICTION_METRIC",
+    "PredictionException",
+    "Service",
+    "create_predict_response",
+    "emit_metrics",
+    "logger",
+]
 
 log = logging.getLogger(__name__)
+logger = logging.getLogger("ts.service")
 
 PREDICTION_METRIC = "PredictionTime"
 
@@ -71,6 +80,10 @@ class Service:
         rows = [{p["name"]: p["value"] for p in request["parameters"]} for request in batch]
         ids = {index: request["requestId"].decode() for index, request in enumerate(batch)}
         return processors, rows, ids
+
+    def set_cl_socket(self, cl_socket: Any) -> None:
+        """Where TorchServe's worker is connected to its front end; nothing here sends to it."""
+        self._context.cl_socket = cl_socket
 
     def predict(self, batch: Sequence[Mapping[str, Any]] | None) -> Any:
         """What the entry point answers to ``batch``: one result per request."""

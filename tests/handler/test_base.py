@@ -94,6 +94,31 @@ def test_a_shape_that_the_model_does_not_take(folder, load, row, said):
         load(BaseHandler(), folder).ask(row.tolist())
 
 
+def test_a_handler_may_catch_what_its_model_raised(folder, load):
+    class Handler(BaseHandler):
+        def inference(self, data, *args, **kwargs):
+            try:
+                return super().inference(data)
+            except self.expected:
+                return torch.zeros(len(data), 1)
+
+    loaded = load(Handler(), folder)
+    loaded.handler.expected = RuntimeError
+    assert loaded.ask(torch.zeros(1, 9, 9).tolist()) == [[0.0]]
+    loaded.handler.model = lambda _: torch.zeros(1).sum(dim=7)
+    loaded.handler.expected = IndexError
+    assert loaded.ask(ZEROS) == [[0.0]]
+    loaded.handler.expected = ValueError
+    with pytest.raises(InvalidInput, match="Dimension out of range"):
+        loaded.ask(ZEROS)
+
+
+def test_no_rows_and_a_bare_number(folder, load):
+    handler = load(BaseHandler(), folder).handler
+    assert handler.preprocess([]).tolist() == []
+    assert handler.preprocess(3).tolist() == 3
+
+
 def test_the_models_own_fault_stays_its_own(folder, load):
     loaded = load(BaseHandler(), folder)
     loaded.handler.model = lambda _: (_ for _ in ()).throw(RuntimeError("CUDA out of memory"))

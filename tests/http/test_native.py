@@ -3,8 +3,9 @@
 import asyncio
 import io
 import json
+import threading
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import torch
 from kserve_torch.events import Accepted, Shed
 from kserve_torch.http.exchange import Answer
 from kserve_torch.http.native import Native
+from kserve_torch.messages import Reply, Request
 from kserve_torch.registry import Registry
 from kserve_torch.settings import Settings
 from kserve_torch.tokens import Tokens
+from kserve_torch.worker import WorkerState
 
 from .conftest import call
 
@@ -65,10 +68,11 @@ async def test_ping(native: Native, method: str, path: str) -> None:
     assert (answer.status, answer.body) == (200, b'{\n  "status": "Healthy"\n}\n')
 
 
-async def test_ping_counts_the_workers(native: Native, registry: Registry) -> None:
+async def test_ping_counts_the_workers(
+    native: Native, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for worker in registry.default("echo").workers:
-        worker.stop()
-        await asyncio.to_thread(worker.thread.join)
+        monkeypatch.setattr(worker, "state", WorkerState.LOADING)
     answer = await ask(native, "GET", "/ping")
     assert (answer.status, value(answer)) == (500, {"status": "Unhealthy"})
 
@@ -423,13 +427,21 @@ async def test_poison_does_not_spread_to_requests_that_could_stream(
 
 
 async def test_a_client_that_leaves_takes_its_request_along(
-    native: Native, registry: Registry
+    native: Native, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await registry.register("echo_2.0.mar", workers=0)
-    await registry.scale("echo", "2.0", 1, 1)
-    for worker in registry.find("echo", "2.0").workers:
-        worker.stop()
-        await asyncio.to_thread(worker.thread.join)
+    version = await registry.register("echo_2.0.mar")
+    instance = version.workers[0].instance
+    assert instance is not None
+    inside, gate, run = threading.Event(), threading.Event(), instance.run
+
+    def wait(requests: Sequence[Request]) -> list[Reply]:
+        inside.set()
+        assert gate.wait(10)
+        return run(requests)
+
+    monkeypatch.setattr(instance, "run", wait)
+    running = asyncio.ensure_future(ask(native, "POST", "/predictions/echo/2.0"))
+    assert await asyncio.to_thread(inside.wait, 10)
     seen: asyncio.Queue[type] = asyncio.Queue()
     registry.observers.add(lambda event: seen.put_nowait(type(event)))
     waiting = asyncio.ensure_future(ask(native, "POST", "/predictions/echo/2.0"))
@@ -438,7 +450,9 @@ async def test_a_client_that_leaves_takes_its_request_along(
     assert await seen.get() is Shed
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert registry.find("echo", "2.0").statistics().queued == 0
+    assert version.statistics().queued == 0
+    gate.set()
+    assert (await running).status == 200
 
 
 async def test_a_client_that_leaves_at_once(native: Native, registry: Registry) -> None:

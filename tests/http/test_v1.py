@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Callable
 from typing import Any
 
 import orjson
 import pytest
 
-from kserve_torch.events import Event, Responded
+from kserve_torch.events import Responded
 from kserve_torch.http.exchange import Answer
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
@@ -177,16 +176,21 @@ async def test_a_deadline_that_is_none(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "expected"), [(b'{"instances": [1, 2]}', (200, 2)), (b"{", (400, 0))]
+    ("body", "mode", "expected"),
+    [
+        (b'{"instances": [1, 2]}', "", (200, 2, "")),
+        (b"{", "", (400, 0, "InvalidInput")),
+        (b'{"instances": [1]}', "raise", (500, 1, "HandlerError")),
+    ],
 )
 async def test_each_answer_is_reported(
-    registry: Registry, body: bytes, expected: tuple[int, int]
+    registry: Registry, body: bytes, mode: str, expected: tuple[int, int, str]
 ) -> None:
-    events: list[Event] = []
-    observe: Callable[[Event], None] = events.append
-    registry.observers.add(observe)
-    await answered(registry, PREDICT, body)
+    events: list[Any] = []
+    registry.observers.add(events.append, [Responded])
+    await answered(registry, PREDICT, body, mode=mode, x_request_id="mine")
     await asyncio.sleep(0)
-    (event,) = [event for event in events if isinstance(event, Responded)]
-    assert (event.protocol, event.model) == ("v1", "echo")
-    assert (event.status, event.rows) == expected
+    (event,) = events
+    assert (event.protocol, event.model, event.version) == ("v1", "echo", "1.0")
+    assert (event.status, event.rows, event.error) == expected
+    assert event.request_id == "mine"

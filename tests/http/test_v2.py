@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from kserve_torch.events import Accepted, Finished
 from kserve_torch.http.exchange import Answer
 from kserve_torch.http.v2 import HEADER_LENGTH, V2
 from kserve_torch.registry import Registry
@@ -142,6 +143,18 @@ async def test_bodies_that_are_no_requests(registry: Registry, body: Any, error:
     assert answer.status == 400
     assert list(parsed(answer)) == ["error"]
     assert error in parsed(answer)["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"), [(INFER, ""), ("/v2/models/echo/versions/1.0/infer", "1.0")]
+)
+async def test_metrics_tell_whether_a_version_was_named(
+    registry: Registry, path: str, asked: str
+) -> None:
+    events: list[Any] = []
+    registry.observers.add(events.append, [Accepted, Finished])
+    await answered(registry, {"inputs": [text("x")]}, path)
+    assert [(event.asked, event.version) for event in events] == [(asked, "1.0")] * 2
 
 
 async def test_versions(registry: Registry) -> None:

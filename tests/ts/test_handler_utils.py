@@ -1,14 +1,18 @@
 import threading
+from contextlib import closing
 
 import pytest
 
 from kserve_torch.context import Context
+from kserve_torch.loader import Namespace
 from kserve_torch.messages import Request, Verb
 from kserve_torch.ts.handler_utils.micro_batching import HANDLER_METHODS, MicroBatching
 from kserve_torch.ts.handler_utils.timer import timed
 from kserve_torch.ts.handler_utils.utils import import_class, send_intermediate_predict_response
 from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from kserve_torch.ts.torch_handler.base_handler import BaseHandler
+
+from ..archives import write
 
 
 class Steps(BaseHandler):
@@ -82,18 +86,42 @@ def test_explain_and_describe_go_through_the_handler(micro, context):
 
 
 def test_parallelism_can_change_and_is_a_copy(micro, context):
-    assert micro.parallelism == {"preprocess": 2, "inference": 1, "postprocess": 1}
+    assert micro.parallelism == {"preprocess": 2}
     micro.parallelism = {"preprocess": 1, "inference": 3}
     micro.parallelism["inference"] = 9
-    assert {name: len(micro.thread_groups[name]) for name in HANDLER_METHODS} == micro.parallelism
+    threads = {name: len(micro.thread_groups[name]) for name in HANDLER_METHODS}
+    assert threads == {**micro.parallelism, "postprocess": 1}
     assert micro.parallelism["inference"] == 3
     assert ask(micro, context, range(7)) == [{"result": value * 2} for value in range(7)]
 
 
-@pytest.mark.parametrize("parallelism", [{"preprocess": 0}, {"other": 1}])
+def test_a_step_without_threads_runs_again_once_it_has_some(micro, context):
+    micro.parallelism = {"inference": 0}
+    with pytest.raises(RuntimeError, match="inference: 0; no thread runs this step"):
+        ask(micro, context, [1])
+    micro.parallelism = {"inference": 1}
+    assert ask(micro, context, [1]) == [{"result": 2}]
+
+
+@pytest.mark.parametrize("parallelism", [{"preprocess": -1}, {"other": 1}])
 def test_wrong_parallelism(parallelism):
     with pytest.raises(ValueError, match="parallelism"):
         MicroBatching(Steps(), parallelism=parallelism)
+
+
+def test_a_step_knows_its_micro_batch(context):
+    class Numbered(Steps):
+        def inference(self, data, *args, **kwargs):
+            return [(value, micro.get_micro_batch_idx()) for value in data]
+
+        def postprocess(self, data):
+            return [[*pair, micro.get_micro_batch_idx()] for pair in data]
+
+    micro = MicroBatching(Numbered(), 2)
+    assert micro.get_micro_batch_idx() is None
+    results = ask(micro, context, range(5))
+    assert results == [[value, value // 2, value // 2] for value in range(5)]
+    micro.shutdown()
 
 
 def test_shutdown_ends_the_threads(context):
@@ -154,9 +182,21 @@ def test_intermediate_results(context):
 
 
 def test_classes_by_name():
-    assert import_class(
-        "test_utils.mock_context", "MockContext", "kserve_torch.ts.torch_handler.unit_tests"
-    )
-    assert import_class("threading", "Thread") is threading.Thread
+    tests = "kserve_torch.ts.torch_handler.unit_tests"
+    assert import_class("test_utils.mock_context.MockContext", tests).__name__ == "MockContext"
+    assert import_class("threading.Thread") is threading.Thread
+    assert import_class(class_name="Thread", module_prefix="threading") is threading.Thread
     with pytest.raises(ImportError, match="threading has no class Nothing"):
-        import_class("threading", "Nothing")
+        import_class("threading.Nothing")
+    for name in ("Thread", ""):
+        with pytest.raises(ImportError, match=f"class name '{name}': expected module.Class"):
+            import_class(name)
+
+
+def test_classes_of_the_calling_handlers_archive(tmp_path):
+    for name in ("one", "two"):
+        files = {"models/net.py": f"class Net:\n    name = {name!r}\n"}
+        namespace = Namespace(write(tmp_path / name, files))
+        with closing(namespace), namespace.activate():
+            assert import_class("net.Net", "models").name == name
+            assert import_class("threading.Thread") is threading.Thread

@@ -1,12 +1,19 @@
 import inspect
+import io
+import json
 import logging
+import os
 import re
 
 import pytest
 
+from kserve_torch.settings.metrics_file import ListedMetric
 from kserve_torch.ts.metrics import metric_cache_errors as errors
+from kserve_torch.ts.metrics import process_memory_metric, system_metrics
 from kserve_torch.ts.metrics.dimension import Dimension
+from kserve_torch.ts.metrics.metric import Metric
 from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
+from kserve_torch.ts.metrics.metric_encoder import MetricEncoder
 from kserve_torch.ts.metrics.metric_type_enum import MetricTypes
 from kserve_torch.ts.metrics.metrics_store import MetricsStore
 
@@ -145,6 +152,34 @@ def test_metrics_from_a_file(tmp_path):
     assert metrics.cache_keys() == ["counter:Seen", "gauge:Wait"]
 
 
+LISTED = [
+    ListedMetric("counter", "Seen", "Count", ("Size", "ModelName")),
+    ListedMetric("gauge", "Wait", "Milliseconds", ("Level", "ModelName")),
+]
+
+
+def test_listed_metrics_are_there_by_name(metrics, measured, caplog):
+    metrics.add_listed(LISTED)
+    assert metrics.cache_keys() == [
+        *("counter:Seen", "gauge:Wait", "gauge:HandlerTime", "gauge:PredictionTime")
+    ]
+    metrics.get_metric("Seen").add_or_update(2, ["big", "m"])
+    metrics.get_metric("HandlerTime", MetricTypes.GAUGE).add_or_update(3.5, ["m", "Model"])
+    metrics.add_time("Wait", 1)
+    assert [(event.name, event.dimensions, event.value) for event in measured] == [
+        ("Seen", (("Size", "big"), ("ModelName", "m")), 2),
+        ("HandlerTime", MODEL, 3.5),
+        ("Wait", (("Level", "Model"), ("ModelName", "m")), 1),
+    ]
+    assert not caplog.records
+
+
+def test_a_listed_handler_time_is_the_one_that_counts(metrics, caplog):
+    metrics.add_listed([ListedMetric("gauge", "HandlerTime", "s", ("ModelName", "Level"))])
+    assert metrics.get_metric("HandlerTime", MetricTypes.GAUGE).unit == "Seconds"
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -178,7 +213,7 @@ def test_the_old_store():
     store.add_error("e", "text")
     store.add_percent("p", 1)
     store.add_size("s", 1, dimensions=[Dimension("A", "x")])
-    store.add_metric("other", 1, unit="things")
+    store.add_metric("other", 1, "things")
     assert [(metric.name, metric.value) for metric in store.store] == [
         ("n", 3),
         ("t", 6),
@@ -194,3 +229,43 @@ def test_the_old_store():
     assert store.store[4].dimensions[0].to_dict() == {"Name": "A", "Value": "x"}
     with pytest.raises(ValueError, match="min"):
         store.add_time("t", 1, unit="min")
+
+
+def test_a_metric_begins_again():
+    metric = Metric("n", 3, "count", [], metric_method="counter")
+    metric.update(4)
+    assert metric.value == 7
+    metric.reset()
+    assert metric.value == 0
+
+
+def test_metrics_as_json():
+    text = json.dumps([Metric("n", 3, "ms", [Dimension("Level", "Host")])], cls=MetricEncoder)
+    (found,) = json.loads(text)
+    assert (found["MetricName"], found["Unit"], found["Value"]) == ("n", "Milliseconds", 3)
+    assert found["Dimensions"] == [{"Name": "Level", "Value": "Host"}]
+    with pytest.raises(TypeError):
+        json.dumps(object(), cls=MetricEncoder)
+
+
+def test_the_machines_numbers(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, system_metrics.__name__)
+    monkeypatch.setattr(system_metrics, "system_metrics", [])
+    system_metrics.collect_all(system_metrics, 0)
+    found = {metric.name: metric.value for metric in system_metrics.system_metrics}
+    assert set(found) == {
+        *("CPUUtilization", "MemoryUsed", "MemoryAvailable", "MemoryUtilization"),
+        *("DiskUsage", "DiskUtilization", "DiskAvailable"),
+    }
+    assert 0 < found["MemoryUtilization"] <= 100
+    assert len(caplog.records) == 7
+    assert "MemoryUsed.Megabytes:" in caplog.text
+
+
+def test_memory_of_processes(caplog):
+    caplog.set_level(logging.INFO, process_memory_metric.__name__)
+    process_memory_metric.check_process_mem_usage(io.StringIO(f"{os.getpid()},,-1\n"))
+    lines = [record.getMessage() for record in caplog.records]
+    assert int(lines[0].removeprefix(f"{os.getpid()}:")) > 1 << 20
+    assert lines[1].startswith("memory of process -1 is not known")
+    assert lines[2] == "-1:0"

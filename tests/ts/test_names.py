@@ -1,6 +1,8 @@
 """Every public name that archives import, from where they import it."""
 
 import importlib
+import subprocess
+import sys
 
 import pytest
 
@@ -14,20 +16,25 @@ NAMES = {
     "handler_utils.hf_batch_streamer": "TextIteratorStreamerBatch",
     "handler_utils.micro_batching": "MicroBatching HANDLER_METHODS WorkerThread execute_call",
     "handler_utils.preprocess.dali": "get_dali_pipeline",
-    "handler_utils.text_utils": "ngrams_iterator get_tokenizer",
+    "handler_utils.text_utils": (
+        "ngrams_iterator get_tokenizer _basic_english_normalize _split_tokenizer"
+    ),
     "handler_utils.timer": "timed",
     "handler_utils.utils": (
-        "import_class send_intermediate_predict_response create_predict_response"
+        "import_class send_intermediate_predict_response create_predict_response Context"
     ),
     "metrics.caching_metric": "CachingMetric",
     "metrics.dimension": "Dimension",
-    "metrics.metric": "Metric",
-    "metrics.metric_abstract": "MetricAbstract",
+    "metrics.metric": "Metric MetricUnit MetricTypes CachingMetric Units",
+    "metrics.metric_abstract": "MetricAbstract MetricUnit Units",
     "metrics.metric_cache_abstract": "MetricCacheAbstract",
     "metrics.metric_cache_errors": "MetricsCacheKeyError MetricsCacheValueError",
     "metrics.metric_cache_yaml_impl": "MetricsCacheYamlImpl",
+    "metrics.metric_encoder": "MetricEncoder Metric Dimension",
     "metrics.metric_type_enum": "MetricTypes",
     "metrics.metrics_store": "MetricsStore",
+    "metrics.process_memory_metric": "get_cpu_usage check_process_mem_usage",
+    "metrics.system_metrics": "collect_all cpu_utilization gpu_utilization system_metrics",
     "metrics.unit": "Units",
     "model_loader": "ModelLoader ModelLoaderFactory TsModelLoader",
     "model_service.model_service": "ModelService SingleNodeService",
@@ -35,30 +42,47 @@ NAMES = {
         "send_intermediate_predict_response create_predict_response create_load_model_response "
         "retrieve_msg"
     ),
-    "service": "Service PredictionException emit_metrics PREDICTION_METRIC",
-    "torch_handler.base_handler": "BaseHandler",
+    "service": (
+        "Service PredictionException emit_metrics PREDICTION_METRIC create_predict_response logger"
+    ),
+    "torch_handler.base_handler": (
+        "BaseHandler list_classes_from_module load_label_mapping check_valid_pt2_backend timed "
+        "logger setup_ort_session PROFILER_AVAILABLE PT2_AVAILABLE PT230_AVAILABLE XLA_AVAILABLE "
+        "IPEX_AVAILABLE ONNX_AVAILABLE ProfilerActivity profile record_function"
+    ),
     "torch_handler.contractions": "CONTRACTION_MAP",
+    "torch_handler.dali_handler": "DALIHandler",
     "torch_handler.dali_image_classifier": "DALIImageClassifier",
-    "torch_handler.densenet_handler": "DenseNetHandler",
+    "torch_handler.densenet_handler": "DenseNetHandler list_classes_from_module logger",
     "torch_handler.distributed.base_deepspeed_handler": "BaseDeepSpeedHandler",
     "torch_handler.distributed.base_pippy_handler": "BasePippyHandler",
-    "torch_handler.image_classifier": "ImageClassifier",
-    "torch_handler.image_segmenter": "ImageSegmenter",
-    "torch_handler.object_detector": "ObjectDetector",
+    "torch_handler.image_classifier": "ImageClassifier VisionHandler map_class_to_label timed",
+    "torch_handler.image_segmenter": "ImageSegmenter VisionHandler T",
+    "torch_handler.object_detector": (
+        "ObjectDetector VisionHandler map_class_to_label torchvision_version"
+    ),
     "torch_handler.request_envelope.base": "BaseEnvelope",
     "torch_handler.request_envelope.body": "BodyEnvelope",
     "torch_handler.request_envelope.json": "JSONEnvelope",
     "torch_handler.request_envelope.kserve": "KServeEnvelope",
     "torch_handler.request_envelope.kservev2": "KServev2Envelope",
-    "torch_handler.text_classifier": "TextClassifier",
-    "torch_handler.text_handler": "TextHandler",
+    "torch_handler.text_classifier": (
+        "TextClassifier TextHandler TokenReferenceBase ngrams_iterator map_class_to_label logger"
+    ),
+    "torch_handler.text_handler": (
+        "TextHandler BaseHandler get_tokenizer CLEANUP_REGEX CONTRACTION_MAP CONTRACTIONS_PATTERN "
+        "LayerIntegratedGradients logger ABC"
+    ),
     "torch_handler.trt_llm_handler": "TRTLLMHandler",
     "torch_handler.unit_tests.test_utils.mock_context": "MockContext",
-    "torch_handler.vision_handler": "VisionHandler",
+    "torch_handler.vision_handler": "VisionHandler BaseHandler IntegratedGradients timed ABC",
     "torch_handler.vllm_handler": "VLLMHandler",
+    "utils.hf_utils": "download_model",
+    "utils.timeit_decorator": "timeit",
     "utils.util": (
         "PT2Backend CLEANUP_REGEX list_classes_from_module check_valid_pt2_backend "
-        "load_label_mapping map_class_to_label get_yaml_config PredictionException deprecated"
+        "load_label_mapping map_class_to_label get_yaml_config PredictionException deprecated "
+        "logger"
     ),
     "version": "__version__",
 }
@@ -68,6 +92,20 @@ NAMES = {
 def test_names(module, names):
     found = importlib.import_module(f"kserve_torch.ts.{module}")
     assert [name for name in names.split() if not hasattr(found, name)] == []
+
+
+def test_no_other_names():
+    module = importlib.import_module("kserve_torch.ts.torch_handler.vision_handler")
+    with pytest.raises(AttributeError, match=r"vision_handler' has no attribute 'Nothing'"):
+        getattr(module, "Nothing")  # noqa: B009  # the very call that is tested
+
+
+def test_captum_is_imported_only_by_who_asks_for_it():
+    modules = [name for name in NAMES if name.startswith("torch_handler.")]
+    imports = "".join(f"import kserve_torch.ts.{name}\n" for name in modules)
+    code = f"import sys\n{imports}print('captum' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert run.stdout == "False\n"
 
 
 def test_version():
@@ -122,3 +160,9 @@ def test_the_bases_of_distributed_handlers_say_so_when_loaded(name):
     (base,) = (v for k, v in found.items() if k.startswith("Base") and k != "BaseHandler")
     with pytest.raises(LoadFailed, match=f"needs the package {name}"):
         type("Mine", (base,), {})().initialize(None)
+
+
+def test_the_base_of_dali_handlers_says_so_when_loaded():
+    module = importlib.import_module("kserve_torch.ts.torch_handler.dali_handler")
+    with pytest.raises(LoadFailed, match="dali_handler needs the package nvidia"):
+        type("Mine", (module.DALIHandler,), {})().initialize(None)

@@ -44,6 +44,7 @@ def execute_call(
     in_queue: queue.Queue[_Micro | None],
     out_queue: queue.Queue[_Micro | None],
     handle: Callable[[Any], Any],
+    thread_local_data: threading.local,
     event: threading.Event,
 ) -> None:
     """Run one step on micro batches until ``event`` is set and None comes to wake it up."""
@@ -51,6 +52,7 @@ def execute_call(
         micro = in_queue.get()
         if micro is None:
             continue
+        thread_local_data.micro_batch_idx = micro.index
         out_queue.put(micro if isinstance(micro.value, Exception) else _step(micro, handle))
 
 
@@ -68,6 +70,9 @@ class MicroBatching:
         parent_handler: the handler.
         micro_batch_size: rows per micro batch.
         parallelism: threads per step; 1 where it names none.
+
+    Attributes:
+        thread_local_data: its ``micro_batch_idx`` is what the step on the calling thread works on.
     """
 
     def __init__(
@@ -78,7 +83,8 @@ class MicroBatching:
     ) -> None:
         self.handler = parent_handler
         self.micro_batch_size = micro_batch_size
-        self._parallelism = dict.fromkeys(HANDLER_METHODS, 1)
+        self._parallelism: dict[str, int] = {}
+        self.thread_local_data = threading.local()
         self.thread_groups: dict[str, list[WorkerThread]] = {m: [] for m in HANDLER_METHODS}
         queues: list[queue.Queue[Any]] = [queue.Queue() for _ in range(len(HANDLER_METHODS) + 1)]
         self.queues = {f"{m}_in": queues[i] for i, m in enumerate(HANDLER_METHODS)}
@@ -87,23 +93,23 @@ class MicroBatching:
 
     @property
     def parallelism(self) -> dict[str, int]:
-        """Threads per step."""
+        """Threads per step, as far as they were set."""
         return dict(self._parallelism)
 
     @parallelism.setter
     def parallelism(self, parallelism: Mapping[str, int]) -> None:
         for method, threads in parallelism.items():
-            if method not in HANDLER_METHODS or threads < 1:
+            if method not in HANDLER_METHODS or threads < 0:
                 allowed = ", ".join(HANDLER_METHODS)
                 raise ValueError(
-                    f"parallelism: {method}: {threads}; allowed: {allowed}, each at least 1"
+                    f"parallelism: {method}: {threads}; allowed: {allowed}, each at least 0"
                 )
         self._parallelism.update(parallelism)
         for method in HANDLER_METHODS:
             self._resize(method)
 
     def _resize(self, method: str) -> None:
-        group, wanted = self.thread_groups[method], self._parallelism[method]
+        group, wanted = self.thread_groups[method], self._parallelism.get(method, 1)
         while len(group) < wanted:
             group.append(self._start(method))
         self._stop(method, len(group) - wanted)
@@ -111,7 +117,8 @@ class MicroBatching:
     def _start(self, method: str) -> WorkerThread:
         event = threading.Event()
         run = getattr(self.handler, method)
-        arguments = (self.queues[f"{method}_in"], self.queues[f"{method}_out"], run, event)
+        queues = self.queues[f"{method}_in"], self.queues[f"{method}_out"]
+        arguments = (*queues, run, self.thread_local_data, event)
         thread = threading.Thread(target=execute_call, args=arguments, daemon=True)
         thread.start()
         return WorkerThread(event, thread)
@@ -134,8 +141,12 @@ class MicroBatching:
         """The rows' results, in order.
 
         Raises:
+            RuntimeError: a step has no threads.
             Exception: what a step raised, of the first micro batch that failed.
         """
+        for method, group in self.thread_groups.items():
+            if not group:
+                raise RuntimeError(f"parallelism: {method}: 0; no thread runs this step")
         size = self.micro_batch_size
         starts = range(0, len(data), size)
         for index, start in enumerate(starts):
@@ -146,6 +157,10 @@ class MicroBatching:
             if isinstance(micro.value, Exception):
                 raise micro.value
         return [result for micro in done for result in micro.value]
+
+    def get_micro_batch_idx(self) -> int | None:
+        """Which micro batch of its batch the calling thread works on; None outside the steps."""
+        return getattr(self.thread_local_data, "micro_batch_idx", None)
 
     def __call__(self, data: list[Any], context: Any) -> list[Any]:
         """Answer one batch: predictions in micro batches, all else as the handler does it."""

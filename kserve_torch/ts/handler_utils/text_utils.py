@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
-from kserve_torch.handler.tokens import get_tokenizer, ngrams_iterator
+from kserve_torch.handler.tokens import basic_english, get_tokenizer, ngrams_iterator
 
 __all__ = ["get_tokenizer", "ngrams_iterator"]
+
+_basic_english_normalize = basic_english
+_split_tokenizer = str.split

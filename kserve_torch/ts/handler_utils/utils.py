@@ -5,22 +5,38 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from kserve_torch.context import Context
+from kserve_torch.imports import thread
 from kserve_torch.ts.protocol.otf_message_handler import (
     create_predict_response,
     send_intermediate_predict_response,
 )
 
-__all__ = ["create_predict_response", "import_class", "send_intermediate_predict_response"]
+__all__ = [
+    "Context",
+    "create_predict_response",
+    "import_class",
+    "send_intermediate_predict_response",
+]
 
 
-def import_class(module_name: str, class_name: str, module_prefix: str | None = None) -> Any:
-    """The class ``class_name`` of a module.
+def import_class(class_name: str, module_prefix: str | None = None) -> Any:
+    """The class at the end of a dotted name, from the calling handler's archive or installed.
+
+    Args:
+        class_name: ``module.Class``, or ``Class`` alone with a prefix.
+        module_prefix: what goes before the module's name, or the module itself.
 
     Raises:
-        ImportError: there is no such module, or no such class in it.
+        ImportError: the name holds no module, there is no such module, or no such class in it.
     """
-    name = f"{module_prefix}.{module_name}" if module_prefix else module_name
-    module = importlib.import_module(name)
-    if not hasattr(module, class_name):
-        raise ImportError(f"module {name} has no class {class_name}", name=name)
-    return getattr(module, class_name)
+    module_name, _, name = class_name.rpartition(".")
+    module_name = ".".join(part for part in (module_prefix, module_name) if part)
+    if not module_name or not name:
+        raise ImportError(f"class name {class_name!r}: expected module.Class")
+    scope = thread.scope
+    find = importlib.import_module if scope is None else scope.import_module
+    found = getattr(find(module_name), name, None)
+    if found is None:
+        raise ImportError(f"module {module_name} has no class {name}", name=module_name)
+    return found

@@ -7,8 +7,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from kserve_torch.ts.metrics.caching_metric import CachingMetric
 from kserve_torch.ts.metrics.dimension import Dimension
-from kserve_torch.ts.metrics.unit import UNITS
+from kserve_torch.ts.metrics.metric_type_enum import MetricTypes
+from kserve_torch.ts.metrics.unit import UNITS, MetricUnit, Units
+
+__all__ = ["CachingMetric", "Metric", "MetricTypes", "MetricUnit", "Units"]
 
 
 class Metric:
@@ -33,6 +37,10 @@ class Metric:
     def update(self, value: float) -> None:
         """Take the next value."""
         self.value = self.value + value if self.metric_method == "counter" else value
+
+    def reset(self) -> None:
+        """Begin at 0 again."""
+        self.value = 0
 
     def __str__(self) -> str:
         labels = ",".join(map(str, self.dimensions))

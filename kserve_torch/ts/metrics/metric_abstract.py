@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from kserve_torch.ts.metrics.metric_type_enum import MetricTypes
-from kserve_torch.ts.metrics.unit import UNITS
+from kserve_torch.ts.metrics.unit import UNITS, MetricUnit, Units
+
+__all__ = ["MetricAbstract", "MetricTypes", "MetricUnit", "Units"]
 
 
 class MetricAbstract(ABC):

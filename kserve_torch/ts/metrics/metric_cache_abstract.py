@@ -120,7 +120,11 @@ class MetricCacheAbstract(ABC):
         if metric is None:
             names = [label.name for label in labels]
             metric = self.add_metric_to_cache(name, unit, names, metric_type)
-        metric.add_or_update(value, [label.value for label in labels], request_id or "")
+        values = {label.name: label.value for label in labels}
+        if values.keys() == set(metric.dimension_names):
+            # A metrics file may list them in an order of its own.
+            values = {name: values[name] for name in metric.dimension_names}
+        metric.add_or_update(value, list(values.values()), request_id or "")
 
     def _get_req(self, idx: int | None) -> str | None:
         """The row's request id, those of the whole batch joined by commas, or None."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from kserve_torch.events import Measured
+from kserve_torch.settings.metrics_file import AUTOMATIC, ListedMetric
 from kserve_torch.ts.metrics import metric_cache_errors as errors
 from kserve_torch.ts.metrics.caching_metric import CachingMetric
 from kserve_torch.ts.metrics.metric_cache_abstract import MetricCacheAbstract
@@ -67,6 +68,12 @@ class MetricsCacheYamlImpl(MetricCacheAbstract):
         except ValueError as error:
             raise errors.MetricsCacheKeyError(f"model_metrics: {kind} is no metric type") from error
         self.add_metric_to_cache(name, unit, labels, metric_type)
+
+    def add_listed(self, listed: Iterable[ListedMetric]) -> None:
+        """Make the metrics that the server's own file lists, and those that every handler has."""
+        for kind, name, unit, dimensions in (*listed, *AUTOMATIC):
+            if name not in self.cache.get(MetricTypes(kind), {}):
+                self.add_metric_to_cache(name, unit, dimensions, MetricTypes(kind))
 
     def add_metric_to_cache(
         self,

@@ -66,12 +66,12 @@ class MetricsStore:
         self,
         name: str,
         value: float,
+        unit: str,
         idx: int | None = None,
-        unit: str | None = None,
         dimensions: Any = None,
     ) -> None:
         """Take a value of any unit."""
-        self._add(name, value, unit or "", self._get_req(idx), dimensions)
+        self._add(name, value, unit, self._get_req(idx), dimensions)
 
     def _add_in(
         self,

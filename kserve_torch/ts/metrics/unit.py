@@ -21,3 +21,6 @@ UNITS = {
     "B": "Bytes",
     "": "unit",
 }
+
+#: TorchServe has one of these in each module that looks units up.
+MetricUnit = Units()

@@ -32,12 +32,12 @@ def send_intermediate_predict_response(
 
     Args:
         ret: results by row index, a list or a mapping.
-        req_id_map: the rows it is for: ``context.request_ids``.
+        req_id_map: the rows it is for: ``context.request_ids``, or a part or an earlier copy of it.
         message: unused, as is ``code``: a row's status is what the handler set on the context.
         code: see ``message``.
         context: the Context of the running call.
     """
-    context.emit({index: ret[index] for index in req_id_map})
+    context.emit(ret, req_id_map)
 
 
 def create_predict_response(

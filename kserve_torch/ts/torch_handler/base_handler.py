@@ -2,6 +2,61 @@
 
 from __future__ import annotations
 
-from kserve_torch.handler.base import BaseHandler
+import logging
+import os
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
-__all__ = ["BaseHandler"]
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from kserve_torch.handler.base import BaseHandler
+from kserve_torch.handler.compile import check_valid_pt2_backend
+from kserve_torch.handler.labels import load_label_mapping
+from kserve_torch.handler.onnx import OnnxModel
+from kserve_torch.handler.timer import timed
+from kserve_torch.handler.weights import list_classes_from_module
+
+__all__ = [
+    "IPEX_AVAILABLE",
+    "ONNX_AVAILABLE",
+    "PROFILER_AVAILABLE",
+    "PT2_AVAILABLE",
+    "PT230_AVAILABLE",
+    "XLA_AVAILABLE",
+    "BaseHandler",
+    "ProfilerActivity",
+    "check_valid_pt2_backend",
+    "list_classes_from_module",
+    "load_label_mapping",
+    "logger",
+    "logging",
+    "os",
+    "profile",
+    "record_function",
+    "setup_ort_session",
+    "time",
+    "timed",
+    "torch",
+]
+
+logger = logging.getLogger("ts.torch_handler.base_handler")
+
+PROFILER_AVAILABLE = PT2_AVAILABLE = PT230_AVAILABLE = True
+ONNX_AVAILABLE = find_spec("onnxruntime") is not None
+XLA_AVAILABLE = find_spec("torch_xla") is not None
+IPEX_AVAILABLE = (
+    os.environ.get("TS_IPEX_ENABLE", "false") == "true"
+    and find_spec("intel_extension_for_pytorch") is not None
+)
+
+
+def setup_ort_session(model_pt_path: str, map_location: str | None) -> Any:
+    """An ``onnxruntime.InferenceSession``, on CUDA if ``map_location`` is that word.
+
+    Raises:
+        LoadFailed: onnxruntime is not installed.
+    """
+    return OnnxModel(Path(model_pt_path), torch.device(map_location or "cpu")).session

@@ -2,6 +2,25 @@
 
 from __future__ import annotations
 
-from kserve_torch.handler.densenet import DenseNetHandler
+import io
+import logging
+import os
+import time
 
-__all__ = ["DenseNetHandler"]
+import torch
+
+from kserve_torch.handler.densenet import DenseNetHandler
+from kserve_torch.handler.weights import list_classes_from_module
+
+__all__ = [
+    "DenseNetHandler",
+    "io",
+    "list_classes_from_module",
+    "logger",
+    "logging",
+    "os",
+    "time",
+    "torch",
+]
+
+logger = logging.getLogger("ts.torch_handler.densenet_handler")

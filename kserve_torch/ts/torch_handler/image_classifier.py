@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
-from kserve_torch.handler.image_classifier import ImageClassifier
+import torch
+from torch.nn import functional as F
+from torchvision import transforms
 
-__all__ = ["ImageClassifier"]
+from kserve_torch.handler.image_classifier import ImageClassifier
+from kserve_torch.handler.labels import map_class_to_label
+from kserve_torch.handler.timer import timed
+from kserve_torch.handler.vision import VisionHandler
+
+__all__ = [
+    "F",
+    "ImageClassifier",
+    "VisionHandler",
+    "map_class_to_label",
+    "timed",
+    "torch",
+    "transforms",
+]

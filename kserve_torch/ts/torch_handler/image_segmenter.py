@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-from kserve_torch.handler.image_segmenter import ImageSegmenter
+import torch
+from torchvision import transforms as T
 
-__all__ = ["ImageSegmenter"]
+from kserve_torch.handler.image_segmenter import ImageSegmenter
+from kserve_torch.handler.vision import VisionHandler
+
+__all__ = ["ImageSegmenter", "T", "VisionHandler", "torch"]

@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
-from kserve_torch.handler.object_detector import ObjectDetector
+import torch
+from packaging import version
+from torchvision import __version__ as torchvision_version
+from torchvision import transforms
 
-__all__ = ["ObjectDetector"]
+from kserve_torch.handler.labels import map_class_to_label
+from kserve_torch.handler.object_detector import ObjectDetector
+from kserve_torch.handler.vision import VisionHandler
+
+__all__ = [
+    "ObjectDetector",
+    "VisionHandler",
+    "map_class_to_label",
+    "torch",
+    "torchvision_version",
+    "transforms",
+    "version",
+]

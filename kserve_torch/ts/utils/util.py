@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 from functools import wraps
@@ -24,10 +25,13 @@ __all__ = [
     "get_yaml_config",
     "list_classes_from_module",
     "load_label_mapping",
+    "logger",
     "map_class_to_label",
 ]
 
 R = TypeVar("R")
+
+logger = logging.getLogger("ts.utils.util")
 
 
 class PredictionException(Exception):

@@ -1,0 +1,123 @@
+"""Poison isolation: a batch that fails is run again in parts until only the guilty request is left.
+
+One that does not fit into memory makes the batches of its lane smaller. A request whose client has
+seen part of its answer is not run again: it would see that part twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from kserve_torch.batcher import Lane, Outcome, Ticket
+from kserve_torch.errors import (
+    ClientError,
+    DeadlineExceeded,
+    HandlerError,
+    OutOfMemory,
+    ServingError,
+)
+from kserve_torch.instance import RequestFault
+from kserve_torch.messages import Reply, Request
+
+log = logging.getLogger(__name__)
+
+Run = Callable[[Sequence[Request]], list[Reply]]
+Outcomes = list[tuple[Ticket, Outcome]]
+
+_NO_TIME = "the batch failed, and no time was left to run this request again"
+
+
+def isolate(
+    run: Run, batch: Sequence[Ticket], lane: Lane, may_go_on: Callable[[], bool] = lambda: True
+) -> Iterator[Outcomes]:
+    """Run a batch so that no request is harmed by another.
+
+    Args:
+        run: calls the handler.
+        batch: one ticket or more.
+        lane: where the batch comes from.
+        may_go_on: whether there is time to run a part of it again.
+
+    Yields:
+        Outcomes of some tickets as soon as they are known, in the end one for each of them. Who was
+        settled before its turn came to be run again is not run.
+    """
+    to_run, too_large, misfits = [batch], [], set[Ticket]()
+    while to_run:
+        part = to_run.pop()
+        if part is not batch:
+            too_late = not may_go_on()
+            dropped = [ticket for ticket in part if too_late or ticket.future.done()]
+            if dropped:
+                yield [(ticket, DeadlineExceeded(_NO_TIME)) for ticket in dropped]
+                part = [ticket for ticket in part if ticket not in dropped]
+            if not part:
+                continue
+        guilty: Ticket | None = None
+        error: ServingError
+        try:
+            replies = run([ticket.request for ticket in part])
+        except RequestFault as fault:
+            guilty, error = part[fault.index], fault.error
+        except ServingError as failure:
+            guilty, error = part[0] if len(part) == 1 else None, failure
+        else:
+            yield list(zip(part, replies, strict=True))
+            continue
+        # Outside of `except`, or the next errors would hold this one and its traceback.
+        settled, rest = _sort(part, guilty, error, lane)
+        if settled:
+            yield settled
+        half = len(rest) // 2
+        to_run += [rest] if settled else [rest[half:], rest[:half]]
+        if isinstance(error, OutOfMemory):
+            too_large.append(part)
+            misfits.update(ticket for ticket, _ in settled)
+    for part in too_large:
+        # One request that fits nowhere says nothing about batches of others.
+        if misfits.isdisjoint(part):
+            _shrink(lane, part)
+
+
+def _sort(
+    batch: Sequence[Ticket], guilty: Ticket | None, error: ServingError, lane: Lane
+) -> tuple[Outcomes, list[Ticket]]:
+    """Those for whom a failed call is the end, with what they get, and those to run again."""
+    settled: Outcomes = []
+    rest: list[Ticket] = []
+    for ticket in batch:
+        if ticket is guilty or (guilty is None and ticket.request.emit):
+            _log(lane, ticket, error)
+            settled.append((ticket, error))
+        elif ticket.request.emit:
+            settled.append(
+                (ticket, HandlerError("broken off: another request of the batch failed"))
+            )
+        else:
+            rest.append(ticket)
+    return settled, rest
+
+
+def _shrink(lane: Lane, batch: Sequence[Ticket]) -> None:
+    rows = sum(len(ticket.request.rows) for ticket in batch)
+    lane.limit_rows(rows // 2)
+    log.warning(
+        "%s: out of memory with %d rows, batches have at most %d from now on",
+        lane.label,
+        rows,
+        lane.max_rows,
+    )
+
+
+def _log(lane: Lane, ticket: Ticket, error: ServingError) -> None:
+    if isinstance(error, ClientError):  # who sends nonsense must not fill the log with tracebacks
+        log.info("%s: request %s was refused: %s", lane.label, ticket.request.id, error.message)
+        return
+    log.error(
+        "%s: request %s failed: %s",
+        lane.label,
+        ticket.request.id,
+        error.message,
+        exc_info=error.__cause__,
+    )

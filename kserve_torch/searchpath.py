@@ -1,0 +1,104 @@
+"""Folders that archives put on ``sys.path``: each archive has its own there, nobody has another's.
+
+Handlers write ``sys.path.insert(0, os.path.join(model_dir, "yolov5"))``, and some take it out again
+with ``remove`` or ``pop``. The list stays as they leave it; what differs is who looks where::
+
+    sys.path   .../a/yolov5   /usr/lib/python3   .../site-packages   .../b
+    archive a  before: .../a/yolov5              after: nothing
+    archive b  before: nothing                   after: .../b
+    all else                  /usr/lib/python3   .../site-packages
+
+An archive's folders come before or after its own ones (`folders`), and the `PathFinder` of all else
+passes them by. So two models, or two versions of one, may each bring their own ``utils``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from importlib import machinery
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+_lock = threading.Lock()
+#: Folders of open archives, without symbolic links, and how many instances each has.
+_roots: Counter[str] = Counter()
+#: Entries that were on ``sys.path`` before any archive.
+_servers: set[str] = set()
+
+
+def claim(root: Path) -> None:
+    """What lies below ``root`` belongs to its archive, from now on."""
+    with _lock:
+        _roots[os.path.realpath(root)] += 1
+
+
+def release(root: Path) -> None:
+    """Undo one `claim`; with the last one the archive's folders leave ``sys.path``."""
+    real = os.path.realpath(root)
+    with _lock:
+        _roots[real] -= 1
+        if _roots[real] > 0:
+            return
+        del _roots[real]
+    for entry in list(sys.path):
+        if _added(entry) and _in_one_of([real], entry):
+            with suppress(ValueError):  # a handler may be taking it out at this moment
+                sys.path.remove(entry)
+
+
+def folders(root: Path) -> tuple[list[str], list[str]]:
+    """An archive's folders on ``sys.path``: those before the server's own ones, and the others.
+
+    Args:
+        root: the archive's folder; relative entries start there.
+    """
+    real = os.path.realpath(root)
+    entries = list(sys.path)
+    middle = max((i for i, entry in enumerate(entries) if not _added(entry)), default=0)
+    own = [
+        (index, os.path.normpath(os.path.join(root, entry)))
+        for index, entry in enumerate(entries)
+        if entry and _added(entry) and _in_one_of([real], os.path.join(root, entry))
+    ]
+    return [f for i, f in own if i < middle], [f for i, f in own if i > middle]
+
+
+class PathFinder(machinery.PathFinder):
+    """Takes importlib's place, under its name: others look for it in ``sys.meta_path``."""
+
+    @classmethod
+    def find_spec(
+        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if path is None and _roots:
+            path = list(_of_all())
+        return super().find_spec(fullname, path, target)
+
+
+def install() -> None:
+    """Put `PathFinder` into place; folders that are on ``sys.path`` by now stay everybody's."""
+    _servers.update(entry for entry in sys.path if os.path.isabs(entry))
+    sys.meta_path[sys.meta_path.index(machinery.PathFinder)] = PathFinder
+
+
+def _added(entry: object) -> bool:
+    return isinstance(entry, str) and entry not in _servers
+
+
+def _of_all() -> Iterator[str]:
+    """Entries of ``sys.path`` that are no archive's."""
+    roots = list(_roots)
+    return (entry for entry in list(sys.path) if not _added(entry) or not _in_one_of(roots, entry))
+
+
+def _in_one_of(roots: Iterable[str], entry: str) -> bool:
+    """Whether ``entry``, relative to the working directory if it is, is below a folder or is it."""
+    real = os.path.realpath(entry)
+    return any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in roots)

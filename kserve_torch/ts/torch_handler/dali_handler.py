@@ -1,0 +1,20 @@
+"""``ts.torch_handler.dali_handler``."""
+
+from __future__ import annotations
+
+from kserve_torch.context import Context
+from kserve_torch.handler.base import BaseHandler
+from kserve_torch.ts.absent import require, unsupported
+
+
+class DALIHandler(BaseHandler):
+    """TorchServe's base of handlers with NVIDIA DALI for their preprocessing."""
+
+    def initialize(self, context: Context) -> None:
+        """Say what is missing.
+
+        Raises:
+            LoadFailed: always: DALI is not installed, or its pipelines are not run here.
+        """
+        require("dali_handler", "nvidia", "nvidia.dali")
+        raise unsupported("dali_handler", "DALI pipelines; take BaseHandler instead")

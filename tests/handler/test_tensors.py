@@ -1,0 +1,68 @@
+"""Where a handler's inputs go before its model gets them."""
+
+from collections import namedtuple
+
+import pytest
+import torch
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+from kserve_torch.handler.base import BaseHandler
+from kserve_torch.handler.tensors import is_cuda, to_device
+
+META = torch.device("meta")
+Pair = namedtuple("Pair", "ids mask")
+
+
+def handler(device, model=lambda given: given):
+    """As a subclass leaves it that has an `initialize` of its own."""
+    made = BaseHandler()
+    made.model, made.device = model, device
+    return made
+
+
+@pytest.mark.parametrize("device", ["cpu", None, torch.device("cpu")])
+def test_a_handlers_device_in_every_way_it_is_written(device):
+    data = torch.ones(1, 2)
+    assert handler(device).inference(data).equal(data)
+    assert handler(device).preprocess([[1.0, 2.0]]).equal(torch.tensor([[1.0, 2.0]]))
+
+
+@pytest.mark.parametrize("device", ["meta", META])
+def test_tensors_and_collections_of_them(device):
+    tensor = torch.zeros(2)
+    assert to_device(tensor, device).is_meta
+    found = to_device([tensor, (tensor, "word")], device)
+    assert found[0].is_meta
+    assert found[1][0].is_meta
+    assert found[1][1] == "word"
+
+
+def test_named_tuples_stay_what_they_are():
+    found = to_device(Pair(torch.zeros(2), torch.ones(2)), META)
+    assert type(found) is Pair
+    assert found.mask.is_meta
+
+
+def test_objects_that_move_themselves():
+    class Batch(dict):
+        """Like the BatchEncoding of transformers, or a batch of graphs."""
+
+        def to(self, device):
+            return Batch({name: tensor.to(device) for name, tensor in self.items()})
+
+    batch = Batch(ids=torch.zeros(2))
+    assert handler(META).inference(batch)["ids"].is_meta
+
+
+def test_packed_sequences_reach_a_recurrent_model():
+    packed = pack_padded_sequence(torch.zeros(2, 3, 2), torch.tensor([3, 2]), batch_first=True)
+    moved = to_device(packed, META)
+    assert type(moved) is PackedSequence
+    assert moved.data.is_meta
+    output, _ = handler("cpu", torch.nn.GRU(2, 3, batch_first=True)).inference(packed)
+    assert type(output) is PackedSequence
+
+
+def test_what_counts_as_cuda():
+    devices = [0, "cuda", "cuda:1", torch.device("cuda", 0), "cpu", None, META]
+    assert [is_cuda(device) for device in devices] == [True] * 4 + [False] * 3
