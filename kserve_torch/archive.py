@@ -6,6 +6,7 @@ are unpacked below the work folder; folders are served in place and never writte
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import tempfile
@@ -27,6 +28,8 @@ from kserve_torch.manifest import (
     read_yaml,
 )
 from kserve_torch.messages import NOTHING
+
+log = logging.getLogger(__name__)
 
 Layout = Literal["kserve", "store", "archive", "bare"]
 
@@ -135,10 +138,13 @@ def close_archive(archive: Archive) -> None:
 
 
 def find_archives(store: Path) -> list[Path]:
-    """The archives of a model store, by name: packed files and folders that hold an archive."""
-    return sorted(
-        (path for path in _visible(store) if _is_archive(path)), key=lambda path: path.name
-    )
+    """The archives of a model store, by name: packed files and folders that hold an archive.
+
+    Raises:
+        OSError: the store cannot be read; what in it cannot be, such as a volume's
+            ``lost+found``, is passed over.
+    """
+    return sorted((path for path in _visible(store) if _found(path)), key=lambda path: path.name)
 
 
 def layout_of(model_dir: Path) -> Layout:
@@ -151,6 +157,14 @@ def layout_of(model_dir: Path) -> Layout:
         return "archive"
     packed = any(path.name.endswith(PACKED) for path in _visible(model_dir))
     return "bare" if _python_files(model_dir) and not packed else "store"
+
+
+def _found(path: Path) -> bool:
+    try:
+        return _is_archive(path)
+    except OSError as error:
+        log.warning("%s: %s; it is passed over", path.name, error.strerror)
+        return False
 
 
 def _is_archive(path: Path) -> bool:

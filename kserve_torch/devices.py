@@ -12,6 +12,11 @@ import torch
 log = logging.getLogger(__name__)
 
 
+def gpus() -> int:
+    """How many there are."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
 def gpu_for(
     index: int, device_type: str | None, device_ids: Sequence[int], number_of_gpu: int | None
 ) -> int | None:
@@ -25,7 +30,7 @@ def gpu_for(
     """
     if device_type == "cpu":
         return None
-    present = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    present = gpus()
     count = present if number_of_gpu is None else min(present, number_of_gpu)
     if device_type == "gpu" and not count:
         log.warning("deviceType is gpu, and there is none to use: the model runs on the CPU")

@@ -150,7 +150,8 @@ class Instance:
         except BaseException as error:
             if instance is not None:
                 instance.close()
-            failure = load_failure(error, archive.root, archive.manifest)
+            installs = options.install_packages
+            failure = load_failure(error, archive.root, archive.manifest, installs)
             raise failure from (error.__cause__ if failure is error else error)
         return instance
 

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 #: In place of a version: all of them.
 ALL = "all"
+_NO_MODEL_API = "Registering and unregistering need enable_model_api=true."
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ class Manager:
             MethodNotAllowed: they may not.
         """
         if not self._settings.enable_model_api:
-            raise MethodNotAllowed(NOT_ALLOWED)
+            raise MethodNotAllowed(f"{NOT_ALLOWED} {_NO_MODEL_API}")
 
     def _later(self, work: Coroutine[Any, Any, Any]) -> Outcome:
         task = keep(work)

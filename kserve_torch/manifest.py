@@ -18,6 +18,8 @@ import yaml
 
 from kserve_torch.codec import signature
 from kserve_torch.errors import InvalidArchive
+from kserve_torch.settings.models import LIMIT_KEYS
+from kserve_torch.settings.near import near
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +121,7 @@ def read_yaml(root: Path, name: str) -> Mapping[str, Any]:
     try:
         parsed = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidArchive(f"{name}: not valid YAML: {_first_line(error)}") from error
+        raise InvalidArchive(f"{name}: not valid YAML: {_fault(error)}") from error
     if parsed is None:
         return MappingProxyType({})
     if not isinstance(parsed, dict):
@@ -131,11 +133,14 @@ def read_yaml(root: Path, name: str) -> Mapping[str, Any]:
 def checked_config(config: Mapping[str, Any], name: str = CONFIG_NAME) -> Mapping[str, Any]:
     """``config`` without the known keys whose value has the wrong type; each gets one warning.
 
-    Unknown keys pass: they are the handler's (CONTRACT 3.2).
+    Unknown keys pass, they are the handler's (CONTRACT 3.2); one that looks like a known key gets a
+    warning.
     """
     good = {}
     for key, value in config.items():
         rule = _KEYS.get(key)
+        if guess := near(str(key), (*LIMIT_KEYS, *_KEYS)):
+            log.warning("%s: %s is left to the handler; did you mean %s?", name, key, guess)
         if rule is None or rule.allows(value):
             good[key] = value
         else:
@@ -252,6 +257,13 @@ def _refuse_alias_bomb(name: str, config: dict[str, Any]) -> None:
         elif isinstance(value, list):
             waiting.extend(value)
     raise InvalidArchive(f"{name}: more than {MAX_VALUES} values")
+
+
+def _fault(error: BaseException) -> str:
+    """What a reader of YAML says, with the line as editors count."""
+    text = getattr(error, "problem", None) or _first_line(error)
+    mark = getattr(error, "problem_mark", None)
+    return text if mark is None else f"{text} (line {mark.line + 1})"
 
 
 def _kind(value: Any) -> str:

@@ -27,6 +27,8 @@ _MEMORY = ("CUDA out of memory", "can't allocate memory", "ALLOC_FAILED", "HIP o
 #: How Python refuses `signal.signal` in a thread.
 _SIGNALS = "signal only works in main thread"
 
+_INSTALL = "; install_py_dep_per_model=true installs what the archive's requirements name"
+
 
 def handler_failure(error: BaseException) -> ServingError:
     """The error for a client whose request made the handler raise ``error`` (CONTRACT R7, T-28)."""
@@ -41,8 +43,17 @@ def handler_failure(error: BaseException) -> ServingError:
     return HandlerError(brief(error))
 
 
-def load_failure(error: BaseException, root: Path, manifest: Manifest) -> ServingError:
-    """The one clear reason why the archive at ``root`` cannot be served (CONTRACT H6)."""
+def load_failure(
+    error: BaseException, root: Path, manifest: Manifest, installs: bool = True
+) -> ServingError:
+    """The one clear reason why the archive at ``root`` cannot be served (CONTRACT H6).
+
+    Args:
+        error: what was raised.
+        root: the archive's folder.
+        manifest: its manifest.
+        installs: whether packages of archives are installed.
+    """
     if isinstance(error, ServingError):
         return type(error)(_clean(error.message)) if type(error) is LoadFailed else error
     if ran_out_of_memory(error):
@@ -52,8 +63,9 @@ def load_failure(error: BaseException, root: Path, manifest: Manifest) -> Servin
         return LoadFailed(f"{file}, line {error.lineno}: {type(error).__name__}: {error.msg}")
     where = _where(error, root)
     if isinstance(error, ModuleNotFoundError) and error.name:
+        hint = "" if installs or manifest.requirements_file is None else _INSTALL
         return LoadFailed(
-            f"{where}the package {error.name!r} is neither in the archive nor installed"
+            f"{where}the package {error.name!r} is neither in the archive nor installed{hint}"
         )
     missing = _missing_file(root, manifest)
     if missing is not None:

@@ -25,7 +25,6 @@ import uvloop
 from starlette.types import ASGIApp
 
 from kserve_torch import logs
-from kserve_torch.archive import find_archives, layout_of
 from kserve_torch.compiler import defer_compiler
 from kserve_torch.events import Responded
 from kserve_torch.grpc import GrpcServer
@@ -46,8 +45,14 @@ from kserve_torch.metrics import Metrics
 from kserve_torch.registry import Registry
 from kserve_torch.settings import Settings, load_settings
 from kserve_torch.settings.addresses import Binding
-from kserve_torch.settings.models import StartupModel
 from kserve_torch.sockets import Listener
+from kserve_torch.startup import (
+    listening,
+    startup_models,
+    summary,
+    warn_of_missing_gpus,
+    why_no_models,
+)
 from kserve_torch.tls import identity
 from kserve_torch.tokens import tokens_for
 
@@ -134,6 +139,7 @@ class Server:
         self.registry.observers.add(self._access_log, [Responded])
         self._tokens = tokens_for(settings)
         self.grpc = GrpcServer(self.registry, settings, self._tokens)
+        self._wanted = 0
         self._signals = 0
         self._stopping = asyncio.Event()
         self._killed = asyncio.Event()
@@ -148,7 +154,7 @@ class Server:
         listeners: list[Listener] = []
         https: list[asyncio.Task[None]] = []
         try:
-            listeners.extend(Listener(binding.address) for binding in bindings)
+            listeners.extend(Listener(b.address, b.settings) for b in bindings)
             if _has_tls(self.settings):
                 identity(self.settings, self.registry.workdir)  # no model is loaded for nothing
             if not self.settings.open_early:
@@ -159,7 +165,7 @@ class Server:
             if self.settings.open_early:
                 await self._load_models()
             await self.grpc.refresh()
-            log.info("ready after %.2f s: %s", time.monotonic() - began, self._summary())
+            self._report_start(time.monotonic() - began)
             print(STARTED, flush=True)
             await self._until_signalled(https)
             return await self._stop(https)
@@ -177,8 +183,11 @@ class Server:
 
     async def _load_models(self) -> None:
         models = startup_models(self.settings)
+        warn_of_missing_gpus(self.settings)
+        self._wanted = len(models)
         if not models:
-            log.warning("no models to load: the server is live, not ready")
+            why = why_no_models(self.settings)
+            log.warning("no models to load: %s; the server is live, not ready", why)
         loading = asyncio.ensure_future(self.registry.start(models))
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -203,6 +212,7 @@ class Server:
             self._https.append(server)
             tasks.append(asyncio.create_task(server.serve(group)))
         await self.grpc.start()
+        log.info("listening at %s", listening([*bindings, *self.settings.grpc_bindings()]))
         return tasks
 
     def _uvicorn_config(self, app: ASGIApp, tls: bool) -> uvicorn.Config:
@@ -261,14 +271,12 @@ class Server:
         """Have a request logged and counted that no model was looked up for."""
         self.registry.emit(Responded(protocol, "", "", status, 0.0, "", 0, Timing()))
 
-    def _summary(self) -> str:
-        ready = [
-            v for name in self.registry.names() for v in self.registry.versions(name) if v.ready
-        ]
-        return (
-            ", ".join(f"{v.name} {v.version} in {v.load_seconds:.2f} s" for v in ready)
-            or "no model"
-        )
+    def _report_start(self, seconds: float) -> None:
+        loaded = [version for version in self.registry.all() if version.ready]
+        if loaded or self._wanted:
+            ready = self.registry.ready()
+            level = logging.INFO if ready else logging.WARNING
+            log.log(level, "%s", summary(self._wanted, loaded, ready, seconds))
 
     # --- stop ---
 
@@ -320,16 +328,3 @@ class Server:
 def _has_tls(settings: Settings) -> bool:
     https = any(binding.address.scheme == "https" for binding in settings.bindings())
     return https or settings.enable_grpc_ssl
-
-
-def startup_models(settings: Settings) -> list[StartupModel]:
-    """What is loaded at start, by the layout of the model folder (INTERFACE, Start)."""
-    named = settings.startup_models()
-    if named is not None:
-        return named
-    store = settings.model_store or settings.model_dir
-    if store is None or not store.is_dir():
-        return []
-    if settings.model_store is None and layout_of(store) in ("archive", "bare"):
-        return [StartupModel(name=settings.model_name, file=store)]
-    return [StartupModel(name=None, file=path.name) for path in find_archives(store)]

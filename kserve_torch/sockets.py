@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +17,7 @@ class Listener:
 
     Args:
         address: where.
+        settings: names of those that say so, for the error.
 
     Attributes:
         address: as given.
@@ -25,8 +27,9 @@ class Listener:
         SettingError: the address is taken or not ours.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, settings: Sequence[str] = ()) -> None:
         self.address = address
+        self._settings = settings
         self.sock = socket.socket(_family(address))
         self._file: os.stat_result | None = None
         try:
@@ -66,7 +69,9 @@ class Listener:
         self.sock.close()
 
     def _impossible(self, error: OSError) -> SettingError:
-        return SettingError(f"cannot listen at {self.address}: {error.strerror}")
+        names = " and ".join(self._settings)
+        text = f"cannot listen at {self.address}: {error.strerror}"
+        return SettingError(f"{names}: {text}" if names else text)
 
 
 def _family(address: Address) -> socket.AddressFamily:

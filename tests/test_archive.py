@@ -205,6 +205,18 @@ def test_the_configuration_is_checked(
     ]
 
 
+def test_a_misspelt_key_of_the_configuration_is_guessed(
+    tmp_path: Path, work: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "minWorker: 2\nbatch_size: 4\nhandler: {a: 1}\nbatchLimit: 9\n1: 2\nmaxBatchDelay: 5\n"
+    source = make_archive(tmp_path / "a.mar", {**FILES, "c.yaml": text}, configFile="c.yaml")
+    assert open_archive(source, work).config["minWorker"] == 2
+    assert caplog.messages == [
+        "c.yaml: minWorker is left to the handler; did you mean minWorkers?",
+        "c.yaml: batch_size is left to the handler; did you mean batchSize?",
+    ]
+
+
 def test_an_empty_configuration(tmp_path: Path, work: Path) -> None:
     source = make_archive(tmp_path / "a.mar", {**FILES, "c.yaml": ""}, configFile="c.yaml")
     assert open_archive(source, work).config == {}
@@ -214,6 +226,7 @@ def test_an_empty_configuration(tmp_path: Path, work: Path) -> None:
     ("text", "reason"),
     [
         ("a: [", "c.yaml: not valid YAML"),
+        ("a: 1\nb:\n\t- 2\n", "that cannot start any token (line 3)"),
         ("- a", "c.yaml: got a list, a mapping is wanted"),
         ("!!python/object/apply:os.getcwd []", "c.yaml: not valid YAML: could not determine"),
         ("[" * 5000, "c.yaml: not valid YAML"),

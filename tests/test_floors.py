@@ -82,7 +82,8 @@ FLOORS: list[dict[str, str]] = [
         "sockets": "",
     },
     {
-        "server": "",
+        "server": "startup",
+        "startup": "",
         "cli": "server",
         "__main__": "cli",
     },

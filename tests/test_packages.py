@@ -91,7 +91,8 @@ def test_two_models_with_two_versions_of_a_package(tmp_path: Path) -> None:
 
 def test_without_the_setting_nothing_is_installed(tmp_path: Path) -> None:
     archive = opened(tmp_path, OPTIONS + "kt-demo\n", wheel("demo", "1.0", ""))
-    with pytest.raises(LoadFailed, match="'demo' is neither in the archive nor installed"):
+    words = "'demo' is neither in the archive nor installed; install_py_dep_per_model=true installs"
+    with pytest.raises(LoadFailed, match=words):
         load(archive, tmp_path)
     assert not (tmp_path / "work/packages").exists()
 

@@ -4,18 +4,34 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch
 
 from kserve_torch import server
-from kserve_torch.server import startup_models
-from kserve_torch.settings import load_settings
+from kserve_torch.errors import SettingError
+from kserve_torch.settings import Settings, load_settings
+from kserve_torch.startup import startup_models, warn_of_missing_gpus, why_no_models
 
 from .archives import ECHO, make_archive, write
 from .server import free_ports
+from .unprivileged import locked_folder, unprivileged
 
 
 def found(folder: Path, *options: str) -> list[tuple[str | None, str]]:
     settings = load_settings(["--model_dir", str(folder), *options], {}, "kserve_torch")
     return [(model.name, Path(model.file).name) for model in startup_models(settings)]
+
+
+def on_free_ports(folder: Path) -> Settings:
+    http, native, metrics, *grpc = (str(port) for port in free_ports(6))
+    env = {
+        "TS_INFERENCE_ADDRESS": f"http://127.0.0.1:{native}",
+        "TS_MANAGEMENT_ADDRESS": f"http://127.0.0.1:{native}",
+        "TS_METRICS_ADDRESS": f"http://127.0.0.1:{metrics}",
+        "TS_GRPC_INFERENCE_PORT": grpc[0],
+        "TS_GRPC_MANAGEMENT_PORT": grpc[1],
+    }
+    options = ["--model_dir", str(folder), "--http_port", http, "--grpc_port", grpc[2]]
+    return load_settings(options, env, "kserve_torch")
 
 
 def test_kserves_layout(tmp_path: Path) -> None:
@@ -43,8 +59,76 @@ def test_a_bare_folder(tmp_path: Path) -> None:
     assert found(tmp_path / "m", "--model_name", "digits") == [("digits", "m")]
 
 
+def test_one_archive_file(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    assert found(tmp_path / "m.mar") == [(None, "m.mar")]
+    assert found(tmp_path / "m.mar", "--model_name", "digits") == [("digits", "m.mar")]
+
+
+def test_a_file_that_is_no_archive(tmp_path: Path) -> None:
+    write(tmp_path, {"notes.txt": "no model"})
+    with pytest.raises(
+        SettingError, match=r"notes\.txt: neither a folder nor an archive \(\*\.mar"
+    ):
+        found(tmp_path / "notes.txt")
+    with pytest.raises(SettingError, match=r"model_store: .*notes\.txt: not a folder"):
+        load_settings(["--model_store", str(tmp_path / "notes.txt")], {}, "kserve_torch")
+
+
 def test_an_empty_folder(tmp_path: Path) -> None:
     assert found(tmp_path) == []
+
+
+def test_nothing_to_load_has_its_reason(tmp_path: Path) -> None:
+    settings = load_settings(["--model_dir", str(tmp_path)], {}, "kserve_torch")
+    assert why_no_models(settings) == (
+        f"no archives or model folders in {tmp_path} (looked for *.mar, *.model, *.tar.gz, *.tgz, "
+        "folders with MAR-INF/MANIFEST.json and folders with a .py file)"
+    )
+    settings = load_settings(["--model_dir", str(tmp_path), "--models", "none"], {}, "kserve_torch")
+    assert why_no_models(settings) == "load_models is none (command line --models)"
+
+
+def test_a_store_that_cannot_be_read_is_one_line() -> None:
+    with locked_folder() as folder:
+        folder.chmod(0o711)  # KServe's layout would be found in it
+        with unprivileged(), pytest.raises(SettingError, match=f"model_dir: {folder}: Permission"):
+            found(folder)
+
+
+def test_what_cannot_be_read_in_a_store_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    with locked_folder() as folder:
+        folder.chmod(0o755)
+        (folder / "lost+found").mkdir(0o700)
+        make_archive(folder / "a.mar", {"handler.py": ECHO})
+        with unprivileged():
+            assert found(folder) == [(None, "a.mar")]
+    assert "lost+found: Permission denied; it is passed over" in caplog.text
+
+
+def test_model_name_names_the_one_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_archive(tmp_path / "a.mar", {"handler.py": ECHO})
+    name = ("--model_name", "x")
+    assert found(tmp_path, *name) == [("x", "a.mar")]
+    assert found(tmp_path, *name, "--models", "x=a.mar") == [("x", "a.mar")]
+    assert caplog.messages == []
+    assert found(tmp_path, *name, "--models", "y=a.mar") == [("y", "a.mar")]
+    make_archive(tmp_path / "b.mar", {"handler.py": ECHO})
+    assert found(tmp_path, *name) == [(None, "a.mar"), (None, "b.mar")]
+    assert caplog.messages == [
+        "model_name: x names none of y",
+        "model_name: x names none of a.mar, b.mar",
+    ]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 7, reason="has as many GPUs")
+def test_gpus_that_are_not_there_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = ["--model_dir", str(tmp_path)]
+    warn_of_missing_gpus(load_settings(folder, {}, "kserve_torch"))
+    assert caplog.messages == []
+    warn_of_missing_gpus(load_settings([*folder, "--number_of_gpu", "8"], {}, "kserve_torch"))
+    count = torch.cuda.device_count()
+    assert caplog.messages == [f"number_of_gpu: 8 are wanted, this machine has {count}"]
 
 
 def test_named_models(tmp_path: Path) -> None:
@@ -59,15 +143,14 @@ async def test_a_listener_that_dies_ends_the_server(
         raise OSError("gone")
 
     monkeypatch.setattr(server._HttpServer, "serve", dies)
-    http, native, metrics, *grpc = (str(port) for port in free_ports(6))
-    env = {
-        "TS_INFERENCE_ADDRESS": f"http://127.0.0.1:{native}",
-        "TS_MANAGEMENT_ADDRESS": f"http://127.0.0.1:{native}",
-        "TS_METRICS_ADDRESS": f"http://127.0.0.1:{metrics}",
-        "TS_GRPC_INFERENCE_PORT": grpc[0],
-        "TS_GRPC_MANAGEMENT_PORT": grpc[1],
-    }
-    options = ["--model_dir", str(tmp_path), "--http_port", http, "--grpc_port", grpc[2]]
-    settings = load_settings(options, env, "kserve_torch")
     with pytest.raises(OSError, match="gone"):
-        await server.Server(settings).serve()
+        await server.Server(on_free_ports(tmp_path)).serve()
+
+
+async def test_a_port_that_is_taken_is_said_with_its_setting(tmp_path: Path) -> None:
+    settings = on_free_ports(tmp_path)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", settings.http_port))
+        other.listen()
+        with pytest.raises(SettingError, match=r"^http_port: cannot listen at .* in use"):
+            await server.Server(settings).serve()

@@ -18,8 +18,11 @@ def test_a_port_that_is_taken_is_named() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(SettingError, match=f"{port}.*in use"):
-            Listener(Address(host="127.0.0.1", port=port))
+        names = ("inference_address", "http_port")
+        with pytest.raises(
+            SettingError, match=f"^inference_address and http_port: .*{port}.*in use"
+        ):
+            Listener(Address(host="127.0.0.1", port=port), names)
 
 
 def test_a_port_that_is_taken_while_the_models_load_is_named() -> None:

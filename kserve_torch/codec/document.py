@@ -30,7 +30,17 @@ def parse(body: bytes | bytearray | memoryview | str) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"Unrecognized request format: {error}") from None
+        raise InvalidInput(f"Unrecognized request format: {_fault(body, error)}") from None
+
+
+def _fault(body: bytes | bytearray | memoryview | str, error: Exception) -> str:
+    """What is wrong with a text; of bytes that are no text orjson says what nobody understands."""
+    if not isinstance(body, str):
+        try:
+            str(body, "utf-8")
+        except UnicodeDecodeError as wrong:
+            return f"not UTF-8 text, from byte {wrong.start} on"
+    return str(error)
 
 
 def parse_object(body: bytes | bytearray | memoryview | str) -> dict[str, Any]:

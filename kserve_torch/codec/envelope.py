@@ -61,18 +61,18 @@ def _open_body(row: dict[str, Any]) -> Opened:
 
 
 def _open_json(row: dict[str, Any]) -> Opened:
-    request = row if "instances" in row else _object(row)
+    request = row if "instances" in row else _object(row, "json")
     instances = v1.instances_of(request)
     rows = [_from_base64(instance, i) for i, instance in enumerate(instances)]
     return Opened(rows=rows, element=v1.ELEMENT, seal=partial(_seal_v1, verb=Verb.PREDICT))
 
 
 def _open_kserve(row: dict[str, Any]) -> Opened:
-    return Opened(rows=v1.instances_of(_object(row)), element=v1.ELEMENT, seal=_seal_v1)
+    return Opened(rows=v1.instances_of(_object(row, "kserve")), element=v1.ELEMENT, seal=_seal_v1)
 
 
 def _open_kservev2(row: dict[str, Any]) -> Opened:
-    request = v2.from_document(_object(row))
+    request = v2.from_document(_object(row, "kservev2"))
     return Opened(rows=request.inputs, element="inputs[{}]", seal=partial(_seal_v2, request))
 
 
@@ -94,13 +94,18 @@ def _content(row: dict[str, Any]) -> Any:
     return row.get("data") or row.get("body")
 
 
-def _object(row: dict[str, Any]) -> Mapping[str, Any]:
+def _object(row: dict[str, Any], envelope: str) -> Mapping[str, Any]:
     """The payload as a JSON object, parsed if its content type did not say JSON."""
     payload = _content(row)
-    if isinstance(payload, bytes | bytearray | str):
-        return document.parse_object(payload)
-    if not isinstance(payload, dict):
-        raise InvalidInput(f"Expected a JSON object, got {document.kind_of(payload)}")
+    try:
+        if isinstance(payload, bytes | bytearray | str):
+            return document.parse_object(payload)
+        if not isinstance(payload, dict):
+            raise InvalidInput(f"Expected a JSON object, got {document.kind_of(payload)}")
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{error.message}; service_envelope={envelope} is set, so a body must be a JSON object"
+        ) from None
     return payload
 
 

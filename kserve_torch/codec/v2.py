@@ -69,11 +69,22 @@ def decode(
     length = _header_length(header_length, len(view))
     if length == 0:
         return V2Request(inputs=[_raw_tensor(view, raw_input)], binary_output=True)
-    return from_document(_parsed(view[:length]), view[length:])
+    return from_document(_json_part(view[:length]), view[length:])
 
 
 def _parsed(body: bytes | memoryview) -> Mapping[str, Any]:
     return large.parse_object(body) or document.parse_object(body)
+
+
+def _json_part(body: memoryview) -> Mapping[str, Any]:
+    """What stands before the binary data; where that begins is the client's word."""
+    try:
+        return _parsed(body)
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{error.message}; the JSON should be the first {len(body)} bytes of the body, says "
+            "Inference-Header-Content-Length"
+        ) from None
 
 
 def _header_length(value: str | int, body_length: int) -> int:

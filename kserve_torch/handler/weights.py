@@ -172,11 +172,25 @@ def load_serialized(path: Path, device: torch.device) -> Any:
 
 def load_script(path: Path, device: torch.device) -> nn.Module:
     """A TorchScript module in evaluation mode."""
+    if _is_saved_object(path):
+        raise LoadFailed(
+            f"{path.name}: torch.save wrote it, not torch.jit.save: a state_dict needs a model "
+            "file (modelFile in the manifest)"
+        )
     # Archives hold TorchScript, whatever torch thinks of it now; who serves one cannot act on it.
     warnings.filterwarnings("ignore", message=r"`torch\.jit\.load", category=FutureWarning)
     warnings.filterwarnings("ignore", message=r"`torch\.jit\.load", category=DeprecationWarning)
     model: nn.Module = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]  # torch does not type it
     return model.eval()
+
+
+def _is_saved_object(path: Path) -> bool:
+    """Whether `torch.save` wrote a file; both write zip files, this one no ``constants.pkl``."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as file:
+        names = {name.rpartition("/")[2] for name in file.namelist()}
+    return "data.pkl" in names and "constants.pkl" not in names
 
 
 def load_program(path: Path, device: torch.device) -> Any:

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from kserve_torch.http.app import App
 from kserve_torch.http.corked import Corked
-from kserve_torch.http.http10 import without_chunks
+from kserve_torch.http.http10 import speak_http10
 from kserve_torch.http.limits import MAX_HEAD, REFUSAL_SECONDS, ConnectionLimits
 from kserve_torch.http.refusals import last_answer, over_limit, refusal
 from kserve_torch.http.stall import Stall
@@ -177,7 +177,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Start a request; one that came as a whole goes the short way."""
         if cycle.scope["http_version"] < "1.1":
-            without_chunks(cycle)
+            speak_http10(cycle)
         if not isinstance(app, App):
             super()._start_asgi_task(cycle, app)
             return

@@ -18,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from kserve_torch.http.app import BODILESS, App, raw_headers, respond
 from kserve_torch.http.exchange import Answer
+from kserve_torch.http.http10 import STAYING
 
 
 def is_whole(cycle: RequestResponseCycle, app: App) -> bool:
@@ -68,7 +69,9 @@ async def _write(cycle: RequestResponseCycle, answer: Answer, body: bytes, close
 
 
 def _head(cycle: RequestResponseCycle, answer: Answer) -> bytes:
-    headers = (*cycle.default_headers, *raw_headers(answer, not cycle.keep_alive))
+    headers = [*cycle.default_headers, *raw_headers(answer, not cycle.keep_alive)]
+    if cycle.keep_alive and cycle.scope["http_version"] < "1.1":
+        headers.append(STAYING)
     return b"".join((STATUS_LINE[answer.status], *starmap(_line, headers), b"\r\n"))
 
 

@@ -69,10 +69,12 @@ class Binding:
     Attributes:
         roles: of ``inference``, ``management``, ``metrics`` for HTTP; of ``oip``, ``inference``,
             ``management`` for gRPC.
+        settings: names of those that want it.
     """
 
     address: Address
     roles: frozenset[str]
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,11 @@ def share(wishes: Iterable[Wish]) -> list[Binding]:
     for wish in wishes:
         groups.setdefault(wish.address.endpoint, []).append(wish)
     return [
-        Binding(address=_decide(group), roles=frozenset(wish.role for wish in group))
+        Binding(
+            address=_decide(group),
+            roles=frozenset(wish.role for wish in group),
+            settings=tuple(wish.setting for wish in group),
+        )
         for group in groups.values()
     ]
 

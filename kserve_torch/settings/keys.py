@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 #: The source of a value that nobody set.
 DEFAULT = "default"
+#: How sources on the command line begin.
+COMMAND_LINE = "command line"
 
 #: Keys and options that meant something to TorchServe's front end in Java, to its log and worker
 #: processes, or to kserve's transformers and access log: accepted, with no effect.

@@ -21,15 +21,21 @@ class KServeKeys(TorchServeKeys):
     """Flags of kserve's model server that have an effect here."""
 
     model_name: str | None = key(
-        None, TEXT, "name of a model folder without manifest", shown="the folder's name"
+        None,
+        TEXT,
+        "name of the one model that is served",
+        shown="the archive's; without a manifest the folder's",
     )
     http_port: int = key(
         8080,
         PORT,
-        "KServe v1 and v2 REST, native inference API and /metrics",
+        "KServe v1 and v2 REST, native inference API and /metrics; unless set, it keeps to the "
+        "host of inference_address",
         shown="8080; 8443 with ssl_certfile",
     )
-    grpc_port: int | None = key(8081, PORT, "KServe gRPC")
+    grpc_port: int | None = key(
+        8081, PORT, "KServe gRPC; unless set, it keeps to the host of grpc_inference_address"
+    )
     enable_grpc: bool = key(True, BOOLEAN, "open grpc_port")
     ssl_certfile: Path | None = key(
         None,

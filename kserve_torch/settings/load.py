@@ -7,16 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kserve_torch.errors import SettingError
-from kserve_torch.settings.addresses import Address, correct_host
-from kserve_torch.settings.keys import DEFAULT, IGNORED, Key
+from kserve_torch.settings.complete import check, complete
+from kserve_torch.settings.folders import config_file
+from kserve_torch.settings.keys import COMMAND_LINE, DEFAULT, IGNORED, Key
+from kserve_torch.settings.near import near, with_guess
 from kserve_torch.settings.options import read_command_line
 from kserve_torch.settings.properties import read_properties
 from kserve_torch.settings.table import KEYS, Settings
-
-_LAYOUT_CONFIG = Path("config", "config.properties")
-_LAYOUT_STORE = "model-store"
-COMMAND_LINE = "command line"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,27 +65,36 @@ def load_settings(
     """
     line = read_command_line(argv, program)
     given = _Given(options=line.values, environ=environ)
-    if file := _config_file(given):
+    if file := given.path("ts_config") or config_file(given.path("model_dir")):
         given = replace(given, file=file, properties=read_properties(file, environ))
     values, sources = _effective(given)
-    known = {name for key in KEYS.values() for name in key.properties}
+    known = [name for key in KEYS.values() for name in key.properties]
     strange = [name for name in given.properties if name not in known]
+    unknown = [name for name in strange if name not in IGNORED]
     settings = Settings(
         **values,
         program=line.program,
         sources=sources,
         ignored=(*line.ignored, *(name for name in strange if name in IGNORED)),
-        unknown=(*line.unknown, *(name for name in strange if name not in IGNORED)),
+        unknown=(
+            *(with_guess(word, _flags()) for word in line.unknown),
+            *(with_guess(name, known) for name in unknown),
+            *_misspelt_variables(environ),
+        ),
     )
-    return _check(_complete(settings))
+    return check(complete(settings))
 
 
-def _config_file(given: _Given) -> Path | None:
-    if named := given.path("ts_config"):
-        return named
-    model_dir = given.path("model_dir")
-    usual = [model_dir / _LAYOUT_CONFIG] if model_dir else []
-    return next((path for path in (*usual, Path("config.properties")) if path.is_file()), None)
+def _flags() -> list[str]:
+    return [flag for key in KEYS.values() for flag in key.flags]
+
+
+def _misspelt_variables(environ: Mapping[str, str]) -> list[str]:
+    """Variables that look like one of ours; other programs have some that begin with TS_ too."""
+    known = [variable for key in KEYS.values() for variable in key.env]
+    others = {f"TS_{name.upper()}" for name in (*KEYS, *IGNORED)}
+    strange = sorted(name for name in environ if name.startswith("TS_") and name not in others)
+    return [with_guess(name, known) for name in strange if near(name, known)]
 
 
 def _effective(given: _Given) -> tuple[dict[str, Any], dict[str, str]]:
@@ -100,101 +106,3 @@ def _effective(given: _Given) -> tuple[dict[str, Any], dict[str, str]]:
     if given.file and values["ts_config"] is None:
         values["ts_config"], sources["ts_config"] = given.file, f"{DEFAULT}: it is there"
     return values, sources
-
-
-# --- defaults that depend on other settings -------------------------------------------------------
-
-
-def _complete(settings: Settings) -> Settings:
-    """Fills what only the whole can tell, one rule after the other."""
-    for rule in (_model_store, _addresses, _http_port, _grpc_port, _envelope):
-        settings = rule(settings)
-    return settings
-
-
-def _change(settings: Settings, name: str, value: Any, why: str, notice: str = "") -> Settings:
-    """``settings`` with another value for ``name``, its source and a line for the log."""
-    return replace(
-        settings,
-        **{name: value},
-        sources={**settings.sources, name: why},
-        notices=(*settings.notices, notice) if notice else settings.notices,
-    )
-
-
-def _model_store(settings: Settings) -> Settings:
-    """KServe's layout says where the store is, whatever the file says (INTERFACE, Start 1)."""
-    folder = settings.model_dir
-    by_hand = settings.sources["model_store"].startswith(COMMAND_LINE)
-    if folder is None or by_hand:
-        return settings
-    if not (folder / _LAYOUT_CONFIG).is_file() and not (folder / _LAYOUT_STORE).is_dir():
-        return settings
-    return _change(settings, "model_store", folder / _LAYOUT_STORE, "layout of model_dir")
-
-
-def _addresses(settings: Settings) -> Settings:
-    for name in ("inference_address", "management_address", "metrics_address"):
-        written: Address = getattr(settings, name)
-        if (meant := correct_host(written)) != written:
-            notice = f"{name}: {written} is the address of a network; listening at {meant}"
-            settings = _change(settings, name, meant, settings.sources[name], notice)
-    if settings.program == "torchserve" or settings.given("management_address"):
-        return settings
-    why = f"{DEFAULT}: inference_address"
-    return _change(settings, "management_address", settings.inference_address, why)
-
-
-def _http_port(settings: Settings) -> Settings:
-    if settings.ssl_certfile is None or settings.given("http_port"):
-        return settings
-    return _change(settings, "http_port", 8443, f"{DEFAULT}: ssl_certfile is set")
-
-
-def _grpc_port(settings: Settings) -> Settings:
-    """KServe's gRPC port gives way if it was not asked for by hand (INTERFACE, Ports)."""
-    if not settings.enable_grpc:
-        return _change(settings, "grpc_port", None, "enable_grpc")
-    taken = {binding.address.endpoint: binding.address for binding in settings.bindings()}
-    if settings.given("grpc_port") or settings.grpc_port not in taken:
-        return settings
-    why = f"{DEFAULT}: {taken[settings.grpc_port]} has port {settings.grpc_port}"
-    notice = (
-        f"grpc_port: {taken[settings.grpc_port]} has it, so KServe's gRPC port is not opened; "
-        f"port {settings.grpc_inference_port} has the same service"
-    )
-    return _change(settings, "grpc_port", None, why, notice)
-
-
-def _envelope(settings: Settings) -> Settings:
-    if settings.service_envelope is not None or not settings.given("service_envelope"):
-        return settings
-    source = settings.sources["service_envelope"]
-    notice = f"service_envelope: unknown name, so none is used ({source})"
-    return _change(settings, "service_envelope", None, source, notice)
-
-
-# --- what must hold -------------------------------------------------------------------------------
-
-
-def _check(settings: Settings) -> Settings:
-    _check_folders(settings)
-    taken = {binding.address.endpoint: binding.address for binding in settings.bindings()}
-    for binding in settings.grpc_bindings():
-        address = binding.address
-        if address.endpoint in taken:
-            raise SettingError(f"{address} and {taken[address.endpoint]} name one port")
-    if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
-        raise SettingError("ssl_certfile and ssl_keyfile: one needs the other")
-    if (settings.certificate_file is None) != (settings.private_key_file is None):
-        raise SettingError("certificate_file and private_key_file: one needs the other")
-    return settings
-
-
-def _check_folders(settings: Settings) -> None:
-    if settings.model_dir is None and settings.model_store is None:
-        raise SettingError("Missing mandatory parameter --model-store (or --model_dir)")
-    for name in ("model_dir", "model_store"):
-        folder: Path | None = getattr(settings, name)
-        if folder is not None and not folder.exists():
-            raise SettingError(f"{name}: {folder}: no such folder ({settings.sources[name]})")

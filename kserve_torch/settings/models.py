@@ -147,6 +147,22 @@ _LIMITS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "v2_grpc_bytes": ("v2_grpc_bytes", _one_of("raw", "b64")),
 }
 
+#: Keys of model-config.yaml that are limits.
+LIMIT_KEYS = tuple(_LIMITS)
+
+
+#: Fields of `Limits` that are seconds, and written in milliseconds.
+_IN_MILLISECONDS = ("max_batch_delay", "client_timeout")
+_WORDS = {target: word for word, (target, _) in _LIMITS.items()}
+
+
+def written(limits: Mapping[str, Any]) -> dict[str, Any]:
+    """Limits by the keys and in the units in which they are written."""
+    return {
+        _WORDS[name]: value * 1000 if name in _IN_MILLISECONDS and value is not None else value
+        for name, value in limits.items()
+    }
+
 
 def merge(defaults: Limits, name: str, yaml: Mapping[str, Any], entry: Entry | None) -> Limits:
     """The limits of one version, by the precedence at the top of this file."""

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from kserve_torch.settings.keys import DEFAULT, IGNORED, Key
-from kserve_torch.settings.models import Entry, StartupModel
+from kserve_torch.settings.models import Entry, StartupModel, written
 from kserve_torch.settings.table import KEYS, Settings
 
 _HIDDEN = "********"
@@ -29,7 +29,7 @@ def _text(value: Any) -> str:
     if isinstance(value, StartupModel):
         return f"{value.name}={value.file}" if value.name else str(value.file)
     if isinstance(value, Entry):
-        limits = " ".join(f"{name}={_text(limit)}" for name, limit in value.limits.items())
+        limits = " ".join(f"{word}={_text(v)}" for word, v in written(value.limits).items())
         return f"{_text(value.model)} ({limits})"
     if isinstance(value, tuple):
         return ",".join(map(_text, value)) or "none"

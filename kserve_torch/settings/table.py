@@ -26,8 +26,11 @@ class Settings(KServeKeys):
         sources: per key, where its value came from, in words; they start with ``default`` if
             nobody set it.
         ignored: keys and options that were given and have no effect here.
-        unknown: keys and options that were given and nobody knows.
+        unknown: keys, options and misspelt variables that were given and nobody knows, each with
+            the name that may have been meant.
         notices: what else the log should say at start, a line each.
+        http_host: the host of ``http_port``, which names none.
+        grpc_host: the host of ``grpc_port``, likewise.
     """
 
     program: str = "kserve_torch"
@@ -35,6 +38,8 @@ class Settings(KServeKeys):
     ignored: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    http_host: str = ANYWHERE
+    grpc_host: str = ANYWHERE
 
     model_dir: Path | None = key(
         None,
@@ -66,7 +71,7 @@ class Settings(KServeKeys):
         roles = ("inference", "management", "metrics")
         wishes = [self._wish(f"{role}_address", role) for role in roles]
         scheme = "https" if self.ssl_certfile else "http"
-        rest = Address(scheme=scheme, host=ANYWHERE, port=self.http_port)
+        rest = Address(scheme=scheme, host=self.http_host, port=self.http_port)
         # http_port names no host, so it gives way to any address that names the same port.
         return share([*wishes, Wish("http_port", rest, "inference", given=False)])
 
@@ -87,7 +92,7 @@ class Settings(KServeKeys):
             address = Address(scheme="grpc", host=host, port=getattr(self, f"grpc_{role}_port"))
             yield Wish(f"grpc_{role}_port", address, role, given=True)
         if self.grpc_port is not None:
-            address = Address(scheme="grpc", host=ANYWHERE, port=self.grpc_port)
+            address = Address(scheme="grpc", host=self.grpc_host, port=self.grpc_port)
             yield Wish("grpc_port", address, "oip", given=False)
 
     def startup_models(self) -> list[StartupModel] | None:

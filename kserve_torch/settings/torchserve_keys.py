@@ -100,7 +100,12 @@ class TorchServeKeys:
         shown="inference_address; as torchserve http://127.0.0.1:8081",
     )
     metrics_address: Address = key(_HTTP_8082, address_kind(8082, 8445), "/metrics only")
-    grpc_inference_address: str = key(ANYWHERE, TEXT, "host of grpc_inference_port")
+    grpc_inference_address: str = key(
+        ANYWHERE,
+        TEXT,
+        "host of grpc_inference_port",
+        shown="the host of inference_address; 0.0.0.0 in KServe's layout",
+    )
     grpc_inference_port: int = key(7070, PORT, "TorchServe's inference gRPC, and KServe's")
     grpc_management_address: str = key(LOCAL, TEXT, "host of grpc_management_port")
     grpc_management_port: int = key(7071, PORT, "TorchServe's management gRPC")

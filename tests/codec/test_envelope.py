@@ -51,6 +51,14 @@ def test_instances(name, content_type):
     assert answer.content_type == "application/json"
 
 
+@pytest.mark.parametrize("content_type", ["image/png", "application/json", ""])
+@pytest.mark.parametrize("name", ["json", "kserve", "kservev2"])
+def test_what_is_no_json_is_refused_by_the_envelope_s_name(name, content_type):
+    words = f"not UTF-8 text, from byte 0 on; service_envelope={name} is set, so a body must be"
+    with pytest.raises(InvalidInput, match=words):
+        opened(name, b"\x89PNG", content_type)
+
+
 def test_no_instances_need_no_handler():
     envelope = opened("kserve", b'{"instances":[]}')
     assert envelope.rows == []

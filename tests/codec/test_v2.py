@@ -175,8 +175,15 @@ def test_wrong_header_lengths(header):
 
 
 def test_header_length_that_cuts_the_json():
-    with pytest.raises(InvalidInput, match="Unrecognized request format"):
+    words = "Unrecognized request format: .*; .* first 10 bytes .* Inference-Header-Content-Length"
+    with pytest.raises(InvalidInput, match=words):
         v2.decode(body(), 10)
+
+
+def test_header_length_that_takes_binary_data_for_json():
+    sent, length = binary(BINARY_X, blobs=b"\xff" * 8)
+    with pytest.raises(InvalidInput, match=rf"not UTF-8 text, from byte {length} on; .*-Length"):
+        v2.decode(sent, length + 1)
 
 
 @given(st.binary(max_size=100), st.none() | st.integers(0, 100))

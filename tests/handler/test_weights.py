@@ -206,3 +206,12 @@ def test_onnx(folder, load):
     handler = load(BaseHandler(), folder, {"serializedFile": "sum.onnx"}).handler
     assert handler.inference(torch.ones(3, 2)).item() == 6
     assert handler.model.run(None, {"x": np.ones((1, 2), np.float32)})[0] == 2
+
+
+@pytest.mark.parametrize("saved", [nn.Linear(2, 2).state_dict(), nn.Linear(2, 2)])
+def test_a_state_dict_without_a_model_file_is_told_from_torchscript(tmp_path, saved):
+    torch.save(saved, tmp_path / "w.pt")
+    assert reason(weights.load_serialized, tmp_path / "w.pt", CPU) == (
+        "w.pt: torch.save wrote it, not torch.jit.save: a state_dict needs a model file "
+        "(modelFile in the manifest)"
+    )

@@ -514,7 +514,9 @@ async def test_without_the_model_api(
     registry: Registry, settings: Settings, method: str, target: str
 ) -> None:
     management = Management(registry, replace(settings, enable_model_api=False), None)
-    assert await ask(management, method, target) == (405, NOT_ALLOWED)
+    hint = " Registering and unregistering need enable_model_api=true."
+    answer = {**NOT_ALLOWED, "message": NOT_ALLOWED["message"] + hint}
+    assert await ask(management, method, target) == (405, answer)
     assert (await ask(management, "PUT", "/models/echo?min_worker=1"))[0] == 202
     await management.manager.settled()
 

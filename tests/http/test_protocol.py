@@ -235,6 +235,54 @@ def test_nor_has_one_of_a_server_for_browsers(tmp_path: Path) -> None:
         assert streamed(server, STREAM) == b"a b end"
 
 
+GET = b"GET /v1/models/m HTTP/1.0\r\nConnection: %b\r\n\r\n"
+
+
+@pytest.mark.parametrize("asked", ["Keep-Alive", "keep-alive, TE"])
+def test_http_1_0_clients_may_stay_connected(server: Server, asked: str) -> None:
+    with Client(server) as client:
+        for row in ("a", "b"):
+            client.send(post(row, "1.0", f"Connection: {asked}"))
+            status, headers, body = client.answer()
+            assert (status, headers["connection"], body) == (200, "keep-alive", predicted(row))
+            client.send(GET % asked.encode())
+            status, headers, _ = client.answer()
+            assert (status, headers["connection"]) == (200, "keep-alive")
+        client.send(post("c", "1.0"))
+        assert client.answer()[1]["connection"] == "close"
+        assert client.ended()
+
+
+def test_http_1_0_clients_that_pipeline_are_answered_in_turn(server: Server) -> None:
+    with Client(server) as client:
+        client.send(*(post(row, "1.0", "Connection: keep-alive") for row in "abc"))
+        assert [client.answer()[2] for _ in range(3)] == [predicted(row) for row in "abc"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        GET % b"close",
+        GET % b"keep-alive, close",
+        STREAM.replace(b"\r\n\r\n", b"\r\nConnection: Keep-Alive\r\n\r\n"),
+    ],
+)
+def test_http_1_0_connections_that_cannot_stay(server: Server, sent: bytes) -> None:
+    with Client(server) as client:
+        client.send(sent)
+        head, _, _ = client.rest().lower().partition(b"\r\n\r\n")
+    assert b"connection: close" in head
+    assert b"keep-alive" not in head
+
+
+def test_http_1_0_connections_end_with_a_refusal(server: Server) -> None:
+    head = b"POST /v1/models/m:predict HTTP/1.0\r\nConnection: keep-alive\r\n"
+    with Client(server) as client:
+        client.send(head + b"Content-Length: 99999999\r\n\r\n")
+        status, headers, _ = client.answer()
+    assert (status, headers["connection"]) == (413, "close")
+
+
 @pytest.mark.parametrize("method", [b"GET", b"HEAD"])
 def test_other_answers_for_http_1_0(server: Server, method: bytes) -> None:
     with Client(server) as client:

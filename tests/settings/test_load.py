@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from kserve_torch.settings import Settings, load_settings
 from kserve_torch.settings.models import Limits, StartupModel
 
 from ..documents import KSERVE_CONFIG
+from ..unprivileged import locked_folder, unprivileged
 
 Load = Callable[..., Settings]
 
@@ -217,6 +219,55 @@ def test_management_joins_inference_unless_started_as_torchserve(load: Load) -> 
     )
 
 
+def test_ports_that_nobody_asked_for_open_no_wider_than_the_addresses_given(load: Load) -> None:
+    file = (
+        "inference_address=http://127.0.0.1:9090\nmanagement_address=http://127.0.0.1:9091\n"
+        "metrics_address=http://127.0.0.1:9092\n"
+    )
+    local = {
+        "http://127.0.0.1:9090": "inference",
+        "http://127.0.0.1:9091": "management",
+        "http://127.0.0.1:9092": "metrics",
+        "http://127.0.0.1:8080": "inference",
+        "grpc://127.0.0.1:7070": "inference",
+        "grpc://127.0.0.1:7071": "management",
+        "grpc://127.0.0.1:8081": "oip",
+    }
+    assert sockets(load(program="torchserve", file=file)) == local
+    file += "grpc_inference_address=127.0.0.1\n"
+    assert sockets(load(program="torchserve", file=file)) == local
+    env = {"TS_INFERENCE_ADDRESS": "http://[::1]:8085", "TS_GRPC_INFERENCE_ADDRESS": "10.0.0.1"}
+    opened = sockets(load(**env))
+    assert opened["http://[::1]:8080"] == "inference"
+    assert opened["grpc://10.0.0.1:8081"] == "oip"
+    opened = sockets(load("--inference_address", "unix:/run/ts.sock"))
+    assert {"http://127.0.0.1:8080", "grpc://127.0.0.1:8081"} <= opened.keys()
+
+
+def test_ports_that_were_asked_for_are_open_to_all(load: Load) -> None:
+    argv = ["--http_port", "8080", "--grpc_port", "8081"]
+    opened = sockets(load(*argv, TS_INFERENCE_ADDRESS="http://127.0.0.1:8085"))
+    assert {"http://0.0.0.0:8080", "grpc://0.0.0.0:8081"} <= opened.keys()
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_in_kserves_layout_the_ports_of_its_probes_stay_open(tmp_path: Path, by_hand: bool) -> None:
+    config = KSERVE_CONFIG.replace("//0.0.0.0", "//127.0.0.1")
+    folder = kserve_layout(tmp_path / "models", config)
+    argv = ["--model_dir", str(folder)]
+    if by_hand:  # as the stock runtime is started
+        argv = ["torchserve", "--start", f"--model-store={folder}/model-store"]
+        argv += [f"--ts-config={folder}/config/config.properties"]
+    settings = load_settings(argv, {})
+    opened = sockets(settings)
+    assert opened["http://0.0.0.0:8080"] == "inference"
+    assert opened["grpc://0.0.0.0:8081"] == "oip"
+    assert opened["grpc://0.0.0.0:7070"] == "inference"
+    assert any(notice.startswith("http_port: open to other") for notice in settings.notices)
+    closed = sockets(load_settings(argv, {"TS_INFERENCE_ADDRESS": "http://127.0.0.1:8085"}))
+    assert not any("0.0.0.0:80" in address and "8082" not in address for address in closed)
+
+
 def test_a_grpc_port_that_was_asked_for_is_not_given_up(load: Load) -> None:
     with pytest.raises(SettingError, match=r"grpc://0\.0\.0\.0:8081 and http://127\.0\.0\.1:8081"):
         load("--grpc_port", "8081", program="torchserve")
@@ -227,6 +278,14 @@ def test_two_settings_with_one_port_share_its_socket(load: Load) -> None:
     assert sockets(settings)["http://0.0.0.0:8085"] == "inference management metrics"
     settings = load("--inference_address", "http://127.0.0.1:8080")
     assert sockets(settings)["http://127.0.0.1:8080"] == "inference management"
+
+
+def test_a_socket_knows_the_settings_that_want_it(load: Load) -> None:
+    named = [binding.settings for binding in load("--http_port", "8085").bindings()]
+    assert named == [
+        ("inference_address", "management_address", "http_port"),
+        ("metrics_address",),
+    ]
 
 
 def test_grpc_services_may_share_a_port(load: Load) -> None:
@@ -354,7 +413,53 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         load_settings(["--model_dir", "/absent"], {})
 
 
+def test_a_folder_that_cannot_be_looked_into_is_one_line() -> None:
+    with locked_folder() as folder, unprivileged():
+        path = f"{folder}/config/config.properties"
+        reason = rf"model_dir: {path}: Permission denied \(as user {os.geteuid()}\)"
+        with pytest.raises(SettingError, match=reason):
+            load_settings(["--model_dir", str(folder)], {})
+        store = folder / "store"
+        with pytest.raises(SettingError, match=f"model_store: {store}: Permission denied"):
+            load_settings(["--model_store", str(store)], {})
+
+
+def test_a_working_directory_that_cannot_be_looked_into_has_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with locked_folder() as folder:
+        monkeypatch.chdir(folder)
+        with unprivileged():
+            assert load_settings(["--model_store", "/"], {}).ts_config is None
+        monkeypatch.undo()
+
+
 def test_unknown_and_ignored_settings_are_told_apart(load: Load) -> None:
     settings = load("--log-config", "log4j2.xml", "--brand-new", file="vmargs=-Xmx1g\ncolour=red")
     assert settings.ignored == ("log_config", "vmargs")
     assert settings.unknown == ("--brand-new", "colour")
+
+
+def test_what_was_misspelt_is_guessed(load: Load) -> None:
+    known = {"TS_NUM_WORKERS": "1", "TS_MODELS": "{", "TS_MODEL_STORE": "store"}
+    assert load(**known).unknown == ()
+    file = "job_queue_sise=9\ncolour=red\n"
+    settings = load(
+        "--httpport", "1", "--numer-of-gpu=2", file=file, TS_MODELSTORE="x", TS_PORT="1"
+    )
+    assert settings.unknown == (
+        "--httpport (did you mean --http_port?)",
+        "1",
+        "--numer-of-gpu=2 (did you mean --number_of_gpu?)",
+        "job_queue_sise (did you mean job_queue_size?)",
+        "colour",
+        "TS_MODELSTORE (did you mean TS_MODEL_STORE?)",
+    )
+
+
+def test_a_misspelt_store_is_named_where_one_is_missing() -> None:
+    words = (
+        r"^Missing mandatory parameter --model-store .*--modelstore \(did you mean --model_store\?"
+    )
+    with pytest.raises(SettingError, match=words):
+        load_settings(["--modelstore", "X"], {}, "torchserve")

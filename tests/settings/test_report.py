@@ -9,7 +9,7 @@ def test_every_value_is_shown_with_its_source(tmp_path: Path) -> None:
     file = tmp_path / "config.properties"
     file.write_text(
         "keystore_pass=hunter2\nvmargs=-Xmx1g\nnew=1\n"
-        'models={"m":{"1.0":{"batchSize":2,"marName":"a.mar"}}}\n'
+        'models={"m":{"1.0":{"batchSize":2,"marName":"a.mar","maxBatchDelay":5000}}}\n'
         "allowed_urls=https://a/.*,https://b/.*\n"
     )
     argv = ["--model-store", str(tmp_path), "--ts-config", str(file), "--access_log", "off"]
@@ -18,7 +18,7 @@ def test_every_value_is_shown_with_its_source(tmp_path: Path) -> None:
     assert rows.keys() == KEYS.keys()
     assert rows["access_log"] == "false"
     assert rows["drain_seconds"] == "2.5"
-    assert rows["models"] == "m=a.mar (batch_size=2)"
+    assert rows["models"] == "m=a.mar (batchSize=2 maxBatchDelay=5000)"
     assert rows["allowed_urls"] == "https://a/.*,https://b/.*"
     assert rows["keystore_pass"] == "********"
     assert rows["management_address"] == "http://0.0.0.0:8085"

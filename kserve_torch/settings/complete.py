@@ -1,0 +1,159 @@
+"""Defaults that depend on other settings, and what must hold between settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kserve_torch.errors import SettingError
+from kserve_torch.settings.addresses import ANYWHERE, LOCAL, Address, correct_host
+from kserve_torch.settings.folders import LAYOUT_STORE, has_kserve_layout, is_kserves, naming
+from kserve_torch.settings.keys import COMMAND_LINE, DEFAULT
+from kserve_torch.settings.table import Settings
+
+
+def complete(settings: Settings) -> Settings:
+    """Fills what only the whole can tell, one rule after the other."""
+    for rule in (_model_store, _addresses, _http_port, _hosts, _grpc_port, _envelope):
+        settings = rule(settings)
+    return settings
+
+
+def _change(settings: Settings, name: str, value: Any, why: str, notice: str = "") -> Settings:
+    """``settings`` with another value for ``name``, its source and a line for the log."""
+    return replace(
+        settings,
+        **{name: value},
+        sources={**settings.sources, name: why},
+        notices=(*settings.notices, notice) if notice else settings.notices,
+    )
+
+
+def _model_store(settings: Settings) -> Settings:
+    """KServe's layout says where the store is, whatever the file says (INTERFACE, Start 1)."""
+    folder = settings.model_dir
+    by_hand = settings.sources["model_store"].startswith(COMMAND_LINE)
+    if folder is None or by_hand:
+        return settings
+    with naming("model_dir", folder):
+        if not has_kserve_layout(folder):
+            return settings
+    return _change(settings, "model_store", folder / LAYOUT_STORE, "layout of model_dir")
+
+
+def _addresses(settings: Settings) -> Settings:
+    for name in ("inference_address", "management_address", "metrics_address"):
+        written: Address = getattr(settings, name)
+        if (meant := correct_host(written)) != written:
+            notice = f"{name}: {written} is the address of a network; listening at {meant}"
+            settings = _change(settings, name, meant, settings.sources[name], notice)
+    if settings.program == "torchserve" or settings.given("management_address"):
+        return settings
+    why = f"{DEFAULT}: inference_address"
+    return _change(settings, "management_address", settings.inference_address, why)
+
+
+def _http_port(settings: Settings) -> Settings:
+    if settings.ssl_certfile is None or settings.given("http_port"):
+        return settings
+    return _change(settings, "http_port", 8443, f"{DEFAULT}: ssl_certfile is set")
+
+
+def _hosts(settings: Settings) -> Settings:
+    """Ports that nobody asked for open no wider than the addresses that somebody gave.
+
+    In KServe's layout they do: its probes and clients come to them from outside of the pod,
+    whatever address its file gives to TorchServe, which sat behind a wrapper with these ports.
+    """
+    if _is_kserves(settings):
+        return _open_all_the_same(settings)
+    if settings.given("inference_address"):
+        host = settings.inference_address.host or LOCAL  # as local as a socket file
+        if not settings.given("http_port"):
+            settings = replace(settings, http_host=host)
+        if not settings.given("grpc_inference_address"):
+            why = f"{DEFAULT}: host of inference_address"
+            settings = _change(settings, "grpc_inference_address", host, why)
+    if settings.given("grpc_port"):
+        return settings
+    return replace(settings, grpc_host=settings.grpc_inference_address)
+
+
+def _is_kserves(settings: Settings) -> bool:
+    """Whether the addresses are those of a file in KServe's layout."""
+    source, file = settings.sources["inference_address"], settings.ts_config
+    if file is None or (settings.given("inference_address") and source != str(file)):
+        return False
+    return is_kserves(file, settings.model_store)
+
+
+def _open_all_the_same(settings: Settings) -> Settings:
+    address = settings.inference_address
+    if address.host in (ANYWHERE, "::") or settings.given("http_port"):
+        return settings
+    notice = (
+        f"http_port: open to other machines, as KServe wants it, although inference_address is "
+        f"{address}; --inference_address {address} closes it"
+    )
+    return replace(settings, notices=(*settings.notices, notice))
+
+
+def _grpc_port(settings: Settings) -> Settings:
+    """KServe's gRPC port gives way if it was not asked for by hand (INTERFACE, Ports)."""
+    if not settings.enable_grpc:
+        return _change(settings, "grpc_port", None, "enable_grpc")
+    taken = {binding.address.endpoint: binding.address for binding in settings.bindings()}
+    if settings.given("grpc_port") or settings.grpc_port not in taken:
+        return settings
+    why = f"{DEFAULT}: {taken[settings.grpc_port]} has port {settings.grpc_port}"
+    notice = (
+        f"grpc_port: {taken[settings.grpc_port]} has it, so KServe's gRPC port is not opened; "
+        f"port {settings.grpc_inference_port} has the same service"
+    )
+    return _change(settings, "grpc_port", None, why, notice)
+
+
+def _envelope(settings: Settings) -> Settings:
+    if settings.service_envelope is not None or not settings.given("service_envelope"):
+        return settings
+    source = settings.sources["service_envelope"]
+    notice = f"service_envelope: unknown name, so none is used ({source})"
+    return _change(settings, "service_envelope", None, source, notice)
+
+
+# --- what must hold -------------------------------------------------------------------------------
+
+
+def check(settings: Settings) -> Settings:
+    """``settings``, if they go together.
+
+    Raises:
+        SettingError: a folder is missing, ports collide, half of a pair of files is given.
+    """
+    _check_folders(settings)
+    taken = {binding.address.endpoint: binding.address for binding in settings.bindings()}
+    for binding in settings.grpc_bindings():
+        address = binding.address
+        if address.endpoint in taken:
+            raise SettingError(f"{address} and {taken[address.endpoint]} name one port")
+    if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
+        raise SettingError("ssl_certfile and ssl_keyfile: one needs the other")
+    if (settings.certificate_file is None) != (settings.private_key_file is None):
+        raise SettingError("certificate_file and private_key_file: one needs the other")
+    return settings
+
+
+def _check_folders(settings: Settings) -> None:
+    if settings.model_dir is None and settings.model_store is None:
+        unknown = f"; unknown: {', '.join(settings.unknown)}" if settings.unknown else ""
+        raise SettingError(f"Missing mandatory parameter --model-store (or --model_dir){unknown}")
+    for name in ("model_dir", "model_store"):
+        folder: Path | None = getattr(settings, name)
+        if folder is None:
+            continue
+        with naming(name, folder):
+            there, is_folder = folder.exists(), folder.is_dir()
+        if not there or (name == "model_store" and not is_folder):
+            fault = "not a folder" if there else "no such folder"
+            raise SettingError(f"{name}: {folder}: {fault} ({settings.sources[name]})")

@@ -1,0 +1,104 @@
+"""What is loaded and opened at start, and the words for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from kserve_torch.archive import PACKED, find_archives, layout_of
+from kserve_torch.devices import gpus
+from kserve_torch.errors import SettingError
+from kserve_torch.manifest import MANIFEST_PATH
+from kserve_torch.settings import Binding, Settings, StartupModel
+from kserve_torch.settings.folders import naming
+from kserve_torch.version import ModelVersion
+
+log = logging.getLogger(__name__)
+
+_ENDINGS = ", ".join(f"*{ending}" for ending in PACKED)
+
+
+def startup_models(settings: Settings) -> list[StartupModel]:
+    """What is loaded at start; ``model_name`` names a single model that has no other name set.
+
+    Raises:
+        SettingError: the folder cannot be read.
+    """
+    models, name = _models(settings), settings.model_name
+    if name is None or [model.name for model in models] == [name]:
+        return models
+    if len(models) == 1 and models[0].name is None:
+        return [replace(models[0], name=name)]
+    if models:
+        named = [model.name or str(model.file) for model in models]
+        log.warning("model_name: %s names none of %s", name, ", ".join(named))
+    return models
+
+
+def warn_of_missing_gpus(settings: Settings) -> None:
+    """Say so if there are fewer GPUs than ``number_of_gpu``; what there is, is used."""
+    wanted = settings.number_of_gpu
+    if wanted and wanted > (present := gpus()):
+        log.warning("number_of_gpu: %d are wanted, this machine has %d", wanted, present)
+
+
+def _models(settings: Settings) -> list[StartupModel]:
+    """Those that the settings name, else what the model folder holds (INTERFACE, Start)."""
+    named = settings.startup_models()
+    if named is not None:
+        return named
+    setting = "model_dir" if settings.model_store is None else "model_store"
+    store: Path | None = getattr(settings, setting)
+    if store is None:
+        return []
+    with naming(setting, store):
+        if not store.is_dir():
+            return [StartupModel(name=None, file=_one_archive(store))]
+        if setting == "model_dir" and layout_of(store) in ("archive", "bare"):
+            return [StartupModel(name=None, file=store)]
+        return [StartupModel(name=None, file=path.name) for path in find_archives(store)]
+
+
+def _one_archive(file: Path) -> Path:
+    if not file.name.endswith(PACKED):
+        raise SettingError(f"model_dir: {file}: neither a folder nor an archive ({_ENDINGS})")
+    return file
+
+
+def why_no_models(settings: Settings) -> str:
+    """Why there is nothing to load at start, for the log."""
+    if settings.startup_models() is not None:
+        return f"load_models is none ({settings.sources['load_models']})"
+    store = settings.model_store or settings.model_dir
+    return (
+        f"no archives or model folders in {store} (looked for {_ENDINGS}, folders with "
+        f"{MANIFEST_PATH} and folders with a .py file)"
+    )
+
+
+def summary(wanted: int, loaded: Sequence[ModelVersion], ready: bool, seconds: float) -> str:
+    """How the start went, for the log.
+
+    Args:
+        wanted: how many models were to be loaded.
+        loaded: those that can serve.
+        ready: whether the server is.
+        seconds: how long it took.
+    """
+    names = ", ".join(f"{v.name} {v.version} in {v.load_seconds:.2f} s" for v in loaded)
+    parts = [f"ready after {seconds:.2f} s: {names}"] if ready else []
+    if wanted > len(loaded) or not ready:
+        failed = f"{wanted - len(loaded)} of {wanted} models failed to load"
+        parts.append(failed if ready else f"not ready: {failed}")
+    if names and not ready:
+        parts.append(f"after {seconds:.2f} s there are {names}")
+    return "; ".join(parts)
+
+
+def listening(bindings: Iterable[Binding]) -> str:
+    """The open sockets, for the log."""
+    return ", ".join(
+        f"{binding.address} ({', '.join(sorted(binding.roles))})" for binding in bindings
+    )
