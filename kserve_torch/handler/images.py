@@ -20,8 +20,9 @@ _CHANNELS = {"L": 1, "RGB": 3}
 _TO_NORMALIZED = [transforms.ToTensor, transforms.Normalize]
 #: Transforms that see one image alone and give up the interpreter lock where their time goes.
 _APART = (transforms.Resize, transforms.CenterCrop, transforms.Pad, transforms.Grayscale)
-#: Bytes of an image from which a thread of its own pays; a JPEG of 150 x 150 pixels.
-LARGE = 4096
+#: Bytes of an image, on average, from which several threads pay: a JPEG of 640 x 480 pixels. With
+#: smaller ones they only meet the operators' threads, which wait actively after each forward pass.
+LARGE = 64 * 1024
 _BOMB = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 
 

@@ -161,7 +161,7 @@ def photos():
     """JPEG files of several sizes, all `LARGE`."""
     noise = np.random.default_rng(0)
     files = []
-    for height, width in [(90, 120), (120, 90), (100, 100), (80, 200)]:
+    for height, width in [(270, 360), (360, 270), (300, 300), (240, 600)]:
         buffer = io.BytesIO()
         pixels = noise.integers(0, 256, (height, width, 3), np.uint8)
         Image.fromarray(pixels).save(buffer, "JPEG", quality=95)
