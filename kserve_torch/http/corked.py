@@ -23,7 +23,12 @@ class Corked:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Write ``data``, and before it the head that was kept back; keep a head back itself."""
+        """Write ``data``, and before it the head that was kept back; keep a head back itself.
+
+        What comes after the end of the connection is dropped.
+        """
+        if self._transport.is_closing():
+            return
         if self._head:
             data, self._head = self._head + data, b""
         elif data.startswith(b"HTTP/1.1 ") and data.endswith(b"\r\n\r\n"):

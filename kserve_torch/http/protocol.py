@@ -37,6 +37,8 @@ class GuardedProtocol(HttpToolsProtocol):
     _packet = 0
     _first_packet = 0
     _head_timer: asyncio.TimerHandle | None = None
+    #: The request that was started last.
+    _running: RequestResponseCycle | None = None
     #: The exchange of a request that had come as a whole, if one is under way.
     _exchange: asyncio.Task[None] | None = None
 
@@ -57,6 +59,11 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         if self._exchange is not None:
             self._exchange.cancel()
+        running = self._running
+        if running is not None and not running.response_complete:
+            # uvicorn knows the last request of the connection only; others may wait behind this.
+            running.disconnected = True
+            running.message_event.set()
 
     def pause_writing(self) -> None:
         """More of an answer waits than the client takes."""
@@ -176,6 +183,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Start a request; one that came as a whole goes the short way."""
+        self._running = cycle
         if cycle.scope["http_version"] < "1.1":
             speak_http10(cycle)
         if not isinstance(app, App):

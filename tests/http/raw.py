@@ -29,6 +29,10 @@ class Client:
             headers[name.lower()] = value
         return status, headers, self._file.read(int(headers["content-length"]))
 
+    def lines(self, count: int) -> list[bytes]:
+        """What comes next."""
+        return [self._file.readline().rstrip() for _ in range(count)]
+
     def rest(self) -> bytes:
         """All that comes until the end of the connection."""
         return self._file.read()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import pytest
 
+from kserve_torch.http.app import WATCH_AFTER
+
 from ..archives import make_archive
+from ..faults.actor import until
 from ..server import Server
 from .raw import Client, post, predicted
 
@@ -20,7 +25,7 @@ def handle(data, context):
     if data is None:
         return None
     for row in data:
-        if row == "wait":
+        if row in ("wait", {"body": bytearray(b"wait")}):
             open("{pipe}").close()
         if row == {"body": "stream"}:
             for part in ("a ", "b "):
@@ -291,3 +296,30 @@ def test_other_answers_for_http_1_0(server: Server, method: bytes) -> None:
     length = int(head.lower().partition(b"content-length: ")[2].split()[0])
     assert length > 0
     assert len(body) == (length if method == b"GET" else 0)
+
+
+# --- clients that leave ---
+
+
+def metric(server: Server, start: str) -> float:
+    """The sum of the samples whose lines begin so."""
+    lines = httpx.get(f"{server.url}/metrics", trust_env=False).text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(start))
+
+
+def test_a_client_that_leaves_is_missed_whatever_it_asked_for_behind(
+    server: Server, pipe: Path
+) -> None:
+    cancelled = 'requests_failed_total{model_name="m",model_version="1.0",error="Cancelled"}'
+    before = metric(server, cancelled)
+    with Client(server) as client:
+        client.send(b"POST /predictions/m HTTP/1.1\r\nHost: m\r\nContent-Length: 4\r\n")
+        client.send(b"Expect: 100-continue\r\n\r\n")
+        assert client.lines(2) == [b"HTTP/1.1 100 Continue", b""]
+        client.send(b"wait" + post("behind"))
+        until(lambda: metric(server, "inflight_requests") == 1)
+        watched = time.monotonic() + 3 * WATCH_AFTER  # nothing tells that it has begun
+        until(lambda: time.monotonic() > watched)
+    until(lambda: metric(server, cancelled) == before + 1)
+    pipe.open("w").close()
+    assert "Exception in ASGI application" not in server.log
