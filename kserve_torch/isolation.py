@@ -87,15 +87,14 @@ def _sort(
     settled: Outcomes = []
     rest: list[Ticket] = []
     for ticket in batch:
-        if ticket is guilty or (guilty is None and ticket.request.emit):
-            _log(lane, ticket, error)
+        if ticket is guilty:
             settled.append((ticket, error))
-        elif ticket.request.emit:
-            settled.append(
-                (ticket, HandlerError("broken off: another request of the batch failed"))
-            )
+        elif ticket.request.emit:  # the error may speak of another's data
+            settled.append((ticket, HandlerError("broken off: a request of its batch failed")))
         else:
             rest.append(ticket)
+    if settled:
+        _log(lane, guilty or settled[0][0], error)
     return settled, rest
 
 

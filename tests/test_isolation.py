@@ -113,6 +113,15 @@ async def test_who_has_sent_nothing_is_run_without_the_streams_that_failed() -> 
     assert bench.calls == ["SxE", "x"]
 
 
+async def test_a_stream_that_is_broken_off_is_not_told_what_another_has_done() -> None:
+    for names in ("SE", "Sb"):
+        bench = Bench(names)
+        texts = {t.request.id: str(e) for some in bench.isolate() for t, e in some}
+        assert texts["S"] == "broken off: a request of its batch failed"
+    (alone,) = [outcome for some in Bench("E").isolate() for _, outcome in some]
+    assert "broken off" not in str(alone)
+
+
 async def test_memory_that_halves_fit_into_makes_batches_smaller() -> None:
     bench = Bench("llll")
     assert set(bench.outcomes().values()) == {"ok"}
