@@ -119,6 +119,11 @@ class Family(Generic[S]):
         with self._lock:
             return self._series.setdefault(values, self._make())
 
+    def forget(self, *values: str) -> None:
+        """Show the series of these label values no longer."""
+        with self._lock:
+            self._series.pop(values, None)
+
     def lines(self, names: Container[str] | None = None) -> Iterator[str]:
         """The family as lines of the text format 0.0.4, its HELP and TYPE first.
 

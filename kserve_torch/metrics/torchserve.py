@@ -94,10 +94,12 @@ class TorchServeMetrics:
             self._thread_time.series("Host", self._host).set(max(0.0, own) * 1e3)
 
     def worker_changed(self, event: WorkerChanged) -> None:
-        """Note how long a worker took to load."""
+        """Note how long a worker took to load, as long as it is there."""
+        labels = (f"W-{event.worker}-{event.model}_{event.version}", "Host", self._host)
         if event.seconds:
-            name = f"W-{event.worker}-{event.model}_{event.version}"
-            self._load_time.series(name, "Host", self._host).set(event.seconds * 1e3)
+            self._load_time.series(*labels).set(event.seconds * 1e3)
+        else:
+            self._load_time.forget(*labels)
 
     def _labels(self, event: Accepted | Finished) -> tuple[str, str, str]:
         return event.model, event.asked or "default", self._host

@@ -129,6 +129,18 @@ def test_worker_load_time_names_the_worker_as_torchserve_does():
     ]
 
 
+@pytest.mark.parametrize("end", ["STOPPED", "FAILED", "HUNG"])
+def test_a_worker_that_is_gone_has_no_series(end):
+    metrics = observed(
+        WorkerChanged("mnist", "1.0", 9001, "READY", 1.5),
+        WorkerChanged("mnist", "1.0", 9002, "READY", 2.5),
+        WorkerChanged("mnist", "1.0", 9001, end),
+        WorkerChanged("mnist", "1.0", 9003, end),
+    )
+    (line,) = lines(metrics, "WorkerLoadTime")
+    assert "W-9002-mnist_1.0" in line
+
+
 def test_gauges_show_the_registry_at_the_moment_of_the_scrape():
     fleet = Fleet(queued=3, inflight=5, oldest_age=1.5, workers={"READY": 2, "LOADING": 1}, hung=1)
     metrics = observed(fleet=fleet)
