@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+import threading
+import time
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -35,6 +38,29 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         task.add_done_callback(log_failure)
         raise
+
+
+async def joined(threads: Iterable[threading.Thread], seconds: float) -> None:
+    """Wait until these threads have ended, or ``seconds`` are over.
+
+    On a thread of its own: those of the event loop are few, and one that waits for a handler that
+    hangs would keep others from them.
+    """
+    waiting = [thread for thread in threads if thread.is_alive()]
+    if not waiting or seconds <= 0:
+        return
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def wait() -> None:
+        ends = time.monotonic() + seconds
+        for thread in waiting:
+            thread.join(max(0.0, ends - time.monotonic()))
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(ended.set)
+
+    threading.Thread(target=wait, name="join", daemon=True).start()
+    await ended.wait()
 
 
 def log_failure(task: asyncio.Task[Any]) -> None:

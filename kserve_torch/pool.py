@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from kserve_torch.background import joined
 from kserve_torch.backoff import BackOff
 from kserve_torch.batcher import Lane, deliver
 from kserve_torch.courtesy import Courtesy
@@ -186,10 +187,9 @@ class Pool:
 
     async def join(self, seconds: float) -> bool:
         """Wait until the threads have ended; False if some still run after ``seconds``."""
-        ends = time.monotonic() + seconds
-        for worker in self.roster.all():
-            await asyncio.to_thread(worker.thread.join, max(0.0, ends - time.monotonic()))
-        return not any(worker.thread.is_alive() for worker in self.roster.all())
+        threads = [worker.thread for worker in self.roster.all()]
+        await joined(threads, seconds)
+        return not any(thread.is_alive() for thread in threads)
 
     # --- comings ---
 

@@ -7,7 +7,6 @@ once, also to those who do not wait; then the workers are started.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -99,13 +98,11 @@ class Registration:
         """
         most = max(workers, version.limits.max_workers)
         try:
-            async with asyncio.timeout(version.limits.startup_timeout):
-                await registry.scale_to(version, workers, most)
-        except (ServingError, TimeoutError) as error:
+            await registry.scale_to(version, workers, most)
+        except ServingError as error:
             registry.withdraw(version)
-            why = error.message if isinstance(error, ServingError) else "startupTimeout passed"
             label = f"model {version.name} version: {version.version}"
-            raise ServerError(f"Failed to start workers for {label}: {why}") from error
+            raise ServerError(f"Failed to start workers for {label}: {error.message}") from error
 
 
 def _limits(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ FLOORS: list[dict[str, str]] = [
         "roster": "worker",
         "backoff": "",
         "starts": "roster worker",
-        "pool": "backoff batcher courtesy roster starts worker",
+        "pool": "backoff background batcher courtesy roster starts worker",
         "version": "batcher courtesy pool statistics worker",
         "catalogue": "version",
         "factory": "store version",
