@@ -20,6 +20,9 @@ TURN_SECONDS = 0.2
 TURNS = 4
 #: Seconds after which those that were had must do: long batches differ less from each other.
 TRIAL_SECONDS = 1.0
+#: How many times as long as the best the others must take to be out after one turn, where batches
+#: are long: each further turn would cost clients as much again.
+CLEAR = 1.25
 #: Batches of a size from its first trial to its second. Each later trial comes after twice as many,
 #: up to the second number: a trial has some 40 batches, half of them with the slower candidate.
 AGAIN, AGAIN_AT_MOST = 500, 8000
@@ -109,9 +112,14 @@ class Trial:
         rounds, others_to_come = divmod(self._turns, len(self._candidates))
         if others_to_come:
             return False
-        if rounds == TURNS or self._seconds >= TRIAL_SECONDS:
+        if rounds == TURNS or self._seconds >= TRIAL_SECONDS or self._is_clear():
             self.chosen = self._best()
         return self.chosen is not None
+
+    def _is_clear(self) -> bool:
+        """Whether batches are long, and one candidate is far ahead of all others."""
+        best, *others = sorted(map(self.cost, self._candidates))
+        return self._seconds >= TURN_SECONDS * len(self._candidates) and others[0] > CLEAR * best
 
     def _best(self) -> int:
         best = self._candidates[0]

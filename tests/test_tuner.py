@@ -39,6 +39,13 @@ def test_long_batches_are_tried_less_often() -> None:
     assert settle(Tuner([1, 2]), {1: 0.06, 2: 0.05}) == 12
 
 
+def test_who_is_far_behind_with_long_batches_has_one_turn() -> None:
+    for costs, chosen in (({1: 0.05, 2: 0.03}, 2), ({1: 0.03, 2: 0.05}, 1)):
+        tuner = Tuner([1, 2])
+        assert settle(tuner, costs) == 6
+        assert tuner.next(2) == chosen
+
+
 def test_the_first_batch_of_each_turn_does_not_count() -> None:
     tuner, batch = Tuner([1, 2]), 0
     while tuner.note(1, 9e-3 if batch % TURN == 0 else 3e-3 / tuner.next(1)) is None:
