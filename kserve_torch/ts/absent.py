@@ -24,6 +24,20 @@ def unsupported(name: str, why: str) -> LoadFailed:
     return LoadFailed(f"{name} is not supported: {why}")
 
 
+def without_dali(name: str, instead: str) -> LoadFailed:
+    """The error for a handler whose preprocessing is a pipeline of NVIDIA's DALI.
+
+    Args:
+        name: the handler.
+        instead: what to take in its place.
+
+    Raises:
+        LoadFailed: DALI is not installed either.
+    """
+    require(name, "nvidia", "nvidia.dali")
+    return unsupported(name, f"DALI pipelines; {instead} instead")
+
+
 class AbsentHandler:
     """Base of TorchServe's handlers for engines that need processes or devices of their own."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kserve_torch.context import Context
 from kserve_torch.handler.base import BaseHandler
-from kserve_torch.ts.absent import require, unsupported
+from kserve_torch.ts.absent import without_dali
 
 
 class DALIHandler(BaseHandler):
@@ -16,5 +16,4 @@ class DALIHandler(BaseHandler):
         Raises:
             LoadFailed: always: DALI is not installed, or its pipelines are not run here.
         """
-        require("dali_handler", "nvidia", "nvidia.dali")
-        raise unsupported("dali_handler", "DALI pipelines; take BaseHandler instead")
+        raise without_dali("dali_handler", "take BaseHandler")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kserve_torch.context import Context
 from kserve_torch.handler.image_classifier import ImageClassifier
-from kserve_torch.ts.absent import require, unsupported
+from kserve_torch.ts.absent import without_dali
 
 
 class DALIImageClassifier(ImageClassifier):
@@ -16,5 +16,4 @@ class DALIImageClassifier(ImageClassifier):
         Raises:
             LoadFailed: always: DALI is not installed, or its pipelines are not run here.
         """
-        require("dali_image_classifier", "nvidia", "nvidia.dali")
-        raise unsupported("dali_image_classifier", "DALI pipelines; name image_classifier instead")
+        raise without_dali("dali_image_classifier", "name image_classifier")
