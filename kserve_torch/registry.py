@@ -68,7 +68,7 @@ class Registry(Catalogue):
         self._factory = VersionFactory(settings, self.store, self.workdir, self.emit, metrics)
         #: Names of the start-up models.
         self._configured: set[str] = set()
-        self._reloads = Reloads(self, self.store, self._factory, self.retire)
+        self._reloads = Reloads(self, self.store, self._factory, self.retire, self.withdraw)
 
     # --- requests ---
 

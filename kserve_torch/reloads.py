@@ -44,6 +44,7 @@ class Reloads:
         store: knows archives by name.
         factory: makes their versions.
         retire: stops versions that have left the catalogue.
+        withdraw: takes one out, and has it stopped in the background.
     """
 
     def __init__(
@@ -52,11 +53,13 @@ class Reloads:
         store: ModelStore,
         factory: VersionFactory,
         retire: Callable[[Iterable[ModelVersion]], Coroutine[Any, Any, None]],
+        withdraw: Callable[[ModelVersion], None],
     ) -> None:
         self._catalogue = catalogue
         self._store = store
         self._factory = factory
         self._retire = retire
+        self._withdraw = withdraw
         self._by_name: dict[str, _Loads] = {}
 
     async def load(self, name: str) -> ModelVersion:
@@ -111,8 +114,7 @@ class Reloads:
         if wanted and (failure is None or not catalogue.serves(version.name)):
             await self._retire(catalogue.replace(version))
         else:
-            catalogue.forget(version)
-            keep(self._retire([version]))
+            self._withdraw(version)
         if failure is not None:
             raise failure
 

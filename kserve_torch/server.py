@@ -61,8 +61,6 @@ log = logging.getLogger(__name__)
 #: Seconds for which a handler that computes in Python keeps the event loop waiting each time that
 #: it wants the interpreter; Python's own 0.005 add up to more than a probe waits for.
 SWITCH_SECONDS = 0.001
-#: Threads for what would hold up the event loop. Some wait for as long as a worker takes to leave.
-_THREADS = 64
 #: Tools wait for this line on standard output (CONTRACT F6).
 STARTED = "Model server started."
 
@@ -83,7 +81,7 @@ def run(settings: Settings) -> int:
     _name_sequence_headers(settings)
     factory = None if settings.event_loop == "asyncio" else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.get_loop().set_default_executor(_Unawaited(_THREADS))
+        runner.get_loop().set_default_executor(_Unawaited())
         return runner.run(Server(settings).serve())
 
 
