@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -41,8 +42,10 @@ _LONGEST = 200
 _ARCHIVE = re.compile(r"^kserve_torch_archive_\d+\.")
 _WORKER = re.compile(r" worker \d+$")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-#: Seconds that access lines are kept, to be written together.
+#: Seconds that access lines are kept, to be written together, and how many at most: the event loop
+#: stands still while it puts them together.
 FLUSH_SECONDS = 0.1
+FLUSH_LINES = 64
 
 
 def configure(settings: Settings) -> None:
@@ -87,8 +90,9 @@ class AccessLog:
     """Observer that logs a line for every answer, if ``access_log`` is on.
 
     A line through `logging` takes longer than all else that the server does for a small request. So
-    the lines of `FLUSH_SECONDS` are written together, in the form that `logging` would give them;
-    only where users configure logging themselves, it gets each line on its own.
+    lines are written together, after `FLUSH_SECONDS` or once there are `FLUSH_LINES`, in the form
+    that `logging` would give them; only where users configure logging themselves, it gets each
+    line on its own.
 
     Args:
         settings: ``access_log``, ``log_json`` and who configures logging.
@@ -99,6 +103,7 @@ class AccessLog:
         self._direct = settings.configure_logging and settings.log_config_file is None
         self._form = _json_line if settings.log_json else _text_line
         self._kept: list[tuple[float, Responded]] = []
+        self._timer: asyncio.TimerHandle | None = None
 
     def __call__(self, event: Event) -> None:
         """Logs `Responded`; the other events are not for this log. On the event loop."""
@@ -108,9 +113,15 @@ class AccessLog:
             fields = access_fields(event)
             access.info("%s", _words(fields), extra={"fields": fields})
             return
-        if not self._kept:
-            asyncio.get_running_loop().call_later(FLUSH_SECONDS, self.flush)
         self._kept.append((time.time(), event))
+        if len(self._kept) >= FLUSH_LINES:
+            self.flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush_late)
+
+    def _flush_late(self) -> None:
+        self._timer = None
+        self.flush()
 
     def flush(self) -> None:
         """Writes what is kept."""
@@ -121,7 +132,12 @@ class AccessLog:
 
 
 def _words(fields: Mapping[str, Any]) -> str:
-    return " ".join([f"{name}={value}" for name, value in fields.items()])
+    return _template(tuple(fields)) % tuple(fields.values())
+
+
+@lru_cache
+def _template(names: tuple[str, ...]) -> str:
+    return " ".join(f"{name}=%s" for name in names)
 
 
 def _text_line(moment: str, fields: Mapping[str, Any]) -> str:
@@ -230,5 +246,10 @@ def timestamp(record: logging.LogRecord) -> str:
 
 
 def _moment(seconds: float) -> str:
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    whole, milliseconds = divmod(round(seconds * 1000), 1000)
+    return f"{_second(whole)}.{milliseconds:03d}Z"
+
+
+@lru_cache(maxsize=4)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

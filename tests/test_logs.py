@@ -150,6 +150,17 @@ async def test_lines_are_written_together_after_a_moment(capsys: Output) -> None
     assert len(written.splitlines()) == 2
 
 
+async def test_no_more_lines_are_kept_than_are_soon_written(capsys: Output) -> None:
+    logs.configure(Settings())
+    observer = logs.AccessLog(Settings())
+    for _ in range(logs.FLUSH_LINES + 1):
+        observer(ANSWER)
+    assert len(capsys.readouterr().err.splitlines()) == logs.FLUSH_LINES
+    while not (written := capsys.readouterr().err):  # noqa: ASYNC110  # a stream tells nobody
+        await asyncio.sleep(logs.FLUSH_SECONDS / 10)
+    assert len(written.splitlines()) == 1
+
+
 async def test_whoever_configures_logging_gets_every_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
