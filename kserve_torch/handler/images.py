@@ -13,6 +13,7 @@ from PIL import Image
 from torchvision import transforms
 
 from kserve_torch.errors import BadRow
+from kserve_torch.handler.png import read_plain_png
 from kserve_torch.handler.rows import from_base64, is_base64
 
 #: PIL modes of 8 bits per channel whose pixels `to_tensor_batch` reads as ToTensor does.
@@ -38,8 +39,10 @@ def decode_image(index: int, data: Any) -> Image.Image:
         if encoded is None:
             raise BadRow(index, "data: not valid base64")
     try:
-        image = Image.open(io.BytesIO(encoded))
-        image.load()
+        image = read_plain_png(encoded)
+        if image is None:
+            image = Image.open(io.BytesIO(encoded))
+            image.load()
     except _BOMB:
         raise BadRow(index, "data: the image has too many pixels") from None
     except MemoryError:
