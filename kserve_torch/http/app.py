@@ -30,6 +30,9 @@ Route = Callable[[Call], Awaitable[Answer | None]]
 #: Paths whose errors are KServe's; all others answer as TorchServe does (CONTRACT D3).
 KSERVE = ("/v1/", "/v2/")
 
+#: Where every socket answers with metrics; a slash at the end changes no route (CONTRACT N20).
+METRICS_PATHS = ("/metrics", "/metrics/")
+
 INFERENCE, MANAGEMENT, METRICS = "inference", "management", "metrics"
 
 #: Statuses of answers that have no body (RFC 9110 6.4.1).
@@ -202,7 +205,7 @@ class App:
             return _error_answer(call, error)
 
     async def _routed(self, call: Call) -> Answer:
-        if call.metrics_only or call.path == "/metrics":
+        if call.metrics_only or call.path in METRICS_PATHS:
             answer = await self._metrics(call)
             return answer or self._not_found(call)
         self._guard(call)

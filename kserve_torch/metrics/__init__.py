@@ -169,7 +169,7 @@ class Metrics:
         Raises:
             MethodNotAllowed: of this path something else is asked (CONTRACT N21).
         """
-        if call.path != "/metrics" or not self._enabled:
+        if call.path.rstrip("/") != "/metrics" or not self._enabled:
             return None
         if call.method not in ("GET", "HEAD"):
             raise MethodNotAllowed(NOT_ALLOWED)

@@ -257,6 +257,7 @@ def test_route_answers_text_and_reads_name_parameters():
     whole = answer(metrics)
     assert (whole.status, whole.content_type) == (200, "text/plain; version=0.0.4; charset=utf-8")
     assert b"# TYPE QueueTime gauge" in whole.body
+    assert types(answer(metrics, path="/metrics/").body.decode()) == types(whole.body.decode())
     some = answer(metrics, query="name[]=QueueTime&name%5B%5D=queue_depth&name[]=")
     assert types(some.body.decode()).keys() == {"QueueTime", "queue_depth"}
 
