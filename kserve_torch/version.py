@@ -195,6 +195,18 @@ class ModelVersion:
         return self.state is State.READY and self.ready_workers > 0 and self.live
 
     @property
+    def standing(self) -> tuple[State, str]:
+        """The state that clients are told, and why if no request would be served (CONTRACT O80).
+
+        To be loaded is not enough: a version that no worker can serve is UNAVAILABLE.
+        """
+        if self.state is not State.READY:
+            return self.state, self.reason
+        if self.ready:
+            return State.READY, ""
+        return State.UNAVAILABLE, "no worker is ready" if self.live else self._hanging()
+
+    @property
     def live(self) -> bool:
         """False once so many threads hang that only a new process helps."""
         return not (self._predict.worn_out or self._explain.worn_out)
@@ -303,9 +315,12 @@ class ModelVersion:
         why = {
             State.LOADING: "it is still loading",
             State.UNLOADING: "it is being unloaded",
-            State.READY: f"{self.statistics().hung} handler threads hang",
+            State.READY: self._hanging(),
         }.get(self.state, f"it failed to load: {self.reason}")
         return NotReady(f"Model with name {self.name} is not ready: {why}.")
+
+    def _hanging(self) -> str:
+        return f"{self.statistics().hung} handler threads hang"
 
     def _expire_later(self, pool: Pool, ticket: Ticket) -> asyncio.TimerHandle | None:
         deadline = ticket.request.deadline
@@ -351,8 +366,7 @@ class ModelVersion:
         left = [pool.give_up_hung() for pool in (self._predict, self._explain)]
         soonest = min((wait for wait in left if wait is not None), default=None)
         if not self.live:
-            self.reason = f"{self.statistics().hung} handler threads hang"
-            log.error("%s %s: %s, giving up on it", self.name, self.version, self.reason)
+            log.error("%s %s: %s, giving up on it", self.name, self.version, self._hanging())
         if soonest is None and self._inflight:
             soonest = self.limits.response_timeout
         if soonest is not None:

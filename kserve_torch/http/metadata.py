@@ -10,10 +10,9 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 import kserve_torch
 from kserve_torch.background import to_the_end
+from kserve_torch.codec import document
 from kserve_torch.errors import InvalidInput, MethodNotAllowed, NotReady
 from kserve_torch.http.errors import kserve_answer
 from kserve_torch.http.exchange import Answer, Call, json_answer
@@ -115,29 +114,25 @@ class Metadata:
         return json_answer(model_metadata(found, versions))
 
     async def _index(self, call: Call) -> Answer:
-        body = _object(call)
-        return json_answer(repository_index(self._registry, only_ready=bool(body.get("ready"))))
+        ready = _object(call).get("ready")
+        if not isinstance(ready, bool | None):
+            raise InvalidInput(f"ready: expected true or false, got {document.kind_of(ready)}")
+        return json_answer(repository_index(self._registry, only_ready=bool(ready)))
 
     async def _load(self, call: Call, model: str) -> Answer:
-        _object(call)
+        document.parameters_of(_object(call))
         await to_the_end(self._registry.load(model))
         return json_answer({"name": model, "load": True})
 
     async def _unload(self, call: Call, model: str) -> Answer:
-        _object(call)
+        document.parameters_of(_object(call))
         await asyncio.shield(self._registry.unload(model))
         return json_answer({"name": model, "unload": True})
 
 
 def _object(call: Call) -> dict[str, Any]:
     """The body as a JSON object; an empty body is an empty one."""
-    try:
-        body = orjson.loads(call.body) if call.body.strip() else {}
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"Unrecognized request format: {error}") from None
-    if not isinstance(body, dict):
-        raise InvalidInput(f"the body must be a JSON object, got {type(body).__name__}")
-    return body
+    return document.parse_object(call.body) if call.body.strip() else {}
 
 
 def server_metadata() -> dict[str, Any]:
@@ -162,14 +157,9 @@ def model_metadata(found: ModelVersion, versions: list[str]) -> dict[str, Any]:
 
 def repository_index(registry: Registry, only_ready: bool = False) -> list[dict[str, str]]:
     """One entry per model version: name, version, state, reason (CONTRACT O80)."""
+    listed = ((v, *v.standing) for name in registry.names() for v in registry.versions(name))
     return [
-        {
-            "name": v.name,
-            "version": v.version,
-            "state": v.state.value,
-            "reason": "" if v.ready else v.reason,
-        }
-        for name in registry.names()
-        for v in registry.versions(name)
+        {"name": v.name, "version": v.version, "state": state.value, "reason": reason}
+        for v, state, reason in listed
         if v.ready or not only_ready
     ]

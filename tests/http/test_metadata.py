@@ -146,6 +146,17 @@ async def test_a_model_that_cannot_be_loaded(registry: Registry) -> None:
     assert [entry["name"] for entry in ready] == ["odd", "shown", "told"]
 
 
+async def test_a_model_without_workers_is_not_ready(registry: Registry) -> None:
+    """The index says what the readiness routes say, though the model is loaded."""
+    await registry.scale("told", None, 0, 0)
+    assert (await told(registry, "GET", "/v2/models/told/ready"))[0] == 503
+    _, index = await told(registry, "POST", "/v2/repository/index")
+    (entry,) = [entry for entry in index if entry["name"] == "told"]
+    assert (entry["state"], entry["reason"]) == ("UNAVAILABLE", "no worker is ready")
+    _, ready = await told(registry, "POST", "/v2/repository/index", b'{"ready": true}')
+    assert [entry["name"] for entry in ready] == ["odd", "shown"]
+
+
 async def test_draining_is_not_ready(registry: Registry) -> None:
     registry.draining = True
     assert await told(registry, "GET", "/v2/health/ready") == (503, {"ready": False})
@@ -174,6 +185,27 @@ async def test_bodies_that_are_no_objects(registry: Registry, path: str, body: b
     status, answer = await told(registry, "POST", f"/v2/repository/{path}", body)
     assert (status, list(answer)) == (400, ["error"])
     assert registry.names() == ["odd", "shown", "told"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "error"),
+    [
+        ("index", b'{"ready": "false"}', "ready: expected true or false, got a string"),
+        ("index", b'{"ready": 1}', "ready: expected true or false, got a number"),
+        ("index", b"[]", "Expected a JSON object, got a list"),
+        ("models/plain/load", b'{"parameters": 3}', "parameters: expected an object, got a number"),
+        ("models/told/unload", b'{"parameters": []}', "parameters: expected an object, got a list"),
+    ],
+)
+async def test_wrong_members(registry: Registry, path: str, body: bytes, error: str) -> None:
+    assert await told(registry, "POST", f"/v2/repository/{path}", body) == (400, {"error": error})
+    assert registry.names() == ["odd", "shown", "told"]
+
+
+async def test_members_that_are_null(registry: Registry) -> None:
+    assert (await told(registry, "POST", "/v2/repository/index", b'{"ready": null}'))[0] == 200
+    path = "/v2/repository/models/plain/load"
+    assert (await told(registry, "POST", path, b'{"parameters": null}'))[0] == 200
 
 
 @pytest.mark.parametrize(
