@@ -49,7 +49,7 @@ class V2Request:
 def decode(
     body: bytes | memoryview,
     header_length: str | int | None = None,
-    raw_input: Mapping[str, Any] = _RAW_INPUT,
+    declared: Sequence[Mapping[str, Any]] = (),
 ) -> V2Request:
     """Read a request body, whatever its content type says (CONTRACT T-08).
 
@@ -57,8 +57,8 @@ def decode(
         body: the whole body, decoded from its content coding (CONTRACT O45).
         header_length: ``Inference-Header-Content-Length``: the length of the JSON part in front of
             the binary data (CONTRACT O40); 0 means that all of ``body`` is one tensor's data.
-        raw_input: name, datatype and shape of that one tensor (CONTRACT O44); BYTES is one element
-            without a length in front.
+        declared: name, datatype and shape of the model's inputs, which say what that one tensor is
+            (CONTRACT O44); BYTES, also without any, is one element without a length in front.
 
     Raises:
         InvalidInput: names the member, tensor or element at fault.
@@ -68,7 +68,7 @@ def decode(
     view = memoryview(body)
     length = _header_length(header_length, len(view))
     if length == 0:
-        return V2Request(inputs=[_raw_tensor(view, raw_input)], binary_output=True)
+        return V2Request(inputs=[_raw_tensor(view, declared)], binary_output=True)
     return from_document(_json_part(view[:length]), view[length:])
 
 
@@ -99,8 +99,14 @@ def _header_length(value: str | int, body_length: int) -> int:
     return int(text)
 
 
-def _raw_tensor(body: memoryview, described: Mapping[str, Any]) -> Tensor:
+def _raw_tensor(body: memoryview, declared: Sequence[Mapping[str, Any]]) -> Tensor:
     """The single tensor of a raw binary request."""
+    if len(declared) > 1:
+        raise InvalidInput(
+            "Inference-Header-Content-Length: 0 makes the body one tensor, "
+            f"the model has {len(declared)} inputs"
+        )
+    described = declared[0] if declared else _RAW_INPUT
     name, datatype, shape = described["name"], described["datatype"], described["shape"]
     where = f'inputs[0] "{name}"'
     if datatype == "BYTES":

@@ -66,7 +66,8 @@ class V2:
             found = self._registry.find(model, version)
             if decoded is not None:
                 return exchange.request(found, decoded)
-            return exchange.request(found, v2.decode(call.body, call.headers.get(HEADER_LENGTH)))
+            length = call.headers.get(HEADER_LENGTH)
+            return exchange.request(found, v2.decode(call.body, length, found.signature("inputs")))
 
         return await self._serve(call, model, read, exchange.answer)
 

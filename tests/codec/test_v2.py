@@ -90,8 +90,32 @@ def test_raw_binary_request():
     decoded = v2.decode(b"\x89PNG", 0)
     assert decoded.binary_output is True
     assert decoded.inputs[0].array.tolist() == [b"\x89PNG"]
-    described = {"name": "x", "datatype": "FP32", "shape": [-1]}
-    assert v2.decode(BLOB, "0", described).inputs[0].array.tolist() == [1.0, 2.0]
+
+
+DECLARED = {"name": "y", "datatype": "FP32", "shape": [-1, 2]}
+
+
+def test_raw_binary_request_for_a_declared_input():
+    (tensor,) = v2.decode(BLOB * 2, "0", [DECLARED]).inputs
+    assert (tensor.name, tensor.datatype) == ("y", "FP32")
+    assert tensor.array.tolist() == [[1.0, 2.0], [1.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("declared", "error"),
+    [
+        (
+            [DECLARED, {**DECLARED, "name": "z"}],
+            "0 makes the body one tensor, the model has 2 inputs",
+        ),
+        ([{**DECLARED, "shape": [-1, -1]}], "leaves more than one dimension open"),
+        ([{**DECLARED, "shape": [2]}], 'inputs[0] "y".data: 4 elements, shape [2] needs 2'),
+    ],
+)
+def test_raw_binary_requests_that_no_declared_input_takes(declared, error):
+    with pytest.raises(InvalidInput) as caught:
+        v2.decode(BLOB * 2, 0, declared)
+    assert error in caught.value.message
 
 
 @pytest.mark.parametrize(

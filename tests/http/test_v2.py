@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -14,6 +15,7 @@ from kserve_torch.http.exchange import Answer
 from kserve_torch.http.v2 import HEADER_LENGTH, V2
 from kserve_torch.registry import Registry
 
+from ..archives import ECHO, make_archive
 from .conftest import call
 
 INFER = "/v2/models/echo/infer"
@@ -167,6 +169,20 @@ async def test_versions(registry: Registry) -> None:
     assert answer.status == 404
     answer = await answered(registry, body, "/v2/models/nobody/infer")
     assert answer.status == 404
+
+
+async def test_a_body_that_is_the_declared_input(registry: Registry, store: Path) -> None:
+    signature = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}], "outputs": []}
+    config = {"c.yaml": json.dumps({"signature": signature}), "handler.py": ECHO}
+    make_archive(store / "told.mar", config, modelName="told", configFile="c.yaml")
+    await registry.load("told")
+    sent = struct.pack("<4f", 1, 2, 3, 4)
+    answer = await answered(registry, sent, "/v2/models/told/infer", **{HEADER_LENGTH: "0"})
+    assert isinstance(answer.body, bytes)
+    length = int(dict(answer.headers)[HEADER_LENGTH])
+    (output,) = orjson.loads(answer.body[:length])["outputs"]
+    assert (output["name"], output["shape"]) == ("x", [2, 2])
+    assert struct.unpack("<4d", answer.body[length:]) == (1, 2, 3, 4)
 
 
 @pytest.mark.parametrize(
