@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -50,11 +51,12 @@ def json_text(value: Any, option: int = 0) -> bytes:
     Raises:
         TypeError: something in it has no JSON form.
     """
-    option |= orjson.OPT_SERIALIZE_NUMPY
-    try:
-        return orjson.dumps(value, default, option)
-    except TypeError:  # orjson is slower if it has to expect such keys
-        return orjson.dumps(value, default, option | orjson.OPT_NON_STR_KEYS)
+    with suppress(TypeError):
+        return orjson.dumps(value, default, option | orjson.OPT_SERIALIZE_NUMPY)
+    option |= orjson.OPT_NON_STR_KEYS  # orjson is slower if it has to expect such keys
+    with suppress(TypeError):
+        return orjson.dumps(value, default, option | orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(value, default, option)  # arrays that are not in the machine's byte order
 
 
 def default(value: Any) -> Any:
