@@ -83,6 +83,7 @@ class Registry(Catalogue):
             raise InvalidInput(f"{len(request.rows)} rows in one request, over {MAX_ROWS}")
         if not request.rows:
             # A handler takes falsy data for "initialise" (CONTRACT T-25).
+            version.require_ready()
             return Reply(model=version.name, version=version.version, rows=())
         return await version.submit(request)
 

@@ -289,17 +289,32 @@ class ModelVersion:
             finished = Finished(self.name, self.version, timing, error, request.asked, request.verb)
             self._emit(finished)
 
-    def _enqueue(self, pool: Pool, request: Request) -> Ticket:
+    def require_ready(self) -> None:
+        """Refuse a request that needs no handler as one that does would be refused.
+
+        Raises:
+            NotReady: no worker could take one.
+        """
+        self._require_loaded()
+        self._require_workers()
+
+    def _require_loaded(self) -> None:
         if self.state is not State.READY or not self.live:
             self._emit(Shed(self.name, self.version, "not_ready"))
             raise self._not_ready()
-        self._emit(Accepted(self.name, self.version, request.asked, request.verb))
+
+    def _require_workers(self) -> None:
         workers = self._predict
         if not workers.roster.size and (workers.given_up or not workers.minimum):
             self._emit(Shed(self.name, self.version, "not_ready"))
             raise NotReady(
                 f"Model {self.name} {self.version} has no worker: scale it up to serve requests"
             )
+
+    def _enqueue(self, pool: Pool, request: Request) -> Ticket:
+        self._require_loaded()
+        self._emit(Accepted(self.name, self.version, request.asked, request.verb))
+        self._require_workers()
         try:
             ticket = pool.lane.submit(request)
         except Overloaded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,7 +16,9 @@ from kserve_torch.http.exchange import Answer
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
 from kserve_torch.registry import Registry
+from kserve_torch.settings.models import StartupModel
 
+from ..archives import make_archive
 from .conftest import call
 
 PREDICT = "/v1/models/echo:predict"
@@ -42,6 +45,21 @@ async def test_predictions_are_as_many_as_instances(registry: Registry) -> None:
 async def test_no_instances_need_no_handler(registry: Registry) -> None:
     answer = await answered(registry, PREDICT, {"instances": []}, mode="raise")
     assert (answer.status, answer.body) == (200, b'{"predictions":[]}')
+
+
+async def test_no_instances_are_no_answer_of_a_model_that_is_not_ready(
+    registry: Registry, store: Path
+) -> None:
+    """Nor of one without workers: what probes with an empty list must see it (CONTRACT K14)."""
+    make_archive(store / "bad.mar", {"handler.py": "raise ImportError('absent')"}, modelName="bad")
+    await registry.start([StartupModel(name=None, file="bad.mar")])
+    answer = await answered(registry, "/v1/models/bad:predict", {"instances": []})
+    assert answer.status == 503
+    assert "absent" in parsed(answer)["error"]
+    await registry.scale("echo", None, 0, 0)
+    answer = await answered(registry, PREDICT, {"instances": []})
+    assert answer.status == 503
+    assert "no worker" in parsed(answer)["error"]
 
 
 async def test_explain_is_told_to_the_handler(registry: Registry) -> None:
