@@ -13,6 +13,7 @@ server or a traceback. The cause goes along as ``__cause__`` and is logged once,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 #: TorchServe's text where a method is not offered, or its model API is off (CONTRACT N21, G20).
@@ -95,12 +96,20 @@ class RouteNotFound(ClientError):
 
 
 class MethodNotAllowed(ClientError):
-    """The route exists, but not with this method (or its changing calls are switched off)."""
+    """The route exists, but not with this method (or its changing calls are switched off).
+
+    Attributes:
+        allowed: the methods that it exists with; none if they are not what is wrong.
+    """
 
     http = 405
     native = 405
     grpc = "PERMISSION_DENIED"
     kind = "MethodNotAllowedException"
+
+    def __init__(self, message: str, allowed: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.allowed = tuple(allowed)
 
 
 class Forbidden(ClientError):

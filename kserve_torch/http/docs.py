@@ -66,7 +66,8 @@ class Docs:
         if path not in ("/openapi.json", "/docs", *_ASSETS):
             return None
         if call.method not in ("GET", "HEAD"):
-            return kserve_answer(MethodNotAllowed(f"{call.method} is not allowed on {path}"))
+            text = f"{call.method} is not allowed on {path}"
+            return kserve_answer(MethodNotAllowed(text, ["GET", "HEAD"]))
         if path == "/openapi.json":
             return json_answer(document(self._examples(), management=call.management))
         if call.path == "/docs/":  # its links, relative for the sake of proxies, would lead nowhere

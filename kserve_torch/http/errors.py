@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from kserve_torch.errors import Overloaded, ServingError
+from kserve_torch.errors import MethodNotAllowed, Overloaded, ServingError
 from kserve_torch.http.exchange import Answer, json_answer
 
 log = logging.getLogger(__name__)
@@ -15,7 +15,14 @@ def kserve_answer(error: BaseException, request_id: str = "") -> Answer:
     if not isinstance(error, ServingError):
         log.error("request %s: unexpected error", request_id, exc_info=error)
         return json_answer({"error": f"internal error ({type(error).__name__})"}, 500)
-    headers: tuple[tuple[str, str], ...] = ()
-    if isinstance(error, Overloaded):
-        headers = (("retry-after", str(error.retry_after)),)
-    return json_answer({"error": error.message}, error.http, headers)
+    return json_answer({"error": error.message}, error.http, error_headers(error))
+
+
+def error_headers(error: ServingError) -> tuple[tuple[str, str], ...]:
+    """What HTTP says of an error in headers (RFC 9110 10.2.1, 10.2.3)."""
+    match error:
+        case Overloaded():
+            return (("retry-after", str(error.retry_after)),)
+        case MethodNotAllowed() if error.allowed:
+            return (("allow", ", ".join(error.allowed)),)
+    return ()

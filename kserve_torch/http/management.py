@@ -91,7 +91,7 @@ class Management:
             if not methods:
                 raise RouteNotFound(NO_ROUTE)
             if call.method not in methods:
-                raise MethodNotAllowed(NOT_ALLOWED)
+                raise MethodNotAllowed(NOT_ALLOWED, methods)
             return await methods[call.method](call, **match.groupdict())
         return None
 

@@ -62,20 +62,22 @@ class Metadata:
     async def route(self, call: Call) -> Answer | None:
         """The answer, or None if the path is not one of these."""
         path = call.path.rstrip("/") or "/"
-        wrong_method = False
+        allowed: list[str] = []
         for method, pattern, endpoint in self._routes:
             match = pattern.fullmatch(path)
             if match is None:
                 continue
-            if method != call.method and not (method == "GET" and call.method == "HEAD"):
-                wrong_method = True
+            methods = ["GET", "HEAD"] if method == "GET" else [method]
+            if call.method not in methods:
+                allowed += methods
                 continue
             try:
                 return await endpoint(call, **match.groupdict())
             except Exception as error:
                 return kserve_answer(error)
-        if wrong_method and path != "/":
-            return kserve_answer(MethodNotAllowed(f"{call.method} is not allowed on {path}"))
+        if allowed and path != "/":
+            text = f"{call.method} is not allowed on {path}"
+            return kserve_answer(MethodNotAllowed(text, allowed))
         return None
 
     # --- v1 ---

@@ -7,7 +7,8 @@ from typing import Any
 
 import orjson
 
-from kserve_torch.errors import Overloaded, ServingError
+from kserve_torch.errors import ServingError
+from kserve_torch.http.errors import error_headers
 from kserve_torch.http.exchange import Answer
 
 log = logging.getLogger(__name__)
@@ -37,8 +38,7 @@ def native_error(error: BaseException, request_id: str = "") -> Answer:
     answer = native_json(
         {"code": error.native, "type": error.kind, "message": error.message}, error.native
     )
-    if isinstance(error, Overloaded):
-        answer.headers = (("retry-after", str(error.retry_after)),)
+    answer.headers = error_headers(error)
     return answer
 
 

@@ -46,7 +46,8 @@ class V1:
         if match is None:
             return None
         if call.method != "POST":
-            return kserve_answer(MethodNotAllowed(f"{call.method} is not allowed on {call.path}"))
+            text = f"{call.method} is not allowed on {call.path}"
+            return kserve_answer(MethodNotAllowed(text, ["POST"]))
         model, verb = match.group("model"), Verb(match.group("verb"))
         try:
             self._registry.find(model)

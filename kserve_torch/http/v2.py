@@ -47,7 +47,8 @@ class V2:
         if match is None:
             return None
         if call.method != "POST":
-            return kserve_answer(MethodNotAllowed(f"{call.method} is not allowed on {call.path}"))
+            text = f"{call.method} is not allowed on {call.path}"
+            return kserve_answer(MethodNotAllowed(text, ["POST"]))
         model, version, verb = match.groups()
         return await self.answer(call, model, version, _VERBS[verb])
 

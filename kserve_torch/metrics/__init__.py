@@ -172,7 +172,7 @@ class Metrics:
         if call.path.rstrip("/") != "/metrics" or not self._enabled:
             return None
         if call.method not in ("GET", "HEAD"):
-            raise MethodNotAllowed(NOT_ALLOWED)
+            raise MethodNotAllowed(NOT_ALLOWED, ["GET", "HEAD"])
         names = [value for key, value in parse_qsl(call.query) if key == "name[]"]
         return Answer(body=self.exposition(names or None), content_type=CONTENT_TYPE)
 

@@ -193,6 +193,12 @@ async def test_wrong_method(management: Management, method: str, target: str) ->
     assert await ask(management, method, target) == (405, NOT_ALLOWED)
 
 
+async def test_a_wrong_method_is_told_the_right_ones(management: Management) -> None:
+    answer = await management.route(call("PATCH", "/models/echo", management=True))
+    assert answer is not None
+    assert dict(answer.headers)["allow"] == "GET, PUT, DELETE, OPTIONS"
+
+
 @pytest.mark.parametrize(
     "target", ["/models/echo/1.0/x", "/models/echo/1.0/foo", "/models/echo/1.0/set-default/x"]
 )

@@ -265,8 +265,9 @@ def test_route_answers_text_and_reads_name_parameters():
 def test_other_paths_and_a_disabled_api_are_not_answered():
     metrics = observed()
     assert answer(metrics, path="/metrics/x") is None
-    with pytest.raises(MethodNotAllowed):
+    with pytest.raises(MethodNotAllowed) as refused:
         answer(metrics, method="POST")
+    assert refused.value.allowed == ("GET", "HEAD")
     assert answer(observed(enabled=False)) is None
 
 
