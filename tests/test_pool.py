@@ -331,3 +331,26 @@ async def test_who_comes_back_at_the_moment_it_is_given_up_does_not_count(
         await held.ticket.future
     await until(lambda: bench.pool.hung == 0)
     assert await bench.result(lambda: "served") == "served"
+
+
+@pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)
+async def test_who_comes_back_while_it_is_given_up_takes_no_other_batch(bench: Bench) -> None:
+    await bench.pool.scale(1, 1)
+    [worker] = bench.pool.roster.all()
+    held = bench.hold()
+    await held.begun()
+    behind = bench.submit(lambda: "served")
+
+    class Going(threading.Event):
+        """Set by who gives up the worker; meanwhile its thread gets on as far as it can."""
+
+        def set(self) -> None:
+            held.gate.set()
+            worker.thread.join(0.2)
+            super().set()
+
+    worker._going = Going()
+    bench.pool.give_up_hung()
+    with pytest.raises(DeadlineExceeded):
+        await asyncio.wait_for(held.ticket.future, 10)
+    assert (await asyncio.wait_for(behind.future, 10)).results == ["served"]
