@@ -13,6 +13,7 @@ a servicer lacks answer UNIMPLEMENTED. Servicers raise; they never see a gRPC co
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -102,7 +103,11 @@ def _handler(
             aclosing(function(received(data), call)) as responses,
         ):
             async for response in responses:
-                await context.write(response)
+                try:
+                    await context.write(response)
+                except grpc.aio.InternalError:
+                    # gRPC has ended the call: the client has gone, or a message is over the limit.
+                    raise asyncio.CancelledError from None
 
     def received(data: Any) -> Any:
         return _parse_each(kind, data) if method.client_streaming else _parse(kind, data)
