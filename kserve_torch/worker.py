@@ -176,6 +176,7 @@ class Worker:
             batch = self.lane.take(self._going, self._idle_seconds)
             if batch:
                 self._serve_in_turn(batch)
+                del batch  # or its requests and answers would be kept until the next one
             elif self._going.is_set() or self.lane.closed or self._may_go(self):
                 return
 

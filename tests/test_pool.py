@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -149,6 +150,15 @@ async def test_who_is_scaled_down_while_it_works_does_not_count(bench: Bench) ->
     assert await held.ticket.future
     await until(lambda: len(bench.pool.roster.all()) == 1)
     assert await bench.result(lambda: "served") == "served"
+
+
+async def test_an_idle_worker_keeps_no_answers(bench: Bench) -> None:
+    class Large:
+        pass
+
+    await bench.pool.scale(1, 1)
+    kept = weakref.ref(await bench.result(Large))
+    await until(lambda: kept() is None)
 
 
 async def test_a_call_is_not_given_up_for_one_that_has_ended(bench: Bench) -> None:
