@@ -321,6 +321,29 @@ async def test_no_more_threads(bench: Bench, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)
+async def test_no_more_threads_for_a_replacement(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(timer: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    await bench.pool.scale(1, 1)
+    held = bench.hold()
+    await held.begun()
+    behind = bench.submit(lambda: "never")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Timer, "start", refuse)
+        bench.pool.give_up_hung()
+    with pytest.raises(DeadlineExceeded):
+        await held.ticket.future
+    with pytest.raises(LoadFailed, match="can't start new thread"):
+        await asyncio.wait_for(behind.future, 10)
+    bench.pool.relieve()
+    assert await bench.result(lambda: "served") == "served"
+    held.gate.set()
+
+
+@pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)
 async def test_who_comes_back_at_the_moment_it_is_given_up_does_not_count(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
