@@ -111,6 +111,9 @@ class Manager:
             ServingError: what is wrong with the archive, or a worker that did not start.
         """
         self.check_model_api()
+        return await to_the_end(self._register(registration))
+
+    async def _register(self, registration: Registration) -> Outcome:
         version = await registration.enter(self._registry)
         workers = registration.workers_of(version, self._settings)
         if not workers:
@@ -120,7 +123,7 @@ class Manager:
             starting = registration.start(self._registry, version, workers)
             if not registration.synchronous:
                 return self._later(starting)
-            await to_the_end(starting)
+            await starting
         return Outcome(describe.registered(version.name, version.version, workers))
 
     async def scale(

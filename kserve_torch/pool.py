@@ -336,15 +336,20 @@ class Pool:
     def _start_later(self) -> None:
         pause = self._back_off.next(time.monotonic())
         if pause is None:
-            log.error("%s: giving up on starting workers: %s", self.lane.label, self.reason)
             self.given_up = True
-            if not self.roster.size:
-                self._give_up()
-            return
-        timer = threading.Timer(pause, self._respawn)
-        timer.daemon = True
-        self._pauses.append(timer)
-        timer.start()
+        else:
+            timer = threading.Timer(pause, self._respawn)
+            timer.daemon = True
+            try:
+                timer.start()
+            except RuntimeError as error:  # the system has no more threads: the next request tries
+                self.reason = brief(error)
+            else:
+                self._pauses.append(timer)
+                return
+        log.error("%s: giving up on starting workers: %s", self.lane.label, self.reason)
+        if not self.roster.size:
+            self._give_up()
 
     def _respawn(self) -> None:
         with self._lock:

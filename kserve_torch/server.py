@@ -163,8 +163,9 @@ class Server:
             if self.settings.open_early:
                 await self._load_models()
             await self.grpc.refresh()
-            self._report_start(time.monotonic() - began)
-            print(STARTED, flush=True)
+            if not self._stopping.is_set():  # else the models were given up, and have not failed
+                self._report_start(time.monotonic() - began)
+                print(STARTED, flush=True)
             await self._until_signalled(https)
             return await self._stop(https)
         finally:

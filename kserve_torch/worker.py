@@ -139,8 +139,10 @@ class Worker:
                 return None
             self.state = WorkerState.HUNG
             self._since = None
-        self._going.set()
-        batch, self._batch = self._batch, ()
+            # Still in the lock, which holds up a call that ends: its thread must find all of this
+            # done, or it would take another batch and drop that one's answers.
+            self._going.set()
+            batch, self._batch = self._batch, ()
         return [ticket for ticket in batch if not ticket.future.done()]
 
     # --- the worker's thread ---
@@ -174,6 +176,7 @@ class Worker:
             batch = self.lane.take(self._going, self._idle_seconds)
             if batch:
                 self._serve_in_turn(batch)
+                del batch  # or its requests and answers would be kept until the next one
             elif self._going.is_set() or self.lane.closed or self._may_go(self):
                 return
 

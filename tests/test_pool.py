@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -149,6 +150,15 @@ async def test_who_is_scaled_down_while_it_works_does_not_count(bench: Bench) ->
     assert await held.ticket.future
     await until(lambda: len(bench.pool.roster.all()) == 1)
     assert await bench.result(lambda: "served") == "served"
+
+
+async def test_an_idle_worker_keeps_no_answers(bench: Bench) -> None:
+    class Large:
+        pass
+
+    await bench.pool.scale(1, 1)
+    kept = weakref.ref(await bench.result(Large))
+    await until(lambda: kept() is None)
 
 
 async def test_a_call_is_not_given_up_for_one_that_has_ended(bench: Bench) -> None:
@@ -311,6 +321,29 @@ async def test_no_more_threads(bench: Bench, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)
+async def test_no_more_threads_for_a_replacement(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(timer: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    await bench.pool.scale(1, 1)
+    held = bench.hold()
+    await held.begun()
+    behind = bench.submit(lambda: "never")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Timer, "start", refuse)
+        bench.pool.give_up_hung()
+    with pytest.raises(DeadlineExceeded):
+        await held.ticket.future
+    with pytest.raises(LoadFailed, match="can't start new thread"):
+        await asyncio.wait_for(behind.future, 10)
+    bench.pool.relieve()
+    assert await bench.result(lambda: "served") == "served"
+    held.gate.set()
+
+
+@pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)
 async def test_who_comes_back_at_the_moment_it_is_given_up_does_not_count(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,3 +364,26 @@ async def test_who_comes_back_at_the_moment_it_is_given_up_does_not_count(
         await held.ticket.future
     await until(lambda: bench.pool.hung == 0)
     assert await bench.result(lambda: "served") == "served"
+
+
+@pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)
+async def test_who_comes_back_while_it_is_given_up_takes_no_other_batch(bench: Bench) -> None:
+    await bench.pool.scale(1, 1)
+    [worker] = bench.pool.roster.all()
+    held = bench.hold()
+    await held.begun()
+    behind = bench.submit(lambda: "served")
+
+    class Going(threading.Event):
+        """Set by who gives up the worker; meanwhile its thread gets on as far as it can."""
+
+        def set(self) -> None:
+            held.gate.set()
+            worker.thread.join(0.2)
+            super().set()
+
+    worker._going = Going()
+    bench.pool.give_up_hung()
+    with pytest.raises(DeadlineExceeded):
+        await asyncio.wait_for(held.ticket.future, 10)
+    assert (await asyncio.wait_for(behind.future, 10)).results == ["served"]

@@ -196,6 +196,37 @@ async def test_only_the_guilty_request_fails(
         assert answered == ["a", "b", "d"]
 
 
+@pytest.mark.parametrize("arrays", [False, True])
+async def test_what_a_handler_does_to_rows_is_undone_when_they_are_run_again(
+    tmp_path: Path, arrays: bool
+) -> None:
+    handler = f"""
+class Changes:
+    accepts_arrays = {arrays}
+    def handle(self, data, context):
+        taken = [row.pop("data") for row in data]
+        if {arrays}:
+            for values in taken:
+                values += 1
+        if len(data) > 1:
+            raise ValueError("boom")
+        return [str(values) for values in taken]
+"""
+    make_archive(
+        tmp_path / "m.mar",
+        {"handler.py": handler, "model-config.yaml": "batchSize: 4\nmaxBatchDelay: 1000"},
+        configFile="model-config.yaml",
+    )
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        given = [Tensor(name="x", datatype="INT64", array=np.array([i])) for i in range(4)]
+        rows = given if arrays else [{"data": i} for i in range(4)]
+        requests = [Request(id=f"{i}", model="m", rows=[row]) for i, row in enumerate(rows)]
+        replies = await gather(registry, *requests)
+        answered = [reply.results for reply in replies if isinstance(reply, Reply)]
+        assert answered == [[f"[{i + 1}]" if arrays else f"{i}"] for i in range(4)]
+
+
 async def test_faults_say_what_is_wrong(tmp_path: Path) -> None:
     actor(tmp_path / "m.mar", "batchSize: 1")
     async with serving(tmp_path) as registry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import suppress
 
 from grpc_health.v1 import health_pb2 as pb
 
@@ -59,7 +60,8 @@ class Health:
 
     def observe(self, event: Event) -> None:
         """Wake the watchers, as ``event`` may have changed what they see; on any thread."""
-        self._loop.call_soon_threadsafe(self.refresh)
+        with suppress(RuntimeError):  # the loop has ended: a model was still loading
+            self._loop.call_soon_threadsafe(self.refresh)
 
     def refresh(self) -> None:
         """Wake the watchers, for a change that no event tells of, such as draining."""

@@ -13,10 +13,11 @@ a servicer lacks answer UNIMPLEMENTED. Servicers raise; they never see a gRPC co
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from kserve_torch.errors import InvalidInput
+from kserve_torch.errors import InvalidInput, NotReady
 from kserve_torch.grpc.status import status_of
 from kserve_torch.messages import NOTHING
 
@@ -57,9 +58,49 @@ class Call:
         )
 
 
+class Streams:
+    """The streamed requests of a server, which end when it does: most wait for their client."""
+
+    def __init__(self) -> None:
+        self._closed = False
+        self._waiting: set[asyncio.Timeout] = set()
+
+    def close(self) -> None:
+        """End each of them after the message that is being answered, if any."""
+        self._closed = True
+        for waiting in self._waiting:
+            waiting.reschedule(0.0)
+
+    async def parse_each(
+        self, kind: type[Message], stream: AsyncIterator[bytes]
+    ) -> AsyncIterator[Message]:
+        """The messages of a stream.
+
+        Raises:
+            InvalidInput: one is no such message.
+            NotReady: the server ends.
+        """
+        received = aiter(stream)
+        while (data := await self._next(received)) is not None:
+            yield _parse(kind, data)
+
+    async def _next(self, received: AsyncIterator[bytes]) -> bytes | None:
+        """What the client sends next, None if nothing more comes."""
+        if not self._closed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None) as waiting:
+                    self._waiting.add(waiting)
+                    try:
+                        return await anext(received, None)
+                    finally:
+                        self._waiting.discard(waiting)
+        raise NotReady("the server is being stopped")
+
+
 def bind(
     service: ServiceDescriptor,
     servicer: object,
+    streams: Streams,
     name: str | None = None,
     authorise: Mapping[str, Authorise] = NOTHING,
 ) -> grpc.GenericRpcHandler:
@@ -68,13 +109,14 @@ def bind(
     Args:
         service: its descriptor, which gives message types and which sides stream.
         servicer: see the module's text.
+        streams: of the server.
         name: the full name to serve it under; the default is the service's own.
         authorise: called before each RPC, by its method's name; anybody may use those it lacks.
     """
     name = name or service.full_name
     handlers = {
         method.name: _handler(
-            method, getattr(servicer, method.name), name, authorise.get(method.name)
+            method, getattr(servicer, method.name), streams, name, authorise.get(method.name)
         )
         for method in service.methods
         if hasattr(servicer, method.name)
@@ -85,6 +127,7 @@ def bind(
 def _handler(
     method: MethodDescriptor,
     function: Callable[..., Any],
+    streams: Streams,
     service: str,
     authorise: Authorise | None,
 ) -> grpc.RpcMethodHandler:
@@ -102,10 +145,14 @@ def _handler(
             aclosing(function(received(data), call)) as responses,
         ):
             async for response in responses:
-                await context.write(response)
+                try:
+                    await context.write(response)
+                except grpc.aio.InternalError:
+                    # gRPC has ended the call: the client has gone, or a message is over the limit.
+                    raise asyncio.CancelledError from None
 
     def received(data: Any) -> Any:
-        return _parse_each(kind, data) if method.client_streaming else _parse(kind, data)
+        return streams.parse_each(kind, data) if method.client_streaming else _parse(kind, data)
 
     return _FACTORIES[method.client_streaming, method.server_streaming](
         stream if method.server_streaming else unary,
@@ -126,12 +173,6 @@ def _parse(kind: type[Message], data: bytes) -> Message:
         return kind.FromString(data)
     except DecodeError:
         raise InvalidInput(f"the request is not a valid {kind.DESCRIPTOR.name}") from None
-
-
-async def _parse_each(kind: type[Message], stream: AsyncIterator[bytes]) -> AsyncIterator[Message]:
-    """The messages of a stream; raises like `_parse`."""
-    async for data in stream:
-        yield _parse(kind, data)
 
 
 #: Names of metadata that are text and not gRPC's own.

@@ -11,7 +11,7 @@ import grpc
 from kserve_torch.errors import SettingError
 from kserve_torch.events import Event, StateChanged, WorkerChanged
 from kserve_torch.grpc import health, management, oip, reflection, torchserve
-from kserve_torch.grpc.rpc import Authorise, bind
+from kserve_torch.grpc.rpc import Authorise, Streams, bind
 from kserve_torch.tls import identity
 from kserve_torch.tokens import Access
 
@@ -59,6 +59,7 @@ class GrpcServer:
         self._tokens = tokens
         self._servers: list[grpc.aio.Server] = []
         self._healths: list[health.Health] = []
+        self._streams = Streams()
 
     async def start(self) -> None:
         """Open every port and serve.
@@ -84,6 +85,7 @@ class GrpcServer:
         """Refuse new RPCs; those that run have ``grace`` seconds to end."""
         for servicer in self._healths:
             servicer.close()
+        self._streams.close()
         for server in self._servers:
             await server.stop(grace)
 
@@ -120,13 +122,14 @@ class GrpcServer:
         services = list(self._services(binding))
         names = [name for _, name, _, _ in services]
         for descriptor, name, servicer, access in services:
-            yield bind(descriptor, servicer, name, self._checks(access))
+            yield bind(descriptor, servicer, self._streams, name, self._checks(access))
         servicer = health.Health(self._registry.ready, names)
         self._healths.append(servicer)
-        yield bind(health.SERVICE, servicer)
+        yield bind(health.SERVICE, servicer, self._streams)
         names += [health.SERVICE.full_name, *reflection.NAMES]
         for name in reflection.NAMES:
-            yield bind(reflection.SERVICE, reflection.reflection(names, _DEFINITIONS), name)
+            servicer = reflection.reflection(names, _DEFINITIONS)
+            yield bind(reflection.SERVICE, servicer, self._streams, name)
 
     def _services(
         self, binding: Binding

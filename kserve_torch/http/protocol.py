@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import MutableMapping
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from kserve_torch.errors import ServingError
 from kserve_torch.http.app import App
 from kserve_torch.http.corked import Corked
 from kserve_torch.http.http10 import speak_http10
 from kserve_torch.http.limits import MAX_HEAD, REFUSAL_SECONDS, ConnectionLimits
-from kserve_torch.http.refusals import last_answer, over_limit, refusal
+from kserve_torch.http.refusals import Application, last_answer, over_limit, refusal
 from kserve_torch.http.stall import Stall
 from kserve_torch.http.whole import exchange, is_whole
 
@@ -189,7 +191,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if cycle.scope["http_version"] < "1.1":
             speak_http10(cycle)
         if not isinstance(app, App):
-            super()._start_asgi_task(cycle, app)
+            super()._start_asgi_task(cycle, self._breaking_off(cycle, app))  # type: ignore[arg-type]
             return
         task = self.loop.create_task(self._serve(cycle, app))
         task.add_done_callback(self.tasks.discard)
@@ -197,7 +199,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     async def _serve(self, cycle: RequestResponseCycle, app: App) -> None:
         if not is_whole(cycle, app):
-            await cycle.run_asgi(app)  # type: ignore[arg-type]  # Mapping for its TypedDict
+            await cycle.run_asgi(self._breaking_off(cycle, app))  # type: ignore[arg-type]  # as its
             return
         self._exchange = asyncio.current_task()
         try:
@@ -205,11 +207,32 @@ class GuardedProtocol(HttpToolsProtocol):
         except asyncio.CancelledError:
             if not cycle.disconnected:
                 raise
+        except ServingError as error:
+            self._break_off(cycle, error)
         except Exception:
             log.exception("an answer could not be sent")
             self.transport.close()
         finally:
             self._exchange = None
+
+    # --- answers that fail half way ---
+
+    def _breaking_off(self, cycle: RequestResponseCycle, app: Application) -> Application:
+        """An application whose streamed answers may fail."""
+
+        async def serve(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+            try:
+                await app(scope, receive, send)
+            except ServingError as error:
+                self._break_off(cycle, error)
+
+        return serve
+
+    def _break_off(self, cycle: RequestResponseCycle, error: ServingError) -> None:
+        """End the connection instead of the answer; what a handler raised is in the log already."""
+        log.warning("an answer was broken off: %s", error.message)
+        cycle.disconnected = True  # uvicorn need not say that the answer has no end
+        self.transport.close()
 
     # --- refusals ---
 

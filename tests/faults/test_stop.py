@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from ..server import Server, free_ports
+from ..server import STARTED, Server, free_ports
 from .actor import GRPC, PROTOCOLS, V1, Answer, Client, Gate, add_actor, store_of, talking_to, until
 
 
@@ -219,16 +219,22 @@ def test_a_later_load_that_hangs_does_not_hold_it_up(
         assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_while_a_model_loads(tmp_path: Path, gate: Callable[[], Gate]) -> None:
+@pytest.mark.parametrize("options", [(), ("--open_early", "true")])
+def test_while_a_model_loads(
+    tmp_path: Path, gate: Callable[[], Gate], options: tuple[str, ...]
+) -> None:
     wall = gate()
     handler = f"open({str(wall.path)!r}).read()\ndef handle(data, context): return data"
     (tmp_path / "store").mkdir()
     add_actor(tmp_path / "store", "m", handler=handler)
     (tmp_path / "tmp").mkdir()
-    server = Server(tmp_path / "store", env={"TMPDIR": str(tmp_path / "tmp")}, wait=False)
+    environment = {"TMPDIR": str(tmp_path / "tmp")}
+    server = Server(tmp_path / "store", *options, env=environment, wait=False)
     wall.reached()
     assert server.stop(timeout=20) == 0
     assert list((tmp_path / "tmp").iterdir()) == []
+    assert STARTED not in server.log
+    assert "failed to load" not in server.log
 
 
 def test_a_grpc_stream_ends_with_its_answers(

@@ -82,3 +82,10 @@ async def test_unknown_service_over_the_wire(serving: Serving) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.Check(check("nobody"))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_a_model_that_is_loaded_after_the_end_harms_nobody() -> None:
+    async def serve() -> Health:
+        return Health(Switch(), [])
+
+    asyncio.run(serve()).observe(CHANGED)

@@ -185,6 +185,33 @@ async def test_stop_lets_running_calls_end_and_watchers_go(store: Path, tmp_path
     await serving.stop()
 
 
+async def test_stop_ends_streams_after_the_answers_that_they_wait_for(
+    store: Path, tmp_path: Path
+) -> None:
+    """Who keeps a stream open for its next request would hold up the end for the whole grace."""
+    os.mkfifo(tmp_path / "pipe")
+    serving = Serving(store)
+    await serving.start(["gate"])
+    native = serving.stub(torchserve.SERVICE, serving.settings.grpc_inference_port)
+    idle, busy = native.StreamPredictions2(), native.StreamPredictions2()
+    request = inference_pb2.PredictionsRequest(model_name="absent", sequenceId="a")
+    await idle.write(request)
+    assert (await idle.read()).status.code == grpc.StatusCode.NOT_FOUND.value[0]
+    request.model_name = "gate"
+    request.input["data"] = str(tmp_path / "pipe").encode()
+    await busy.write(request)
+    await until(lambda: serving.registry.find("gate").statistics().running)
+
+    stopping = asyncio.create_task(serving.server.stop(grace=30))
+    assert await refused(idle.read()) is grpc.StatusCode.UNAVAILABLE
+    assert not stopping.done()
+    (tmp_path / "pipe").open("w").close()
+    assert (await busy.read()).prediction == b"open"
+    assert await refused(busy.read()) is grpc.StatusCode.UNAVAILABLE
+    await asyncio.wait_for(stopping, 10)
+    await serving.stop()
+
+
 # --- TLS ------------------------------------------------------------------------------------------
 
 

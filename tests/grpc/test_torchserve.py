@@ -92,6 +92,22 @@ async def test_a_stream_that_fails_half_way(serving: Serving) -> None:
     assert (await refused(stream.read()))[0] is grpc.StatusCode.INTERNAL
 
 
+async def test_a_stream_that_the_client_cannot_be_sent(
+    store: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What ends it here is a message over the limit; a client that leaves ends it in the same way.
+
+    Nothing is wrong with the server, so its log has no error.
+    """
+    serving = Serving(store, max_response_size=100)
+    await serving.start(["words"])
+    stream = native(serving).StreamPredictions(predict("words", data=b"one " + b"x" * 200))
+    assert (await stream.read()).prediction == b"one"
+    assert (await refused(stream.read()))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await serving.stop()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 async def test_sequences_in_both_directions(serving: Serving) -> None:
     requests = [
         predict("mirror", "s1", data=b"1"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from kserve_torch.events import WorkerChanged
 from kserve_torch.http.exchange import Answer
 from kserve_torch.http.management import Management
 from kserve_torch.registry import Registry
@@ -561,3 +562,18 @@ async def test_tokens(registry: Registry, settings: Settings, tmp_path: Path) ->
     assert (await bare(management, "/models", old)).status == 400
     new = json.loads((tmp_path / "key_file.json").read_text())["management"]["key"]
     assert (await bare(management, "/models", new)).status == 200
+
+
+async def test_a_registration_goes_on_when_its_client_leaves(
+    management: Management, registry: Registry
+) -> None:
+    worker, loop = asyncio.Event(), asyncio.get_running_loop()
+    registry.observers.add(lambda _: loop.call_soon_threadsafe(worker.set), [WorkerChanged])
+    target = "/models?url=echo_2.0.mar&model_name=another"
+    leaving = asyncio.create_task(ask(management, "POST", target))
+    await asyncio.sleep(0)  # the archive is being unpacked
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    await asyncio.wait_for(worker.wait(), 10)
+    assert registry.is_ready("another")

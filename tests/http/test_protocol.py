@@ -31,6 +31,9 @@ def handle(data, context):
             for part in ("a ", "b "):
                 send_intermediate_predict_response([part], context.request_ids, "", 200, context)
             return ["end"]
+        if row == {"body": "broken"}:
+            send_intermediate_predict_response(["a "], context.request_ids, "", 200, context)
+            raise ValueError("half way")
     return list(data)
 """
 
@@ -238,6 +241,22 @@ def test_nor_has_one_of_a_server_for_browsers(tmp_path: Path) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": HANDLER})
     with Server(tmp_path, "--cors_allowed_origin", "*") as server:
         assert streamed(server, STREAM) == b"a b end"
+
+
+@pytest.mark.parametrize("options", [(), ("--cors_allowed_origin", "*")])
+def test_a_stream_that_breaks_is_logged_with_the_handlers_traceback_alone(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": HANDLER})
+    request = STREAM.replace(b"HTTP/1.0", b"HTTP/1.1").replace(b"\r\n\r\nstream", b"\r\n\r\nbroken")
+    with Server(tmp_path, *options) as server:
+        for pieces in ([request], split(request)):
+            with Client(server) as client:
+                client.send(*pieces)
+                assert client.rest().endswith(b"\r\n\r\n2\r\na \r\n")
+    assert server.log.count("Traceback") == server.log.count("ValueError: half way") // 2 == 2
+    assert server.log.count("WARNING kserve_torch.http.protocol: an answer was broken off") == 2
+    assert "uvicorn" not in server.log
 
 
 GET = b"GET /v1/models/m HTTP/1.0\r\nConnection: %b\r\n\r\n"
