@@ -21,7 +21,7 @@ from itertools import accumulate, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from kserve_torch import devices, torchstate
+from kserve_torch import devices, torchload, torchstate
 from kserve_torch.archive import Archive
 from kserve_torch.codec.rows import to_row
 from kserve_torch.codec.signature import Signature, seen
@@ -142,6 +142,7 @@ class Instance:
             OutOfMemory: the weights do not fit.
         """
         _refuse_many_processes(archive)
+        torchload.install()
         instance = None
         try:
             context = _context(archive, name, gpu_id, batch_size, measure, options)
