@@ -498,6 +498,11 @@ def test_unclear_handlers(make: Make, text: str, reason: str) -> None:
     assert caught.value.message == reason
 
 
+def test_a_function_that_is_not_there_is_named(make: Make) -> None:
+    with pytest.raises(LoadFailed, match=r"^handler\.py: one function 'infer' or"):
+        load_entry(make(handler="def predict(data, context): pass"), "handler.py:infer")
+
+
 @pytest.mark.parametrize("name", ["no_such_handler", "../x", "", "json.tool.x"])
 def test_no_such_handler(make: Make, name: str) -> None:
     with pytest.raises(
