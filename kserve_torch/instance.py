@@ -21,7 +21,7 @@ from itertools import accumulate, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from kserve_torch import devices, logs, torchload, torchstate
+from kserve_torch import devices, rootlog, torchload, torchstate
 from kserve_torch.archive import Archive
 from kserve_torch.codec.rows import to_row
 from kserve_torch.codec.signature import Signature, seen
@@ -155,7 +155,7 @@ class Instance:
             failure = load_failure(error, archive.root, archive.manifest, installs)
             raise failure from (error.__cause__ if failure is error else error)
         finally:
-            logs.restore()
+            rootlog.restore()
         return instance
 
     def _initialize(self, first: Instance | None) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from kserve_torch import rootlog
 from kserve_torch.errors import SettingError
 from kserve_torch.events import Event, Responded
 from kserve_torch.settings import Settings
@@ -37,8 +38,6 @@ _QUIET = (
     "PIL",
     "matplotlib",
 )
-#: Beginnings of the names of the server's own loggers, and of those of archives' modules.
-_OWN = ("kserve_torch", "ts.")
 _LONGEST = 200
 #: How importlib knows the modules of an archive, and how threads of workers are named.
 _ARCHIVE = re.compile(r"^kserve_torch_archive_\d+\.")
@@ -49,9 +48,6 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 FLUSH_SECONDS = 0.1
 FLUSH_LINES = 64
 
-#: The root logger's level and handlers as `configure` left them; None if others set logging up.
-_set_up: tuple[int, list[logging.Handler]] | None = None
-
 
 def configure(settings: Settings) -> None:
     """Sets logging up for the whole process and logs what the settings have to say.
@@ -59,7 +55,6 @@ def configure(settings: Settings) -> None:
     Raises:
         SettingError: ``log_config_file`` cannot be used.
     """
-    global _set_up
     if settings.log_config_file is not None:
         _from_file(settings)
     elif settings.configure_logging:
@@ -72,30 +67,8 @@ def configure(settings: Settings) -> None:
             logging.getLogger("ts.metrics").setLevel(logging.WARNING)
         logging.captureWarnings(True)
     if settings.log_config_file is not None or settings.configure_logging:
-        root = logging.getLogger()
-        _set_up = root.level, list(root.handlers)
+        rootlog.keep()
     _announce(settings)
-
-
-def restore() -> None:
-    """Have the server's log back after code that may have set logging up for itself.
-
-    Handlers do, as each had a process of its own: `logging.config` takes the root logger's handlers
-    away and switches off all loggers there are. Handlers that they add there stay.
-    """
-    if _set_up is None:
-        return
-    root = logging.getLogger()
-    level, handlers = _set_up
-    if root.level != level:
-        root.setLevel(level)
-    # Ours first: the text of a traceback is made by the first one and kept for the others.
-    root.handlers[:] = handlers + [other for other in root.handlers if other not in handlers]
-    if root.manager.disable:
-        logging.disable(logging.NOTSET)
-    for name, other in root.manager.loggerDict.copy().items():
-        if name.startswith(_OWN) and isinstance(other, logging.Logger):
-            other.disabled = False
 
 
 def _from_file(settings: Settings) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kserve_torch import logs
+from kserve_torch import logs, rootlog
 from kserve_torch.archive import open_archive
 from kserve_torch.errors import LoadFailed, SettingError
 from kserve_torch.events import BatchRan, Event, Responded
@@ -42,7 +42,7 @@ def untouched() -> Iterator[None]:
     before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
     yield
     logging.captureWarnings(False)
-    logs._set_up = None
+    rootlog.release()
     for logger, level, handlers in before:
         logger.setLevel(level)
         logger.handlers[:] = handlers
@@ -280,7 +280,7 @@ def test_a_handlers_own_log_stays(capsys: Output) -> None:
     logs.configure(Settings())
     added = logging.NullHandler()
     logging.getLogger().addHandler(added)
-    logs.restore()
+    rootlog.restore()
     assert logging.getLogger().handlers[-1] is added
     logs.logger.info("once")
     assert capsys.readouterr().err.count("once") == 1
