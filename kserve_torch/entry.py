@@ -49,10 +49,11 @@ def load_entry(namespace: Namespace, handler: str) -> Entry:
     found = _find(namespace, name)
     if isinstance(found, type):
         return _of_class(found)
-    entry = getattr(found, function or "handle", None)
+    function = function or "handle"
+    entry = getattr(found, function, None)
     if callable(entry):
         return Entry(entry, lambda context: entry(None, context), found)
-    return _of_class(_only_class(found))
+    return _of_class(_only_class(found, function))
 
 
 def _find(namespace: Namespace, name: str) -> ModuleType | type:
@@ -71,7 +72,7 @@ def _find(namespace: Namespace, name: str) -> ModuleType | type:
     )
 
 
-def _only_class(module: ModuleType) -> type:
+def _only_class(module: ModuleType, function: str) -> type:
     classes = [
         member
         for _, member in inspect.getmembers(module, inspect.isclass)
@@ -81,7 +82,8 @@ def _only_class(module: ModuleType) -> type:
         return classes[0]
     found = ", ".join(member.__name__ for member in classes) or "none"
     file = f"{module.__name__.rpartition('.')[2]}.py"
-    raise LoadFailed(f"{file}: one function 'handle' or exactly one class is wanted, got {found}")
+    wanted = f"one function {function!r} or exactly one class is wanted"
+    raise LoadFailed(f"{file}: {wanted}, got {found}")
 
 
 def _of_class(handler: type) -> Entry:

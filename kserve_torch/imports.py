@@ -27,6 +27,7 @@ from importlib.machinery import (
     SourcelessFileLoader,
 )
 from importlib.metadata import DistributionFinder, MetadataPathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -173,8 +174,9 @@ class _Alias(ModuleType):
         scope = thread.scope
         full = scope.full_name(self.__name__) if scope else None
         # Who looks through sys.modules, as inspect does, asks each for ``__file__`` and the like;
-        # that must not import a module of the archive.
-        asks = name.startswith("__") and name != "__all__" and full not in sys.modules
+        # that must not import a module of the archive. Who asks for ``__spec__`` wants this one.
+        wanted = not name.startswith("__") or name in ("__all__", "__spec__")
+        asks = not wanted and full not in sys.modules
         if scope is None or full is None or asks:
             raise AttributeError(f"{self.__name__} is a module of an archive that is not active")
         module = scope.import_module(self.__name__)
@@ -182,6 +184,17 @@ class _Alias(ModuleType):
             # A star import would look for the names in this module.
             return [public for public in vars(module) if not public.startswith("_")]
         return getattr(module, name)
+
+
+class _AliasLoader(_ServedLoader):
+    """Loads an `_Alias`, and reads the files beside it as ``pkgutil.get_data`` asks for them."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        # `_Alias` passes the question on, so that each archive's own files are found.
+        del module.__spec__
+
+    def get_data(self, path: str) -> bytes:
+        return Path(path).read_bytes()
 
 
 class BareNameFinder(importlib.abc.MetaPathFinder):
@@ -199,7 +212,7 @@ class BareNameFinder(importlib.abc.MetaPathFinder):
             scope.import_module(fullname)
             return _Alias(fullname)
 
-        return ModuleSpec(fullname, _ServedLoader(make), is_package=True)
+        return ModuleSpec(fullname, _AliasLoader(make), is_package=True)
 
 
 _FINDERS = (ArchiveFinder, TsFinder, BareNameFinder)

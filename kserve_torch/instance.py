@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from kserve_torch import devices, torchstate
+from kserve_torch import devices, rootlog, torchload, torchstate
 from kserve_torch.archive import Archive
 from kserve_torch.codec.rows import to_row
 from kserve_torch.codec.signature import Signature, seen
@@ -144,6 +144,7 @@ class Instance:
             OutOfMemory: the weights do not fit.
         """
         _refuse_many_processes(archive)
+        torchload.install()
         instance = None
         try:
             context = _context(archive, name, gpu_id, batch_size, measure, options)
@@ -155,6 +156,8 @@ class Instance:
             installs = options.install_packages
             failure = load_failure(error, archive.root, archive.manifest, installs)
             raise failure from (error.__cause__ if failure is error else error)
+        finally:
+            rootlog.restore()
         return instance
 
     def _initialize(self, first: Instance | None) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from kserve_torch import rootlog
 from kserve_torch.errors import SettingError
 from kserve_torch.events import Event, Responded
 from kserve_torch.settings import Settings
@@ -65,6 +66,8 @@ def configure(settings: Settings) -> None:
         if settings.metrics_mode != "log":
             logging.getLogger("ts.metrics").setLevel(logging.WARNING)
         logging.captureWarnings(True)
+    if settings.log_config_file is not None or settings.configure_logging:
+        rootlog.keep()
     _announce(settings)
 
 

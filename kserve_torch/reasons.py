@@ -19,6 +19,8 @@ _LENGTH = 500
 
 #: An absolute path, but no URL and no fraction; its last part stays.
 _PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"<>:,;()]+/)+([^\s/'\"<>:,;()]*)")
+#: Colours, and where an object is in memory: no business of a client's.
+_NOISE = re.compile(r"\x1b\[[\d;]*m| at 0x[\da-fA-F]+(?=>)")
 _NAMESPACE = re.compile(re.escape(PREFIX) + r"\d+\.?")
 
 #: What RuntimeErrors of torch say when memory ran out; newer ones have a class of their own.
@@ -109,7 +111,7 @@ def _text(value: object, convert: Callable[[object], str] = str) -> str:
 
 def _clean(text: str) -> str:
     # Cut first: a text may hold the print of a whole tensor.
-    text = " ".join(text[: 10 * _LENGTH].split())
+    text = " ".join(_NOISE.sub("", text[: 10 * _LENGTH]).split())
     text = _NAMESPACE.sub("", _PATH.sub(r"\1", text))
     return text if len(text) <= _LENGTH else f"{text[:_LENGTH]}..."
 

@@ -52,6 +52,11 @@ def release(root: Path) -> None:
                 sys.path.remove(entry)
 
 
+def is_an_archives(path: str) -> bool:
+    """Whether ``path``, relative to the working directory if it is, lies in an open archive."""
+    return _in_one_of(list(_roots), path)
+
+
 def folders(root: Path) -> tuple[list[str], list[str]]:
     """An archive's folders on ``sys.path``: those before the server's own ones, and the others.
 

@@ -153,6 +153,9 @@ class Server:
         https: list[asyncio.Task[None]] = []
         try:
             listeners.extend(Listener(b.address, b.settings) for b in bindings)
+            for binding in self.settings.grpc_bindings():
+                # gRPC binds its ports itself, once the models are there, and gives no reason.
+                Listener(binding.address, binding.settings).close()
             if _has_tls(self.settings):
                 identity(self.settings, self.registry.workdir)  # no model is loaded for nothing
             if not self.settings.open_early:

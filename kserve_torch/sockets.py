@@ -30,8 +30,11 @@ class Listener:
     def __init__(self, address: Address, settings: Sequence[str] = ()) -> None:
         self.address = address
         self._settings = settings
-        self.sock = socket.socket(_family(address))
         self._file: os.stat_result | None = None
+        try:
+            self.sock = socket.socket(_family(address))
+        except OSError as error:  # the host's name is unknown
+            raise self._impossible(error) from None
         try:
             self._bind()
         except OSError as error:
@@ -77,7 +80,10 @@ class Listener:
 def _family(address: Address) -> socket.AddressFamily:
     if address.scheme == "unix":
         return socket.AF_UNIX
-    return socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    if ":" in address.host:
+        return socket.AF_INET6
+    found = {family for family, *_ in socket.getaddrinfo(address.host, None)}
+    return socket.AF_INET if socket.AF_INET in found else socket.AF_INET6
 
 
 def _remove_leftover(path: Path) -> None:

@@ -32,17 +32,20 @@ FLOORS: list[dict[str, str]] = [
         "imports": "searchpath turns",
         "loader": "imports searchpath workdir",
         "instance": (
-            "archive context devices entry loader packages reasons torchstate ts tying warmup"
+            "archive context devices entry loader packages reasons rootlog torchload torchstate ts "
+            "tying warmup"
         ),
         "entry": "context handler imports loader",
         "context": "",
-        "handler": "context profiler torchstate tying",
+        "handler": "context profiler torchload torchstate tying",
         "profiler": "",
         "ts": "context handler imports profiler",
         "packages": "archive loader",
         "reasons": "imports manifest ts",
         "tying": "",
         "torchstate": "machine",
+        "torchload": "searchpath",
+        "rootlog": "",
         "warmup": "archive",
     },
     {

@@ -4,10 +4,12 @@ import os
 import sys
 import textwrap
 import threading
+import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -684,3 +686,61 @@ def test_a_warm_up_without_memory(load: Load) -> None:
 def test_an_archive_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(InvalidArchive):
         open_archive(make_archive(tmp_path / "a.mar", {}, handler=None), tmp_path / "work")
+
+
+PICKLED = """
+import torch
+from net import Net
+
+class Handler:
+    def initialize(self, context):
+        self.net = torch.load("net.pt", map_location="cpu")
+        with open("net.pt", "rb") as file:
+            self.again = torch.load(file)
+
+    def handle(self, data, context):
+        if "body" in data[0]:
+            return [torch.load(data[0]["body"])]
+        return [type(self.net) is type(self.again) is Net]
+"""
+WHOLE = "class Net:\n    pass\n"
+
+
+def pickled_net() -> bytes:
+    """What ``torch.save`` makes of an object whose class is in an archive's ``net.py``."""
+    module = types.ModuleType("net")
+    exec(WHOLE, vars(module))
+    file = io.BytesIO()
+    with mock.patch.dict(sys.modules, net=module):
+        torch.save(module.Net(), file)
+    return file.getvalue()
+
+
+def test_a_handler_loads_whole_objects_of_its_archive(load: Load) -> None:
+    instance = load(PICKLED, {"net.py": WHOLE, "net.pt": pickled_net()})
+    assert results(instance, {}) == [True]
+
+
+def test_what_is_not_the_archives_is_weights_only(load: Load, tmp_path: Path) -> None:
+    instance = load(PICKLED, {"net.py": WHOLE, "net.pt": pickled_net()})
+    elsewhere = tmp_path / "sent.pt"
+    elsewhere.write_bytes(pickled_net())
+    for sent in (io.BytesIO(pickled_net()), str(elsewhere)):
+        with pytest.raises(HandlerError, match="Weights only load failed"):
+            results(instance, {"body": sent})
+
+
+def test_full_unpickling_can_be_forbidden(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KSERVE_TORCH_FORBID_PICKLE", "1")
+    with pytest.raises(LoadFailed, match=r"handler\.py, line 7: .*Weights only load failed"):
+        load(PICKLED, {"net.py": WHOLE, "net.pt": pickled_net()})
+
+
+RAISES = r"raise ValueError(f'\x1b[1mno image\x1b[0m: {io.BytesIO()}')"
+
+
+def test_errors_tell_clients_no_addresses_and_no_colours(load: Load) -> None:
+    instance = load("import io\n" + function(RAISES))
+    with pytest.raises(HandlerError) as caught:
+        results(instance, 1)
+    assert caught.value.message == "ValueError: no image: <_io.BytesIO object>"

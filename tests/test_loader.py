@@ -353,6 +353,28 @@ def read_otherwise():
 """
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        "pkgutil.get_data(NAME, 'words.txt').decode()",
+        "importlib.resources.files(NAME).joinpath('words.txt').read_text()",
+    ],
+)
+@pytest.mark.parametrize("package", ["pkg", "pkg.sub"])
+def test_data_files_of_packages(make: Make, tmp_path: Path, package: str, read: str) -> None:
+    text = f"import importlib.resources, pkgutil\nNAME = {package!r}\ndef words(): return {read}\n"
+    namespaces = [make(name, handler=text) for name in ("one", "two")]
+    for namespace in namespaces:
+        for folder in ("pkg", "pkg/sub"):
+            (namespace.root / folder).mkdir()
+            (namespace.root / folder / "__init__.py").write_text("")
+            (namespace.root / folder / "words.txt").write_text(f"{namespace.root.name} {folder}")
+    for namespace in (*namespaces, *namespaces):
+        with namespace.activate():
+            found = namespace.import_module("handler").words()
+        assert found == f"{namespace.root.name} {package.replace('.', '/')}"
+
+
 def test_open_knows_the_models_files(make: Make, tmp_path: Path) -> None:
     write(tmp_path / "one", {"words.txt": "one"})
     write(tmp_path / "two", {"words.txt": "two"})
@@ -474,6 +496,11 @@ def test_unclear_handlers(make: Make, text: str, reason: str) -> None:
     with pytest.raises(LoadFailed) as caught:
         load_entry(make(handler=text), "handler.py")
     assert caught.value.message == reason
+
+
+def test_a_function_that_is_not_there_is_named(make: Make) -> None:
+    with pytest.raises(LoadFailed, match=r"^handler\.py: one function 'infer' or"):
+        load_entry(make(handler="def predict(data, context): pass"), "handler.py:infer")
 
 
 @pytest.mark.parametrize("name", ["no_such_handler", "../x", "", "json.tool.x"])

@@ -1,19 +1,25 @@
 import asyncio
 import json
 import logging
+import textwrap
 import threading
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from kserve_torch import logs
-from kserve_torch.errors import SettingError
+from kserve_torch import logs, rootlog
+from kserve_torch.archive import open_archive
+from kserve_torch.errors import LoadFailed, SettingError
 from kserve_torch.events import BatchRan, Event, Responded
+from kserve_torch.instance import Instance
 from kserve_torch.messages import Timing
 from kserve_torch.settings import Settings
+
+from .archives import ECHO, make_archive
 
 ANSWER = Responded(
     protocol="v2",
@@ -36,6 +42,7 @@ def untouched() -> Iterator[None]:
     before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
     yield
     logging.captureWarnings(False)
+    rootlog.release()
     for logger, level, handlers in before:
         logger.setLevel(level)
         logger.handlers[:] = handlers
@@ -225,6 +232,58 @@ def test_others_may_set_logging_up(capsys: Output) -> None:
     before = list(logging.getLogger().handlers)
     logs.configure(Settings(configure_logging=False))
     assert logging.getLogger().handlers == before
+
+
+#: What archives' code does about logging while it is imported.
+SET_UPS = {
+    "fileConfig": """
+        import io, logging.config
+        logging.config.fileConfig(io.StringIO('''
+        [loggers]
+        keys=root
+        [handlers]
+        keys=
+        [formatters]
+        keys=
+        [logger_root]
+        level=ERROR
+        handlers=
+        '''.replace("        ", "")))
+    """,
+    "dictConfig": "import logging.config\nlogging.config.dictConfig({'version': 1, 'root': {}})",
+    "disable": "import logging\nlogging.disable(logging.CRITICAL)",
+    "level": "import logging\nlogging.getLogger().setLevel(logging.CRITICAL)",
+    "force": "import logging, sys\nlogging.basicConfig(stream=sys.stdout, force=True)",
+}
+
+
+@pytest.mark.parametrize("text", SET_UPS.values(), ids=SET_UPS)
+@pytest.mark.parametrize("end", ["", "raise ValueError"])
+def test_an_archive_cannot_silence_the_server(
+    tmp_path: Path, capsys: Output, text: str, end: str
+) -> None:
+    logs.configure(Settings())
+    neighbour = logging.getLogger("kserve_torch_archive_3.handler")
+    handler = f"{textwrap.dedent(text)}\n{end}\n{ECHO}"
+    archive = open_archive(make_archive(tmp_path / "m.mar", {"handler.py": handler}), tmp_path)
+    with suppress(LoadFailed):
+        Instance.load(archive, name="m", version="1.0", measure=print).close()
+    logs.logger.info("one")
+    neighbour.info("two")
+    assert [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()] == [
+        "INFO kserve_torch: one",
+        "INFO handler: two",
+    ]
+
+
+def test_a_handlers_own_log_stays(capsys: Output) -> None:
+    logs.configure(Settings())
+    added = logging.NullHandler()
+    logging.getLogger().addHandler(added)
+    rootlog.restore()
+    assert logging.getLogger().handlers[-1] is added
+    logs.logger.info("once")
+    assert capsys.readouterr().err.count("once") == 1
 
 
 def test_a_file_may_set_logging_up(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What is loaded at start, by the layout of the model folder."""
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,18 @@ async def test_a_port_that_is_taken_is_said_with_its_setting(tmp_path: Path) -> 
         other.listen()
         with pytest.raises(SettingError, match=r"^http_port: cannot listen at .* in use"):
             await server.Server(settings).serve()
+
+
+async def test_grpc_ports_are_tried_before_the_models_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.Server, "_load_models", None)
+    settings = on_free_ports(tmp_path)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", settings.grpc_inference_port))
+        other.listen()
+        with pytest.raises(SettingError, match=r"^grpc_inference_port: cannot listen at .* in use"):
+            await server.Server(settings).serve()
+    elsewhere = replace(settings, grpc_inference_address="192.0.2.1")
+    with pytest.raises(SettingError, match=r"^grpc_inference_port: .* assign requested address"):
+        await server.Server(elsewhere).serve()

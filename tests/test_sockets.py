@@ -25,6 +25,12 @@ def test_a_port_that_is_taken_is_named() -> None:
             Listener(Address(host="127.0.0.1", port=port), names)
 
 
+def test_a_host_that_nobody_knows_is_named() -> None:
+    address = Address(host="nowhere.invalid", port=1)
+    with pytest.raises(SettingError, match=r"^http_port: cannot listen at .*nowhere\.invalid"):
+        Listener(address, ["http_port"])
+
+
 def test_a_port_that_is_taken_while_the_models_load_is_named() -> None:
     address = Address(host="127.0.0.1", port=free_ports(1)[0])
     first, second = Listener(address), Listener(address)

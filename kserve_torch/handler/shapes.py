@@ -44,6 +44,14 @@ _KINDS: dict[type[Exception], type[InvalidInput]] = {
 }
 
 
+def _said(error: Exception) -> str:
+    """The line of an error's text that says what is wrong: the first, but TorchScript's last."""
+    lines = str(error).strip().splitlines() or [""]
+    if "Traceback of TorchScript" not in str(error):
+        return lines[0]
+    return lines[-1].removeprefix("RuntimeError: ")
+
+
 @contextmanager
 def blame_input(inputs: Any) -> Iterator[None]:
     """Run a model on ``inputs``, a tensor or several.
@@ -55,7 +63,7 @@ def blame_input(inputs: Any) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError, IndexError) as error:
-        text = str(error).partition("\n")[0]
+        text = _said(error)
         if not _ABOUT_THE_INPUT.search(text):
             raise
         refused = next(refused for kind, refused in _KINDS.items() if isinstance(error, kind))

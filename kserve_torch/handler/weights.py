@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
-import os
 import pickle
 import warnings
 import zipfile
@@ -23,11 +22,10 @@ import torch
 from torch import nn
 
 from kserve_torch.errors import LoadFailed
+from kserve_torch.torchload import FORBID_PICKLE, forbidden
 
 log = logging.getLogger(__name__)
 
-#: Set to 1 to refuse weights that only a full unpickling, which can run code, would read.
-FORBID_PICKLE = "KSERVE_TORCH_FORBID_PICKLE"
 _SHOWN = 3
 
 
@@ -96,7 +94,7 @@ def load_pickled(path: Path, device: torch.device | None, unpickler: Any = None)
         try:
             return torch.load(path, map_location=device, weights_only=True, mmap=mmap)
         except pickle.UnpicklingError:
-            if os.environ.get(FORBID_PICKLE) == "1":
+            if forbidden():
                 text = f"needs full unpickling, and {FORBID_PICKLE}=1 forbids it"
                 raise LoadFailed(f"{path.name}: {text}") from None
         log.warning("%s: more than weights, unpickled in full, which can run code", path.name)

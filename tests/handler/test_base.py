@@ -94,6 +94,27 @@ def test_a_shape_that_the_model_does_not_take(folder, load, row, said):
         load(BaseHandler(), folder).ask(row.tolist())
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning"
+)
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (torch.zeros(3, 8, 8), r"\[1, 3, 8, 8\] float32: Given groups=1"),
+        (
+            torch.zeros(1, 8, 8, dtype=torch.int64),
+            r"\[1, 1, 8, 8\] int64: expected scalar type Long",
+        ),
+    ],
+)
+def test_a_shape_that_a_scripted_model_does_not_take(folder, load, row, said):
+    model = load(BaseHandler(), folder).handler.model
+    torch.jit.trace(model, torch.zeros(1, 1, 8, 8)).save(folder / "net.pt")
+    loaded = load(BaseHandler(), folder, {"serializedFile": "net.pt"})
+    with pytest.raises(InvalidInput, match=f"^the model does not take {said}"):
+        loaded.ask(row.tolist())
+
+
 def test_a_handler_may_catch_what_its_model_raised(folder, load):
     class Handler(BaseHandler):
         def inference(self, data, *args, **kwargs):
