@@ -85,7 +85,7 @@ MODES = [
     inference("POST", "/predictions/echo", b"x", {**TEXT, "mode": mode}, f"mode {mode}")
     for mode in (
         *("status", "type", "refuse", "fail", "stream", "headers"),
-        *("count", "bytes", "text", "none", "set"),
+        *("count", "bytes", "text", "none", "set", "tuple", "large"),
     )
 ]
 
