@@ -33,16 +33,25 @@ class Part:
         Raises:
             InvalidInput: it has none.
         """
-        disposition = self.headers.get("content-disposition", "")
-        name = content.parse_media_type(disposition)[1].get("name")
+        name = self._disposition.get("name")
         if name is None:
             raise InvalidInput("multipart: a part has no name in its Content-Disposition")
         return name
 
     @property
     def media_type(self) -> str:
-        """Its Content-Type without parameters."""
+        """The Content-Type of a file, without parameters; "" for a plain field, whatever it says.
+
+        TorchServe knows the type of files only, so handlers parse the JSON of plain fields.
+        """
+        if "filename" not in self._disposition and "filename*" not in self._disposition:
+            return ""
         return content.parse_media_type(self.headers.get("content-type", ""))[0]
+
+    @property
+    def _disposition(self) -> dict[str, str]:
+        """The parameters of its Content-Disposition."""
+        return content.parse_media_type(self.headers.get("content-disposition", ""))[1]
 
 
 class _Parts:

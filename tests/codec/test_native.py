@@ -94,6 +94,7 @@ def test_multipart():
         config=("c.json", b'{"k":1}', "application/json; charset=utf-8"),
         note=(None, b"hi"),
         text=("t.txt", "ä".encode(), "text/plain"),
+        field=(None, b'{"k":1}', "application/json"),
     )
     decoded = native.decode(body, content_type)
     assert decoded.row == {
@@ -101,12 +102,14 @@ def test_multipart():
         "config": {"k": 1},
         "note": bytearray(b"hi"),
         "text": "ä",
+        "field": bytearray(b'{"k":1}'),
     }
     assert decoded.content_types == {
         "data": "image/png",
         "config": "application/json",
         "note": "",
         "text": "text/plain",
+        "field": "",
     }
     assert row(body, content_type, decode_input=False)["config"] == bytearray(b'{"k":1}')
 

@@ -17,7 +17,9 @@ PARTS = {"Content-Type": "multipart/form-data; boundary=B"}
 MULTIPART = (
     b'--B\r\nContent-Disposition: form-data; name="data"; filename="a.png"\r\n'
     b"Content-Type: image/png\r\n\r\nPNG\r\n"
-    b'--B\r\nContent-Disposition: form-data; name="t"\r\n\r\n7\r\n--B--\r\n'
+    b'--B\r\nContent-Disposition: form-data; name="t"\r\n\r\n7\r\n'
+    b'--B\r\nContent-Disposition: form-data; name="a"\r\n'
+    b'Content-Type: application/json\r\n\r\n{"k":1}\r\n--B--\r\n'
 )
 
 
