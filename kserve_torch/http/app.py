@@ -16,7 +16,7 @@ from typing import Any
 from kserve_torch.codec.content import decode_body
 from kserve_torch.errors import PayloadTooLarge, RequestTimeout, RouteNotFound
 from kserve_torch.http.errors import kserve_answer
-from kserve_torch.http.exchange import Answer, Call, Headers
+from kserve_torch.http.exchange import METRICS_PATHS, Answer, Call, Headers
 from kserve_torch.http.native_json import NO_ROUTE, native_error, with_native_headers
 from kserve_torch.messages import fresh_id
 
@@ -202,7 +202,7 @@ class App:
             return _error_answer(call, error)
 
     async def _routed(self, call: Call) -> Answer:
-        if call.metrics_only or call.path == "/metrics":
+        if call.metrics_only or call.path in METRICS_PATHS:
             answer = await self._metrics(call)
             return answer or self._not_found(call)
         self._guard(call)

@@ -118,8 +118,9 @@ async def test_the_socket_decides_what_answers(
 async def test_metrics() -> None:
     for port in (1, 2, 3):
         server = ("127.0.0.1", port)
-        sent = await exchange(app(), "/metrics", method="GET", server=server)
-        assert (sent[0], sent[2]) == (200, b"m 1")
+        for path in ("/metrics", "/metrics/"):
+            sent = await exchange(app(), path, method="GET", server=server)
+            assert (sent[0], sent[2]) == (200, b"m 1")
     assert (await exchange(app(), "/told", server=("127.0.0.1", 3)))[0] == 404
 
 
