@@ -96,6 +96,7 @@ BODIES = [
     inference("POST", "/predictions/echo", b"\xff", TEXT, "text that is not UTF-8"),
     inference("POST", "/predictions/echo", b'{"a":1}', JSON, "JSON"),
     inference("POST", "/predictions/echo", b'{"a":', JSON, "half of a JSON text"),
+    inference("POST", "/predictions/echo", b'{"id":18446744073709551616}', JSON, "2 to the 64th"),
     inference(
         "POST",
         "/predictions/echo",
