@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 #: More fields than any form has; bounds the work that a small body can cause.
 MAX_FIELDS = 1000
 
+_BINARY = "application/octet-stream"
+
 
 @dataclass(slots=True)
 class Part:
-    """One field of a form: its name, bytes and media type, "" if none is given."""
+    """One field of a form: its name, bytes and media type."""
 
     headers: dict[str, str] = field(default_factory=dict)
     body: bytearray = field(default_factory=bytearray)
@@ -42,11 +44,12 @@ class Part:
     def media_type(self) -> str:
         """The Content-Type of a file, without parameters; "" for a plain field, whatever it says.
 
-        TorchServe knows the type of files only, so handlers parse the JSON of plain fields.
+        TorchServe knows the type of files only, so handlers parse the JSON of plain fields. A file
+        that says none is binary data.
         """
         if "filename" not in self._disposition and "filename*" not in self._disposition:
             return ""
-        return content.parse_media_type(self.headers.get("content-type", ""))[0]
+        return content.parse_media_type(self.headers.get("content-type", _BINARY))[0]
 
     @property
     def _disposition(self) -> dict[str, str]:

@@ -114,6 +114,13 @@ def test_multipart():
     assert row(body, content_type, decode_input=False)["config"] == bytearray(b'{"k":1}')
 
 
+def test_a_file_without_a_type_is_binary():
+    body = b'--x\r\nContent-Disposition: form-data; name="a"; filename="b"\r\n\r\n1\r\n--x--\r\n'
+    decoded = native.decode(body, "multipart/form-data; boundary=x")
+    assert decoded.row == {"a": bytearray(b"1")}
+    assert decoded.content_types == {"a": "application/octet-stream"}
+
+
 def test_of_duplicate_fields_the_last_wins():
     assert row(b"a=1&b=2&a=3", FORM) == {"a": bytearray(b"3"), "b": bytearray(b"2")}
     body = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n' * 2

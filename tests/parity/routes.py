@@ -19,7 +19,8 @@ MULTIPART = (
     b"Content-Type: image/png\r\n\r\nPNG\r\n"
     b'--B\r\nContent-Disposition: form-data; name="t"\r\n\r\n7\r\n'
     b'--B\r\nContent-Disposition: form-data; name="a"\r\n'
-    b'Content-Type: application/json\r\n\r\n{"k":1}\r\n--B--\r\n'
+    b'Content-Type: application/json\r\n\r\n{"k":1}\r\n'
+    b'--B\r\nContent-Disposition: form-data; name="b"; filename="b"\r\n\r\nb\r\n--B--\r\n'
 )
 
 
