@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kserve_torch.errors import InvalidInput, ServerError, ServingError
+from kserve_torch.errors import InvalidInput, OutOfMemory, ServerError, ServingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,6 +94,7 @@ class Registration:
         """Start the workers; a version that cannot is removed again.
 
         Raises:
+            OutOfMemory: the model does not fit.
             ServerError: a worker did not start, or not within ``startupTimeout``.
         """
         most = max(workers, version.limits.max_workers)
@@ -102,7 +103,8 @@ class Registration:
         except ServingError as error:
             registry.withdraw(version)
             label = f"model {version.name} version: {version.version}"
-            raise ServerError(f"Failed to start workers for {label}: {error.message}") from error
+            kind = OutOfMemory if isinstance(error, OutOfMemory) else ServerError
+            raise kind(f"Failed to start workers for {label}: {error.message}") from error
 
 
 def _limits(params: Mapping[str, Any]) -> dict[str, Any]:

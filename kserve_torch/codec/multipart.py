@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 #: More fields than any form has; bounds the work that a small body can cause.
 MAX_FIELDS = 1000
 
+_BINARY = "application/octet-stream"
+
 
 @dataclass(slots=True)
 class Part:
-    """One field of a form: its name, bytes and media type, "" if none is given."""
+    """One field of a form: its name, bytes and media type."""
 
     headers: dict[str, str] = field(default_factory=dict)
     body: bytearray = field(default_factory=bytearray)
@@ -33,16 +35,26 @@ class Part:
         Raises:
             InvalidInput: it has none.
         """
-        disposition = self.headers.get("content-disposition", "")
-        name = content.parse_media_type(disposition)[1].get("name")
+        name = self._disposition.get("name")
         if name is None:
             raise InvalidInput("multipart: a part has no name in its Content-Disposition")
         return name
 
     @property
     def media_type(self) -> str:
-        """Its Content-Type without parameters."""
-        return content.parse_media_type(self.headers.get("content-type", ""))[0]
+        """The Content-Type of a file, without parameters; "" for a plain field, whatever it says.
+
+        TorchServe knows the type of files only, so handlers parse the JSON of plain fields. A file
+        that says none is binary data.
+        """
+        if "filename" not in self._disposition and "filename*" not in self._disposition:
+            return ""
+        return content.parse_media_type(self.headers.get("content-type", _BINARY))[0]
+
+    @property
+    def _disposition(self) -> dict[str, str]:
+        """The parameters of its Content-Disposition."""
+        return content.parse_media_type(self.headers.get("content-disposition", ""))[1]
 
 
 class _Parts:

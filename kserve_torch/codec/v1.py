@@ -119,11 +119,11 @@ def encode(results: Sequence[Any], verb: Verb = Verb.PREDICT) -> bytes:
 
 
 def _encode_one_by_one(results: Sequence[Any], verb: Verb) -> bytes:
-    """The slow path: keys that are no strings, or a result to be named in the error."""
+    """The slow path: what only `wide_json_text` writes, or a result to be named in the error."""
     texts: list[bytes] = []
     for i, result in enumerate(results):
         try:
-            texts.append(values.json_text(result))
+            texts.append(values.wide_json_text(result))
         except TypeError as error:
             raise HandlerError(f"{_ANSWER_KEY[verb]}[{i}]: {error}") from error
     return b'{"%s":[%s]}' % (_ANSWER_KEY[verb].encode(), b",".join(texts))

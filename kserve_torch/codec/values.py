@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from contextlib import suppress
 from typing import Any
 
@@ -59,12 +60,32 @@ def json_text(value: Any, option: int = 0) -> bytes:
     return orjson.dumps(value, default, option)  # arrays that are not in the machine's byte order
 
 
+def wide_json_text(value: Any, option: int = 0) -> bytes:
+    """As `json_text`; also integers beyond 64 bits, deep nesting and half surrogate pairs.
+
+    Raises:
+        TypeError: something in it has no JSON form.
+    """
+    try:
+        return json_text(value, option)
+    except TypeError as error:
+        try:
+            text = json.dumps(value, default=default)
+            # Read and written again, for json itself cannot make null of NaN and infinities.
+            finite = json.loads(text, parse_constant=lambda _: None)
+            return json.dumps(finite, indent=2 if option & orjson.OPT_INDENT_2 else None).encode()
+        except (TypeError, ValueError, RecursionError):
+            raise error from None
+
+
 def default(value: Any) -> Any:
     """What orjson is to write for a value that it does not know."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes_text(bytes(value))
-    if isinstance(value, set | frozenset):
+    if isinstance(value, set | frozenset | tuple):  # a tuple that has names
         return list(value)
+    if isinstance(value, float):  # of a class derived from it
+        return float(value)
     if not is_array(value):
         raise TypeError(f"{type(value).__name__} has no JSON form")
     datatype, values = as_array(value)

@@ -16,7 +16,7 @@ from typing import Any
 from kserve_torch.codec.content import decode_body
 from kserve_torch.errors import PayloadTooLarge, RequestTimeout, RouteNotFound
 from kserve_torch.http.errors import kserve_answer
-from kserve_torch.http.exchange import Answer, Call, Headers
+from kserve_torch.http.exchange import METRICS_PATHS, Answer, Call, Headers
 from kserve_torch.http.native_json import NO_ROUTE, native_error, with_native_headers
 from kserve_torch.messages import fresh_id
 
@@ -31,7 +31,6 @@ Route = Callable[[Call], Awaitable[Answer | None]]
 KSERVE = ("/v1/", "/v2/")
 
 #: Where every socket answers with metrics; a slash at the end changes no route (CONTRACT N20).
-METRICS_PATHS = ("/metrics", "/metrics/")
 
 INFERENCE, MANAGEMENT, METRICS = "inference", "management", "metrics"
 

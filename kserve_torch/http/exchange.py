@@ -15,6 +15,9 @@ import orjson
 
 JSON = "application/json"
 
+#: Where the metrics are; a slash at the end makes no other path (CONTRACT N20).
+METRICS_PATHS = ("/metrics", "/metrics/")
+
 
 class Headers(Mapping[str, str]):
     """Request headers: lookup ignores case, names come in lower case, the last value wins."""

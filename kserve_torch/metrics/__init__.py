@@ -29,7 +29,7 @@ from kserve_torch.events import (
     StateChanged,
     WorkerChanged,
 )
-from kserve_torch.http.exchange import Answer, Call
+from kserve_torch.http.exchange import METRICS_PATHS, Answer, Call
 from kserve_torch.metrics.custom import HandlerMetrics
 from kserve_torch.metrics.engine import EngineMetrics
 from kserve_torch.metrics.family import Family
@@ -169,7 +169,7 @@ class Metrics:
         Raises:
             MethodNotAllowed: of this path something else is asked (CONTRACT N21).
         """
-        if call.path.rstrip("/") != "/metrics" or not self._enabled:
+        if call.path not in METRICS_PATHS or not self._enabled:
             return None
         if call.method not in ("GET", "HEAD"):
             raise MethodNotAllowed(NOT_ALLOWED, ["GET", "HEAD"])

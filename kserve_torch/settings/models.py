@@ -216,18 +216,30 @@ def _read_models(text: str) -> Entries:
 def _read_snapshot(text: str) -> Entries:
     models = _read_json(text).get("models")
     required = ("marName", "minWorkers", "maxWorkers", "batchSize", "maxBatchDelay")
-    return _entries(_mapping(models, "models"), required=(*required, "defaultVersion"))
+    return _entries(
+        _mapping(models, "models"),
+        required=(*required, "defaultVersion"),
+        zeros=("maxBatchDelay",),
+    )
 
 
-def _entries(models: Mapping[str, Any], required: tuple[str, ...]) -> Entries:
+def _entries(
+    models: Mapping[str, Any], required: tuple[str, ...], zeros: tuple[str, ...] = ()
+) -> Entries:
     return tuple(
-        _entry(name, version, _mapping(details, f"{name}.{version}"), required)
+        _entry(name, version, _mapping(details, f"{name}.{version}"), required, zeros)
         for name, versions in models.items()
         for version, details in _mapping(versions, name).items()
     )
 
 
-def _entry(name: str, version: str, details: dict[str, Any], required: tuple[str, ...]) -> Entry:
+def _entry(
+    name: str,
+    version: str,
+    details: dict[str, Any],
+    required: tuple[str, ...],
+    zeros: tuple[str, ...],
+) -> Entry:
     where = f"{name}.{version}"
     if missing := [word for word in required if word not in details]:
         raise Malformed(f"{where}: {missing[0]} is missing")
@@ -238,21 +250,28 @@ def _entry(name: str, version: str, details: dict[str, Any], required: tuple[str
     if not isinstance(default, bool):
         raise Malformed(f"{where}.defaultVersion: {default!r} is not true or false")
     model = StartupModel(name=name, file=file, version=version, is_default=default)
-    return Entry(model=model, limits=MappingProxyType(_positive_limits(where, details)))
+    return Entry(model=model, limits=MappingProxyType(_limits_of(where, details, zeros)))
 
 
-def _positive_limits(where: str, details: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers of 0 or less fall back to the next in line (CONTRACT F3)."""
+def _limits_of(where: str, details: Mapping[str, Any], zeros: tuple[str, ...]) -> dict[str, Any]:
+    """Numbers of 0 or less fall back to the next in line (CONTRACT F3), but for a 0 of ``zeros``.
+
+    A snapshot's ``maxBatchDelay`` of 0 means what it says, no waiting; that of ``models`` does not.
+    """
     values = {}
     for word, (target, check) in _LIMITS.items():
         value = details.get(word)
-        if value is None or (isinstance(value, int | float) and value <= 0 and value is not False):
+        if value is None or (_falls_back(value) and not (value == 0 and word in zeros)):
             continue
         try:
             values[target] = check(value)
         except ValueError as error:
             raise Malformed(f"{where}.{word}: {value!r} is not {error}") from error
     return values
+
+
+def _falls_back(value: Any) -> bool:
+    return isinstance(value, int | float) and value <= 0 and value is not False
 
 
 MODELS = Kind(_read_models, "JSON {name: {version: {minWorkers, ...}}}", "JSON")

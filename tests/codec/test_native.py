@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import json
+from typing import NamedTuple
 
 import httpx
 import numpy as np
@@ -15,6 +17,22 @@ from kserve_torch.errors import HandlerError, InvalidInput
 from kserve_torch.messages import RowReply
 
 FORM = "application/x-www-form-urlencoded"
+
+
+class Point(NamedTuple):
+    x: int
+    y: float
+
+
+class Ratio(float):
+    pass
+
+
+def itself():
+    """A list that is its own element."""
+    result = []
+    result.append(result)
+    return result
 
 
 def row(body, content_type="", **options):
@@ -76,6 +94,7 @@ def test_multipart():
         config=("c.json", b'{"k":1}', "application/json; charset=utf-8"),
         note=(None, b"hi"),
         text=("t.txt", "ä".encode(), "text/plain"),
+        field=(None, b'{"k":1}', "application/json"),
     )
     decoded = native.decode(body, content_type)
     assert decoded.row == {
@@ -83,14 +102,23 @@ def test_multipart():
         "config": {"k": 1},
         "note": bytearray(b"hi"),
         "text": "ä",
+        "field": bytearray(b'{"k":1}'),
     }
     assert decoded.content_types == {
         "data": "image/png",
         "config": "application/json",
         "note": "",
         "text": "text/plain",
+        "field": "",
     }
     assert row(body, content_type, decode_input=False)["config"] == bytearray(b'{"k":1}')
+
+
+def test_a_file_without_a_type_is_binary():
+    body = b'--x\r\nContent-Disposition: form-data; name="a"; filename="b"\r\n\r\n1\r\n--x--\r\n'
+    decoded = native.decode(body, "multipart/form-data; boundary=x")
+    assert decoded.row == {"a": bytearray(b"1")}
+    assert decoded.content_types == {"a": "application/octet-stream"}
 
 
 def test_of_duplicate_fields_the_last_wins():
@@ -169,10 +197,26 @@ def test_files_survive_multipart(files):
         (None, b"null", "application/json"),
         ({1: float("nan")}, b'{\n  "1": null\n}', "application/json"),
         (np.array([1]), b"[\n  1\n]", "application/json"),
+        (Point(1, 2), b"[\n  1,\n  2\n]", "application/json"),
+        (
+            {"at": Point(1, Ratio(0.5))},
+            b'{\n  "at": [\n    1,\n    0.5\n  ]\n}',
+            "application/json",
+        ),
+        (2**80, b"1208925819614629174706176", "application/json"),
+        ([2**64, float("inf")], b"[\n  18446744073709551616,\n  null\n]", "application/json"),
+        ({"a": "\ud800"}, b'{\n  "a": "\\ud800"\n}', "application/json"),
     ],
 )
 def test_results(result, body, content_type):
     assert encode(result) == (body, content_type)
+
+
+def test_results_may_be_nested_deeply():
+    result = 1
+    for _ in range(300):
+        result = [result]
+    assert json.loads(encode(result)[0]) == result
 
 
 def test_a_tensor_is_saved():
@@ -185,7 +229,9 @@ def test_the_handlers_content_type_wins():
     assert encode(b"x", content_type="image/png") == (b"x", "image/png")
 
 
-@pytest.mark.parametrize("result", [object(), {"a": object()}, "\ud800", 2**80])
+@pytest.mark.parametrize(
+    "result", [object(), {"a": object()}, "\ud800", [2**80, object()], itself()]
+)
 def test_results_that_cannot_be_sent(result):
     with pytest.raises(HandlerError, match=r"^Unsupported model output data type"):
         encode(result)

@@ -368,6 +368,15 @@ async def test_a_version_that_does_not_start_is_removed(
     assert (await ask(management, "GET", "/models/bad"))[0] == 404
 
 
+async def test_a_version_that_does_not_fit(management: Management, store: Path) -> None:
+    handler = {"big.py": "def handle(data, context):\n    raise MemoryError"}
+    make_archive(store / "big.mar", handler, modelName="big", handler="big")
+    code, answer = await ask(management, "POST", "/models?url=big.mar")
+    assert (code, answer["type"]) == (507, "InternalServerException")
+    assert answer["message"].startswith("Failed to start workers for model big version: 1.0")
+    assert (await ask(management, "GET", "/models/big"))[0] == 404
+
+
 async def test_a_failure_after_202_is_in_the_log(
     management: Management, store: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -30,13 +30,15 @@ def _torchserve() -> None:
 
 @pytest.fixture(scope="session")
 def echo_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with two versions of a model that echoes, and a broken one."""
+    """A store with two versions of a model that echoes, a broken one, and one too large."""
     store = tmp_path_factory.mktemp("echo") / "model-store"
     files = {"echo.py": ECHO.read_text()}
     for file, version in (("echo.mar", "1.0"), ("echo2.mar", "2.0")):
         make_archive(store / file, files, modelName="echo", handler="echo.py", modelVersion=version)
     broken = {"handler.py": "def handle(data, context): (\n"}
     make_archive(store / "broken.mar", broken, modelName="broken")
+    large = {"handler.py": "def handle(data, context):\n    raise MemoryError\n"}
+    make_archive(store / "large.mar", large, modelName="large")
     return store
 
 

@@ -1,7 +1,11 @@
 """A handler that answers what it was given, or does what the header ``mode`` asks for."""
 
+from collections import namedtuple
+
 from ts.handler_utils.utils import send_intermediate_predict_response
 from ts.utils.util import PredictionException
+
+Box = namedtuple("Box", "left right")
 
 
 def handle(data, context):
@@ -64,4 +68,6 @@ ACTS = {
     "text": lambda *_: "text",
     "none": lambda *_: None,
     "set": lambda *_: {1, 2},
+    "tuple": lambda *_: {"box": Box(1, 2)},
+    "large": lambda *_: {"id": 2**70},
 }

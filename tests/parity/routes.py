@@ -17,7 +17,10 @@ PARTS = {"Content-Type": "multipart/form-data; boundary=B"}
 MULTIPART = (
     b'--B\r\nContent-Disposition: form-data; name="data"; filename="a.png"\r\n'
     b"Content-Type: image/png\r\n\r\nPNG\r\n"
-    b'--B\r\nContent-Disposition: form-data; name="t"\r\n\r\n7\r\n--B--\r\n'
+    b'--B\r\nContent-Disposition: form-data; name="t"\r\n\r\n7\r\n'
+    b'--B\r\nContent-Disposition: form-data; name="a"\r\n'
+    b'Content-Type: application/json\r\n\r\n{"k":1}\r\n'
+    b'--B\r\nContent-Disposition: form-data; name="b"; filename="b"\r\n\r\nb\r\n--B--\r\n'
 )
 
 
@@ -85,7 +88,7 @@ MODES = [
     inference("POST", "/predictions/echo", b"x", {**TEXT, "mode": mode}, f"mode {mode}")
     for mode in (
         *("status", "type", "refuse", "fail", "stream", "headers"),
-        *("count", "bytes", "text", "none", "set"),
+        *("count", "bytes", "text", "none", "set", "tuple", "large"),
     )
 ]
 
@@ -94,6 +97,7 @@ BODIES = [
     inference("POST", "/predictions/echo", b"\xff", TEXT, "text that is not UTF-8"),
     inference("POST", "/predictions/echo", b'{"a":1}', JSON, "JSON"),
     inference("POST", "/predictions/echo", b'{"a":', JSON, "half of a JSON text"),
+    inference("POST", "/predictions/echo", b'{"id":18446744073709551616}', JSON, "2 to the 64th"),
     inference(
         "POST",
         "/predictions/echo",
@@ -217,6 +221,8 @@ STORY = [
     management("GET", "/models/echo", note="failed to load"),
     management("POST", "/models?url=broken.mar&initial_workers=1"),
     management("GET", "/models/broken", note="failed to load"),
+    management("POST", "/models?url=large.mar&initial_workers=1"),
+    management("GET", "/models/large", note="failed to load"),
     management("POST", "/models?url=.mar"),
     management("POST", "/models?url=/etc/passwd"),
     management("POST", "/models?url=sub/echo.mar"),

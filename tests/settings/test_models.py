@@ -49,6 +49,16 @@ def test_numbers_of_zero_or_less_fall_back() -> None:
     assert dict(entry.limits) == {"queue_size": 7}
 
 
+def test_a_snapshots_delay_of_zero_is_no_waiting() -> None:
+    text = snapshot(VERSION.replace('"maxBatchDelay": 5000', '"maxBatchDelay": 0'))
+    (entry,) = SNAPSHOT.read(text)
+    assert entry.limits["max_batch_delay"] == 0
+    (entry,) = SNAPSHOT.read(text.replace('"batchSize": 2', '"batchSize": 0'))
+    assert "batch_size" not in entry.limits
+    (entry,) = MODELS.read('{"m": {"1": {"maxBatchDelay": 0}}}')
+    assert "max_batch_delay" not in entry.limits
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
