@@ -30,8 +30,6 @@ Route = Callable[[Call], Awaitable[Answer | None]]
 #: Paths whose errors are KServe's; all others answer as TorchServe does (CONTRACT D3).
 KSERVE = ("/v1/", "/v2/")
 
-#: Where every socket answers with metrics; a slash at the end changes no route (CONTRACT N20).
-
 INFERENCE, MANAGEMENT, METRICS = "inference", "management", "metrics"
 
 #: Statuses of answers that have no body (RFC 9110 6.4.1).

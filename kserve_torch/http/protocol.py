@@ -47,8 +47,6 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
         super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]  # by duck
-        # Each answer of a batch leaves at once; uvloop keeps less than this until all are made.
-        transport.set_write_buffer_limits(high=0)
         self._stall = Stall(transport, self.loop, self.limits.stalled_seconds)
         seconds = self.limits.head_seconds
         if len(self.connections) > self.limits.connections:
