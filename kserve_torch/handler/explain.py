@@ -7,19 +7,23 @@ themselves work too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import torch
 
-from kserve_torch.errors import Unsupported
+from kserve_torch.errors import InvalidInput, Unsupported
 from kserve_torch.handler.shapes import blame_input
 
 #: Steps of the integral, as in TorchServe (CONTRACT 3.8).
 N_STEPS = 15
 #: Rows that go through the model at once; an explanation makes `N_STEPS` of each row.
 INTERNAL_BATCH_SIZE = 64
+_NO_CLASS = re.compile(r"index (-?\d+) is out of bounds for dimension \d+ with size (\d+)")
+_NO_FORM = re.compile("Cannot choose target|too many indices for tensor")
 
 
 class LazyAttribution:
@@ -90,9 +94,27 @@ def integrated_gradients(
     """
     rows = len(inputs)
     limit = max(internal_batch_size, rows) if rows * N_STEPS > internal_batch_size else None
-    with blame_input(inputs):
+    with blame_input(inputs), _blame_target(target):
         attributions = method.attribute(
             inputs, target=target, n_steps=N_STEPS, internal_batch_size=limit
         )
     result: list[Any] = attributions.tolist()
     return result
+
+
+@contextmanager
+def _blame_target(target: Any) -> Iterator[None]:
+    """Say that a class is the client's choice, where captum raises about an index or its form."""
+    try:
+        yield
+    except (IndexError, RuntimeError, AssertionError) as error:
+        text = str(error)
+        wanted = target if isinstance(target, list) else [target]
+        found = _NO_CLASS.search(text)
+        if found is not None and int(found[1]) in wanted:
+            text = f"{found[1]} is no class, the model has {found[2]} (0 is the first)"
+        elif _NO_FORM.search(text):
+            text = f"{target} does not fit the model's output: {text}"
+        else:
+            raise
+        raise InvalidInput(f"target: {text}") from error

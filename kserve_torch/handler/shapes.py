@@ -30,7 +30,7 @@ _ABOUT_THE_INPUT = re.compile(
             r"should contain \d+ elements",  # batch norm
             r"must be equal to input_size",  # recurrent layers
             r"[Dd]imension out of range|index out of range in self",  # flatten; Embedding
-            r"is out of bounds for dimension",  # an explanation's target class
+            r"is out of bounds for dimension",  # indexing
         )
     )
 )

@@ -27,6 +27,8 @@ from kserve_torch.torchload import FORBID_PICKLE, forbidden
 log = logging.getLogger(__name__)
 
 _SHOWN = 3
+#: The beginning of the file that a checkout without Git LFS has in place of a large one.
+_POINTER = b"version https://git-lfs"
 
 
 def list_classes_from_module(module: ModuleType, parent_class: type | None = None) -> list[type]:
@@ -236,6 +238,12 @@ def _load_safetensors(path: Path, device: torch.device) -> dict[str, torch.Tenso
 def _require(path: Path) -> None:
     if not path.is_file():
         raise LoadFailed(f"{path.name}: named in the manifest, not in the archive")
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise LoadFailed(
+                f"{path.name}: a pointer of Git LFS stands for the weights; make the archive again "
+                "after 'git lfs pull'"
+            )
 
 
 def _names(names: Iterable[str]) -> str:

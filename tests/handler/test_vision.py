@@ -113,8 +113,17 @@ def test_explanations_have_the_shape_of_the_input(folder, load, png):
     assert np.array(explanation).shape == (1, 8, 8)
 
 
-def test_a_target_that_the_model_does_not_have(folder, load, png):
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (7, r"^target: 7 is no class, the model has 3 \(0 is the first\)$"),
+        (-4, "^target: -4 is no class, the model has 3"),
+        ([1, 2], "does not fit the model's output"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_target_that_the_model_does_not_have(folder, load, png, count, target, message):
     loaded = load(Vision(), folder)
-    for rows in ([{"data": png(), "target": 7}], [{"data": png(), "target": 7}] * 2):
-        with pytest.raises(InvalidInput, match="out of bounds"):
-            loaded.ask(*rows, verb=Verb.EXPLAIN)
+    rows = [{"data": png(), "target": target}] * count
+    with pytest.raises(InvalidInput, match=message):
+        loaded.ask(*rows, verb=Verb.EXPLAIN)

@@ -57,6 +57,13 @@ def test_only_subclasses_of_a_parent():
     assert weights.list_classes_from_module(module, nn.Module) == [module.A]
 
 
+@pytest.mark.parametrize("read", [weights.load_state, weights.load_serialized])
+def test_a_pointer_of_git_lfs_is_called_that(tmp_path, read):
+    path = tmp_path / "model.pt"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n")
+    assert reason(read, path, CPU).startswith("model.pt: a pointer of Git LFS ")
+
+
 def test_what_does_not_fit_is_named_shortly():
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 3))
     state = {"0.weight": torch.zeros(4, 2), "0.bias": torch.zeros(3), "other": torch.zeros(1)}

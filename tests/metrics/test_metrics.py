@@ -262,11 +262,6 @@ def test_route_answers_text_and_reads_name_parameters():
     assert types(some.body.decode()).keys() == {"QueueTime", "queue_depth"}
 
 
-def test_a_slash_at_the_end_is_the_same_path():
-    metrics = observed()
-    assert answer(metrics, path="/metrics/").body == answer(metrics).body
-
-
 def test_other_paths_and_a_disabled_api_are_not_answered():
     metrics = observed()
     assert answer(metrics, path="/metrics/x") is None
