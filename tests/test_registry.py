@@ -380,8 +380,9 @@ async def test_too_many_hung_threads_end_liveness(tmp_path: Path) -> None:
         *replies, waiting = await gather(registry, *(request("x") for _ in range(5)))
         assert all(isinstance(reply, DeadlineExceeded) for reply in replies)
         assert (version.live, version.ready, registry.live()) == (False, False, False)
-        assert isinstance(waiting, NotReady)
-        with pytest.raises(NotReady, match="4 handler threads hang"):
+        # A replacement may take it just before the fourth is given up, and hang as well.
+        assert isinstance(waiting, NotReady | DeadlineExceeded)
+        with pytest.raises(NotReady, match=r"[45] handler threads hang"):
             await registry.submit(request("x"))
         assert await registry.drain(1)
 
