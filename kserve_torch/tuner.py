@@ -23,9 +23,10 @@ TRIAL_SECONDS = 1.0
 #: How many times as long as the best the others must take to be out after one turn, where batches
 #: are long: each further turn would cost clients as much again.
 CLEAR = 1.25
-#: Batches of a size from its first trial to its second. Each later trial comes after twice as many,
-#: up to the second number: a trial has some 40 batches, half of them with the slower candidate.
-AGAIN, AGAIN_AT_MOST = 500, 8000
+#: Batches of a size from a trial that changed the choice to the next one: a neighbour on the
+#: machine may have spoiled it. Each trial that confirms the choice doubles the pause, up to the
+#: second number: a trial has some 40 batches, half of them with the slower candidate.
+AGAIN, AGAIN_AT_MOST = 100, 8000
 #: More threads have to save this share of the time, for they cost others a core.
 WORTH = 0.05
 
@@ -50,12 +51,10 @@ class Tuner:
         size = self._size(rows)
         trial = size.trial
         if trial.note(rows, seconds):
-            changed, size.chosen = trial.chosen != size.chosen, trial.chosen
-            return trial if changed else None
+            return trial if size.settle() else None
         if trial.chosen is not None and len(self._candidates) > 1:
             size.left -= 1
             if size.left == 0:
-                size.again = size.left = min(2 * size.again, AGAIN_AT_MOST)
                 size.trial = Trial(self._candidates)
         return None
 
@@ -74,6 +73,14 @@ class _Size:
     chosen: int | None = None
     again: int = AGAIN
     left: int = AGAIN
+
+    def settle(self) -> bool:
+        """Take what the trial chose; whether that is something else than before."""
+        changed, self.chosen = self.trial.chosen != self.chosen, self.trial.chosen
+        if not changed:
+            self.again = min(2 * self.again, AGAIN_AT_MOST)
+        self.left = AGAIN if changed else self.again
+        return changed
 
 
 class Trial:

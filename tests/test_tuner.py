@@ -88,6 +88,21 @@ def test_what_was_settled_is_tried_again_and_told_if_it_changed() -> None:
     assert tuner.next(2) == 2
 
 
+def test_a_change_is_tried_again_soon_for_a_neighbour_may_have_caused_it() -> None:
+    tuner = Tuner([1, 2])
+    alone, disturbed = {1: 2.0e-3, 2: 1.0e-3}, {1: 2.0e-3, 2: 4.0e-3}
+    settle(tuner, alone)
+    for _ in range(20 * AGAIN):  # confirmed several times
+        assert tuner.note(2, 2 * alone[tuner.next(2)]) is None
+    while tuner.note(2, 2 * disturbed[tuner.next(2)]) is None:
+        pass
+    assert tuner.next(2) == 1
+    for _ in range(AGAIN):
+        assert tuner.note(2, 2 * alone[tuner.next(2)]) is None
+    assert settle(tuner, alone) == 2 * TURNS * TURN
+    assert tuner.next(2) == 2
+
+
 def test_what_stays_is_not_told_again_and_is_tried_less_often() -> None:
     tuner = Tuner([1, 2])
     settle(tuner, {1: 1.0e-3, 2: 2.0e-3})
