@@ -91,11 +91,6 @@ DIFFERENCES = (
         ),
     ),
     Difference(
-        reason="a model that did not fit is not registered; TorchServe keeps it without workers",
-        where=ANYTHING,
-        steps=("management: GET /models/large (failed to load)",),
-    ),
-    Difference(
         reason="a missing version has one message on all routes",
         where=MESSAGE,
         steps=("management: PUT /models/echo/9.0/set-default",),

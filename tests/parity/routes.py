@@ -222,7 +222,6 @@ STORY = [
     management("POST", "/models?url=broken.mar&initial_workers=1"),
     management("GET", "/models/broken", note="failed to load"),
     management("POST", "/models?url=large.mar&initial_workers=1"),
-    management("GET", "/models/large", note="failed to load"),
     management("POST", "/models?url=.mar"),
     management("POST", "/models?url=/etc/passwd"),
     management("POST", "/models?url=sub/echo.mar"),
