@@ -26,7 +26,7 @@ CLEAR = 1.25
 #: Batches of a size from a trial that changed the choice to the next one: a neighbour on the
 #: machine may have spoiled it. Each trial that confirms the choice doubles the pause, up to the
 #: second number: a trial has some 40 batches, half of them with the slower candidate.
-AGAIN, AGAIN_AT_MOST = 100, 8000
+AGAIN, AGAIN_AT_MOST = 200, 8000
 #: More threads have to save this share of the time, for they cost others a core.
 WORTH = 0.05
 
