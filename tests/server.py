@@ -8,8 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -27,6 +27,15 @@ def free_ports(count: int) -> list[int]:
         for sock in sockets:
             sock.bind(("127.0.0.1", 0))
         return [sock.getsockname()[1] for sock in sockets]
+
+
+@contextmanager
+def taken_port(port: int = 0) -> Iterator[int]:
+    """A port that another program listens on in the block; 0 lets the system choose it."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        yield other.getsockname()[1]
 
 
 class Server:

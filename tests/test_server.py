@@ -13,7 +13,7 @@ from kserve_torch.settings import Settings, load_settings
 from kserve_torch.startup import startup_models, warn_of_missing_gpus, why_no_models
 
 from .archives import ECHO, make_archive, write
-from .server import free_ports
+from .server import free_ports, taken_port
 from .unprivileged import locked_folder, unprivileged
 
 
@@ -150,11 +150,11 @@ async def test_a_listener_that_dies_ends_the_server(
 
 async def test_a_port_that_is_taken_is_said_with_its_setting(tmp_path: Path) -> None:
     settings = on_free_ports(tmp_path)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", settings.http_port))
-        other.listen()
-        with pytest.raises(SettingError, match=r"^http_port: cannot listen at .* in use"):
-            await server.Server(settings).serve()
+    with (
+        taken_port(settings.http_port),
+        pytest.raises(SettingError, match=r"^http_port: cannot listen at .* in use"),
+    ):
+        await server.Server(settings).serve()
 
 
 async def test_grpc_ports_are_tried_before_the_models_load(
@@ -162,11 +162,11 @@ async def test_grpc_ports_are_tried_before_the_models_load(
 ) -> None:
     monkeypatch.setattr(server.Server, "_load_models", None)
     settings = on_free_ports(tmp_path)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", settings.grpc_inference_port))
-        other.listen()
-        with pytest.raises(SettingError, match=r"^grpc_inference_port: cannot listen at .* in use"):
-            await server.Server(settings).serve()
+    with (
+        taken_port(settings.grpc_inference_port),
+        pytest.raises(SettingError, match=r"^grpc_inference_port: cannot listen at .* in use"),
+    ):
+        await server.Server(settings).serve()
     elsewhere = replace(settings, grpc_inference_address="192.0.2.1")
     with pytest.raises(SettingError, match=r"^grpc_inference_port: .* assign requested address"):
         await server.Server(elsewhere).serve()

@@ -10,14 +10,11 @@ from kserve_torch.settings.addresses import Address
 from kserve_torch.sockets import Listener
 
 from .archives import ECHO, make_archive
-from .server import Server, free_ports
+from .server import Server, free_ports, taken_port
 
 
 def test_a_port_that_is_taken_is_named() -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
+    with taken_port() as port:
         names = ("inference_address", "http_port")
         with pytest.raises(
             SettingError, match=f"^inference_address and http_port: .*{port}.*in use"

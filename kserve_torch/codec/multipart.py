@@ -47,7 +47,7 @@ class Part:
         TorchServe knows the type of files only, so handlers parse the JSON of plain fields. A file
         that says none is binary data.
         """
-        if "filename" not in self._disposition and "filename*" not in self._disposition:
+        if not self._disposition.keys() & {"filename", "filename*"}:
             return ""
         return content.parse_media_type(self.headers.get("content-type", _BINARY))[0]
 

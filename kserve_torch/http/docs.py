@@ -11,9 +11,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import kserve_torch
-from kserve_torch.errors import LoadFailed, MethodNotAllowed
+from kserve_torch.errors import LoadFailed
 from kserve_torch.http import kserve_api, openapi
-from kserve_torch.http.errors import kserve_answer
+from kserve_torch.http.errors import method_not_allowed
 from kserve_torch.http.exchange import Answer, Call, json_answer
 from kserve_torch.warmup import sample_body
 
@@ -66,8 +66,7 @@ class Docs:
         if path not in ("/openapi.json", "/docs", *_ASSETS):
             return None
         if call.method not in ("GET", "HEAD"):
-            text = f"{call.method} is not allowed on {path}"
-            return kserve_answer(MethodNotAllowed(text, ["GET", "HEAD"]))
+            return method_not_allowed(call.method, path, ["GET", "HEAD"])
         if path == "/openapi.json":
             return json_answer(document(self._examples(), management=call.management))
         if call.path == "/docs/":  # its links, relative for the sake of proxies, would lead nowhere

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from kserve_torch.errors import MethodNotAllowed, Overloaded, ServingError
 from kserve_torch.http.exchange import Answer, json_answer
@@ -16,6 +17,11 @@ def kserve_answer(error: BaseException, request_id: str = "") -> Answer:
         log.error("request %s: unexpected error", request_id, exc_info=error)
         return json_answer({"error": f"internal error ({type(error).__name__})"}, 500)
     return json_answer({"error": error.message}, error.http, error_headers(error))
+
+
+def method_not_allowed(method: str, path: str, allowed: Iterable[str]) -> Answer:
+    """The answer where ``path`` is a route, but not with ``method``."""
+    return kserve_answer(MethodNotAllowed(f"{method} is not allowed on {path}", allowed))
 
 
 def error_headers(error: ServingError) -> tuple[tuple[str, str], ...]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import kserve_torch
 from kserve_torch.background import to_the_end
 from kserve_torch.codec import document
-from kserve_torch.errors import InvalidInput, MethodNotAllowed, NotReady
-from kserve_torch.http.errors import kserve_answer
+from kserve_torch.errors import InvalidInput, NotReady
+from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import Answer, Call, json_answer
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ class Metadata:
             except Exception as error:
                 return kserve_answer(error)
         if allowed and path != "/":
-            text = f"{call.method} is not allowed on {path}"
-            return kserve_answer(MethodNotAllowed(text, allowed))
+            return method_not_allowed(call.method, path, allowed)
         return None
 
     # --- v1 ---

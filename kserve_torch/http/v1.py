@@ -11,8 +11,8 @@ from kserve_torch.codec import cloudevents, v1
 from kserve_torch.codec.cloudevents import Event
 from kserve_torch.codec.v1 import V1Request
 from kserve_torch.codec.v2 import V2Request
-from kserve_torch.errors import MethodNotAllowed, ServingError
-from kserve_torch.http.errors import kserve_answer
+from kserve_torch.errors import ServingError
+from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import JSON, Answer, Call
 from kserve_torch.http.serve import Serve, check_rows, deadline, request_id, row_headers
 from kserve_torch.http.v2 import V2
@@ -46,8 +46,7 @@ class V1:
         if match is None:
             return None
         if call.method != "POST":
-            text = f"{call.method} is not allowed on {call.path}"
-            return kserve_answer(MethodNotAllowed(text, ["POST"]))
+            return method_not_allowed(call.method, call.path, ["POST"])
         model, verb = match.group("model"), Verb(match.group("verb"))
         try:
             self._registry.find(model)

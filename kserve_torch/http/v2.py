@@ -9,8 +9,7 @@ from kserve_torch.codec import v2
 from kserve_torch.codec.results import join_batch, result_to_tensors
 from kserve_torch.codec.rows import split_batch
 from kserve_torch.codec.v2 import V2Request
-from kserve_torch.errors import MethodNotAllowed
-from kserve_torch.http.errors import kserve_answer
+from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import JSON, Answer, Call
 from kserve_torch.http.serve import Serve, check_rows, deadline, row_headers
 from kserve_torch.messages import Reply, Request, Tensor, Verb, fresh_id
@@ -47,8 +46,7 @@ class V2:
         if match is None:
             return None
         if call.method != "POST":
-            text = f"{call.method} is not allowed on {call.path}"
-            return kserve_answer(MethodNotAllowed(text, ["POST"]))
+            return method_not_allowed(call.method, call.path, ["POST"])
         model, version, verb = match.groups()
         return await self.answer(call, model, version, _VERBS[verb])
 

@@ -1,7 +1,6 @@
 import asyncio
 import datetime
 import os
-import socket
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from kserve_torch.grpc.protos import inference_pb2, management_pb2
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.tokens import Access, Tokens
 
+from ..server import taken_port
 from .serving import Serving, Stub, free_ports, until
 
 
@@ -54,10 +54,7 @@ async def test_each_port_has_its_services(serving: Serving) -> None:
 
 
 async def test_a_port_that_is_taken_is_named(store: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with taken_port() as port:
         serving = Serving(store, grpc_inference_port=port)
         with pytest.raises(SettingError, match=f"^grpc_inference_port: .*127.0.0.1:{port}"):
             await serving.server.start()
