@@ -26,6 +26,7 @@ from kserve_torch.machine import cores
 from kserve_torch.reasons import brief
 from kserve_torch.roster import Roster
 from kserve_torch.starts import Starts
+from kserve_torch.torchstate import THREADS
 from kserve_torch.tuner import Tuner
 from kserve_torch.worker import Ran, Worker, WorkerState
 
@@ -372,6 +373,9 @@ async def _all(starts: Iterable[Future[Worker]]) -> None:
 
 
 def thread_counts(workers: int) -> tuple[int, ...]:
-    """Thread counts worth a try: one, and the cores we may use shared out over ``workers``."""
-    share = cores() // max(workers, 1)
+    """Thread counts worth a try: one, and all that operators may have, shared out over ``workers``.
+
+    These are no more than the cores that we may use, and than ``OMP_NUM_THREADS``.
+    """
+    share = min(THREADS, cores()) // max(workers, 1)
     return (1, share) if share > 1 else (1,)

@@ -106,6 +106,20 @@ def test_every_datatype(datatype: object, data: object) -> None:
         body(parameters={"binary_data_size": 4}),
         body(shape=[3]),
         body(shape="x"),
+        body(name="data"),
+        body(name='"data": [1]'),
+        body(name='\\"data": [1]'),
+        body(parameters={"data": [1]}),
+        body(parameters={"data": [[1]]}),
+        body(parameters={"data": 1}),
+        body().replace(b'"data": ', b'"data"\n:\t'),
+        body().replace(b'"data": ', b'"data":\f'),
+        body().replace(b"2.5]", b"2.5]5"),
+        body().replace(b"2.5]", b'2.5], "data": [3]'),
+        body().replace(b'"id"', b'"data": [0], "id"'),
+        body().replace(b"}]", b"}, [0]]"),
+        body().replace(b"}]", b'}, "data"]'),
+        body().replace(b'"inputs": ', b'"inputs": [{"data": [1]}], "inputs": '),
     ],
 )
 def test_what_is_no_request(text: bytes) -> None:
@@ -148,6 +162,13 @@ def test_it_is_used_and_handlers_may_write_into_what_it_reads() -> None:
         array = v2.decode(body(datatype=datatype, data=[1, 2])).inputs[0].array
         assert array.dtype == dtype
         assert array.flags.writeable
+
+
+def test_it_is_used_whatever_the_names() -> None:
+    for name in ("data", "\u00e9", "a\\b", "[", "inputs"):
+        read = large.parse_object(body(name=name))
+        assert read is not None
+        assert read["inputs"][0]["name"] == name
 
 
 def test_small_bodies_go_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
