@@ -7,13 +7,13 @@ The engine emits; metrics and logs subscribe. An observer runs on the event loop
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol, get_args
 
+from kserve_torch.frozen import frozen
 from kserve_torch.messages import Timing, Verb
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Accepted:
     """A request found its version; its queue may still refuse it.
 
@@ -26,7 +26,7 @@ class Accepted:
     verb: Verb = Verb.PREDICT
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Shed:
     """A request was refused or left the queue unanswered by a handler.
 
@@ -38,7 +38,7 @@ class Shed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Finished:
     """A handler answered a request, or failed it. ``error`` is the error class's name, or None."""
 
@@ -50,7 +50,7 @@ class Finished:
     verb: Verb = Verb.PREDICT
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class BatchRan:
     """One batch was run: its rows, requests and seconds."""
 
@@ -62,7 +62,7 @@ class BatchRan:
     verb: Verb = Verb.PREDICT
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class WorkerChanged:
     """A worker became ready, died, hung or stopped; ``seconds`` is its load time when ready."""
 
@@ -73,7 +73,7 @@ class WorkerChanged:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class StateChanged:
     """A model version became ready, failed, or is on its way out."""
 
@@ -82,7 +82,7 @@ class StateChanged:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Responded:
     """A protocol edge sent an answer: its route's protocol, status and total seconds.
 
@@ -101,7 +101,7 @@ class Responded:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Measured:
     """A handler's own metric (CONTRACT M1-M6); comes from worker threads, not from the loop.
 

@@ -6,12 +6,13 @@ Nothing here knows a protocol, a queue or a handler; every floor above speaks in
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 from typing import Any
 
 import numpy as np
+
+from kserve_torch.frozen import frozen
 
 #: One element of the ``data`` list that a handler sees. Native bodies make dicts of ``bytearray``,
 #: ``str`` or parsed JSON (CONTRACT R1, R2); v1 instances are as in the JSON, so of any type.
@@ -61,7 +62,7 @@ class Verb(StrEnum):
     DESCRIBE = "describe"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Tensor:
     """A named array of the open inference protocol (CONTRACT O20, O27).
 
@@ -85,7 +86,7 @@ class Tensor:
         return shape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Request:
     """The rows of one call, never split and answered as a whole.
 
@@ -121,7 +122,7 @@ class Request:
     emit: Emit | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class RowReply:
     """One row's result, with what the handler said about its response (CONTRACT R8, R9).
 
@@ -140,7 +141,7 @@ class RowReply:
     headers: Mapping[str, str] = NOTHING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Timing:
     """Where a request's time went, in seconds, and the size of the batch that it went with."""
 
@@ -149,7 +150,7 @@ class Timing:
     batch_rows: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Reply:
     """The answer to one Request: one `RowReply` per row, in order.
 

@@ -12,7 +12,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 from kserve_torch.batcher import Lane, Outcome, Ticket, deliver
 from kserve_torch.courtesy import Courtesy
 from kserve_torch.errors import HandlerError, ServingError
+from kserve_torch.frozen import frozen
 from kserve_torch.isolation import isolate
 from kserve_torch.messages import Reply, Request, Timing
 from kserve_torch.tuner import Tuner
@@ -40,7 +40,7 @@ class WorkerState(StrEnum):
     HUNG = "HUNG"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen()
 class Ran:
     """One batch that a worker ran: its requests, rows and seconds."""
 

@@ -10,8 +10,9 @@ PACKAGE = Path(__file__).resolve().parent.parent / "kserve_torch"
 FLOORS: list[dict[str, str]] = [
     {
         "errors": "",
-        "messages": "",
-        "events": "messages",
+        "frozen": "",
+        "messages": "frozen",
+        "events": "frozen messages",
     },
     {
         "codec": "",

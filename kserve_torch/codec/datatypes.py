@@ -75,7 +75,7 @@ def find(name: object, where: str) -> Datatype:
 
 def of_dtype(dtype: np.dtype[Any]) -> str | None:
     """Name of the datatype that holds arrays of ``dtype``, or None if no datatype does."""
-    return _BY_DTYPE.get(dtype.newbyteorder("<"))
+    return _BY_DTYPE.get(dtype) or _BY_DTYPE.get(dtype.newbyteorder("<"))
 
 
 def bf16_to_fp32(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:

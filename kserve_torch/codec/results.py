@@ -115,7 +115,7 @@ def _typed(datatype: str, values: Array, name: str) -> tuple[str, Array]:
     found = datatypes.of_dtype(values.dtype)
     if found is None:
         raise HandlerError(f'output "{name}": no datatype holds {values.dtype}')
-    return found, np.asarray(values, values.dtype.newbyteorder("="))
+    return found, values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
 
 def _from_list(result: Sequence[Any], name: str) -> tuple[str, Array]:

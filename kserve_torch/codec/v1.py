@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -12,6 +11,7 @@ from kserve_torch.codec import cloudevents, content, document, v2, values
 from kserve_torch.codec.cloudevents import Event
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.errors import HandlerError, InvalidInput, UnsupportedContent
+from kserve_torch.frozen import frozen
 from kserve_torch.messages import NOTHING, Row, Verb
 
 ELEMENT = "instances[{}]"
@@ -19,7 +19,7 @@ _FORM = "application/x-www-form-urlencoded"
 _ANSWER_KEY = {Verb.PREDICT: "predictions", Verb.EXPLAIN: "explanations"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class V1Request:
     """A decoded request.
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from kserve_torch.codec import document, large, tensors
 from kserve_torch.errors import InvalidInput
+from kserve_torch.frozen import frozen
 from kserve_torch.messages import NOTHING, Tensor, Verb
 
 SIZE = "binary_data_size"
 _RAW_INPUT: Mapping[str, Any] = {"name": "input-0", "datatype": "BYTES", "shape": [1]}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class RequestedOutput:
     """One member of a request's ``outputs``; ``binary`` None means the request's default."""
 
@@ -25,7 +25,7 @@ class RequestedOutput:
     parameters: Mapping[str, Any] = NOTHING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class V2Request:
     """A decoded inference request.
 
