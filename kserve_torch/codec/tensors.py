@@ -43,16 +43,20 @@ def shape_from(shape: object, where: str) -> tuple[int, ...]:
         raise InvalidInput(f"{where}.shape: {brief(shape)} is not a list of integers")
     if len(dims) > MAX_DIMS:
         raise InvalidInput(f"{where}.shape: {len(dims)} dimensions, at most {MAX_DIMS} are allowed")
-    if any(dim > _MAX_DIM for dim in dims):
+    if max(dims, default=0) > _MAX_DIM:
         raise InvalidInput(f"{where}.shape: {brief(shape)} has a dimension over {_MAX_DIM}")
-    if sum(dim < 0 for dim in dims) > 1:
+    if _is_open(dims) and sum(dim < 0 for dim in dims) > 1:
         raise InvalidInput(f"{where}.shape: {brief(shape)} leaves more than one dimension open")
     return tuple(dims)
 
 
+def _is_open(shape: Sequence[int]) -> bool:
+    return min(shape, default=0) < 0
+
+
 def _fitted(shape: tuple[int, ...], count: int, where: str) -> tuple[int, ...]:
     """``shape`` with its open dimension filled in, checked against the number of elements."""
-    if any(dim < 0 for dim in shape):
+    if _is_open(shape):
         known = prod(dim for dim in shape if dim >= 0)
         if not known or count % known:
             raise InvalidInput(f"{where}.data: {count} elements do not fill shape {list(shape)}")
@@ -123,10 +127,14 @@ def _flattened(data: list[Any], where: str) -> list[Any]:
 
 def _narrowed(values: Array, kind: Datatype, where: str) -> Array:
     """``values`` as ``kind``, if none of them loses more than digits behind the point by it."""
-    with np.errstate(over="ignore"):
-        narrow = values.astype(kind.dtype.newbyteorder("="))  # a copy: handlers may write
-    whole = np.isfinite(narrow) if kind.kind == "float" else narrow == values
-    return narrow if whole.all() else _numbers(values.tolist(), kind, where)
+    dtype = kind.dtype.newbyteorder("=")
+    try:
+        with np.errstate(over="raise"):
+            narrow = values.astype(dtype)  # a copy: handlers may write
+    except FloatingPointError:
+        return _numbers(values.tolist(), kind, where)
+    whole = kind.kind == "float" or (narrow == values).all()
+    return narrow if whole else _numbers(values.tolist(), kind, where)
 
 
 def _numbers(flat: Iterable[Any], kind: Datatype, where: str) -> Array:
