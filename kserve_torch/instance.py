@@ -21,8 +21,6 @@ from itertools import accumulate, islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-
 from kserve_torch import devices, rootlog, torchload, torchstate
 from kserve_torch.archive import Archive
 from kserve_torch.codec.rows import to_row
@@ -231,8 +229,6 @@ class Instance:
     def _call(self, requests: Sequence[Request], counts: list[int]) -> list[RowReply]:
         arrays = getattr(self._entry.service, "accepts_arrays", False)
         data = [row for request in requests for row in _handler_rows(request, arrays)]
-        if len(requests) > 1:  # it may fail for one of them, and the others are run again
-            data = [_own(row) for row in data]
         self.context.begin(
             [r for r, count in zip(requests, counts, strict=True) for _ in range(count)]
         )
@@ -260,18 +256,6 @@ def _handler_rows(request: Request, arrays: bool) -> list[Row]:
     if request.verb is Verb.DESCRIBE:
         return [{}]
     return [to_row(row, arrays) for row in request.rows]
-
-
-def _own(row: Row) -> Row:
-    """A row for this call alone: handlers take fields out of rows, and compute in their arrays."""
-    if isinstance(row, dict):
-        return {name: _own_array(value) for name, value in row.items()}
-    return row.copy() if isinstance(row, list) else row
-
-
-def _own_array(value: Any) -> Any:
-    changes = isinstance(value, np.ndarray) and value.flags.writeable
-    return value.copy() if changes else value
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:

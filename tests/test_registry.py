@@ -205,12 +205,10 @@ class Changes:
     accepts_arrays = {arrays}
     def handle(self, data, context):
         taken = [row.pop("data") for row in data]
-        if {arrays}:
-            for values in taken:
-                values += 1
         if len(data) > 1:
             raise ValueError("boom")
-        return [str(values) for values in taken]
+        return [[str(values), getattr(values, "flags", None) is None or values.flags.writeable]
+                for values in taken]
 """
     make_archive(
         tmp_path / "m.mar",
@@ -224,7 +222,7 @@ class Changes:
         requests = [Request(id=f"{i}", model="m", rows=[row]) for i, row in enumerate(rows)]
         replies = await gather(registry, *requests)
         answered = [reply.results for reply in replies if isinstance(reply, Reply)]
-        assert answered == [[f"[{i + 1}]" if arrays else f"{i}"] for i in range(4)]
+        assert answered == [[[f"[{i}]" if arrays else f"{i}", not arrays]] for i in range(4)]
 
 
 async def test_faults_say_what_is_wrong(tmp_path: Path) -> None:

@@ -14,27 +14,26 @@ from kserve_torch.messages import MAX_ROWS, Row, Tensor
 
 
 def to_row(row: Row, arrays: bool = False) -> Row:
-    """What the handler gets for a row of a `Request`.
+    """What the handler gets for a row of a `Request`, in a dict or list of its own.
 
     A `Tensor` becomes ``{"name", "shape", "datatype", "data"}`` and ``"parameters"`` if it has any
-    (CONTRACT V3); a dict that holds tensors becomes the same dict of their data; anything else is
-    passed on as it is.
+    (CONTRACT V3); a dict that holds tensors becomes the same dict of their data. Handlers take
+    fields out of rows, and a request whose neighbour fails is run again.
 
     Args:
         row: an element of `Request.rows`.
-        arrays: give numeric data as numpy arrays, read-only where they lie over the request's body,
-            instead of nested lists.
+        arrays: give numeric data as read-only numpy arrays instead of nested lists.
     """
     if isinstance(row, Tensor):
         values = {"name": row.name, "shape": list(row.shape), "datatype": row.datatype}
         values["data"] = data_of(row, arrays)
         return {**values, "parameters": dict(row.parameters)} if row.parameters else values
-    if isinstance(row, dict) and any(isinstance(value, Tensor) for value in row.values()):
+    if isinstance(row, dict):
         return {
             name: data_of(value, arrays) if isinstance(value, Tensor) else value
             for name, value in row.items()
         }
-    return row
+    return row.copy() if isinstance(row, list) else row
 
 
 def data_of(tensor: Tensor, arrays: bool = False) -> Any:
@@ -50,7 +49,13 @@ def data_of(tensor: Tensor, arrays: bool = False) -> Any:
     values = tensor.array
     if tensor.datatype == "BF16":
         values = datatypes.bf16_to_fp32(values)
-    return values if arrays else values.tolist()
+    return _read_only(values) if arrays else values.tolist()
+
+
+def _read_only(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    view = values.view()
+    view.flags.writeable = False
+    return view
 
 
 def _element(value: bytes | str) -> bytearray | str:

@@ -32,7 +32,7 @@ from kserve_torch.handler.labels import load_label_mapping
 from kserve_torch.handler.layout import ChannelsLast
 from kserve_torch.handler.rows import as_target, payload
 from kserve_torch.handler.shapes import blame_input
-from kserve_torch.handler.tensors import as_tensor, stack, to_device
+from kserve_torch.handler.tensors import as_batch, to_device
 from kserve_torch.handler.timer import timed
 from kserve_torch.messages import NOTHING
 
@@ -162,8 +162,7 @@ class BaseHandler:
         """
         if isinstance(data, int | float):
             return torch.as_tensor(data, device=self.device)
-        rows = [as_tensor(index, payload(row)) for index, row in enumerate(data)]
-        return stack(rows).to(self.device)
+        return as_batch([payload(row) for row in data]).to(self.device)
 
     @timed
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:

@@ -46,6 +46,33 @@ def _why_no_tensor(value: Any) -> str:
     return f"data: expected numbers or lists of numbers, got {type(value).__name__}"
 
 
+def as_batch(values: Sequence[Any], dtype: torch.dtype | None = None) -> torch.Tensor:
+    """`as_tensor` of each value, in one batch ``[rows, ...]``.
+
+    Raises:
+        BadRow: one of them is none of what that takes.
+        InvalidInput: their shapes differ.
+    """
+    if len(values) > 1 and _are_alike(values):
+        rows = np.array(values)  # one copy of all, where the longer way makes two of each
+        return torch.from_numpy(rows).to(dtype or _dtype_of_lists(rows))
+    return stack([as_tensor(index, value, dtype) for index, value in enumerate(values)])
+
+
+def _are_alike(values: Sequence[Any]) -> bool:
+    """Whether all are arrays of numbers, of one shape and one dtype that torch has."""
+    first = values[0]
+    if not isinstance(first, np.ndarray):
+        return False
+    shape, dtype = first.shape, first.dtype
+    if dtype.kind not in "bif" or not dtype.isnative:
+        return False
+    return all(
+        isinstance(value, np.ndarray) and value.shape == shape and value.dtype == dtype
+        for value in values
+    )
+
+
 def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Tensors of one shape as a batch ``[rows, ...]``; ``[0]`` for none.
 

@@ -16,7 +16,7 @@ from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.explain import LazyAttribution, integrated_gradients
 from kserve_torch.handler.images import decode_images, to_tensors
 from kserve_torch.handler.rows import payload
-from kserve_torch.handler.tensors import as_tensor, stack
+from kserve_torch.handler.tensors import as_batch, as_tensor, stack
 from kserve_torch.handler.timer import timed
 from kserve_torch.torchstate import THREADS
 
@@ -62,8 +62,10 @@ class VisionHandler(BaseHandler):
             for index, value in enumerate(values)
             if isinstance(value, (str, bytes, bytearray, memoryview))
         }
+        if not encoded:
+            return as_batch(values, torch.float32)
         images, processing = decode_images(encoded, self.image_processing, self._team)
-        tensors = to_tensors(images, processing) if images else ()
+        tensors = to_tensors(images, processing)
         if len(images) == len(values) and isinstance(tensors, torch.Tensor):
             return tensors
         processed = dict(zip(encoded, tensors, strict=True))

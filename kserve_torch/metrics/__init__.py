@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 from operator import attrgetter
@@ -54,7 +56,7 @@ _FREQUENT: dict[type, Callable[[Any], Any]] = {
     Finished: attrgetter("model", "version", "asked", "verb", "error"),
     Responded: attrgetter("protocol", "model", "version", "status"),
 }
-#: Of them, how many are kept at most.
+#: Of them, and of what handlers measure, how many are kept at most.
 _KEPT = 96
 
 #: Which method of a source of families takes which event; a list of those that are `_FREQUENT`.
@@ -107,6 +109,8 @@ class Metrics:
         observers = (*self._sources, self._kserve)
         self._takers = {event: _methods(observers, name) for event, name in _TAKERS.items()}
         self._kept: list[Event] = []
+        self._measured: deque[Measured] = deque()
+        self._measuring = threading.Lock()
 
     def __call__(self, event: Event) -> None:
         """Count the event, by the next scrape at the latest; on any thread."""
@@ -115,12 +119,27 @@ class Metrics:
             self._kept.append(event)
             if len(self._kept) >= _KEPT:
                 self._count()
-            return
-        for take in self._takers[kind]:
+        elif isinstance(event, Measured):
+            # Not now: an answer waits for it, and after a model's call none of this is in a cache.
+            self._measured.append(event)
+            if len(self._measured) >= _KEPT:
+                self._measure()
+        else:
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        for take in self._takers[type(event)]:
             take(event)
+
+    def _measure(self) -> None:
+        """Take what handlers measured; on any thread."""
+        with self._measuring:
+            while self._measured:
+                self._tell(self._measured.popleft())
 
     def _count(self) -> None:
         """Count what is kept; on the event loop, like all that come here."""
+        self._measure()
         kept, self._kept = self._kept, []
         alike: dict[Any, list[Event]] = {}
         for event in kept:

@@ -31,7 +31,10 @@ def test_a_tensor_as_lists():
 
 def test_a_tensor_as_an_array():
     source = tensor([1, 2])
-    assert rows.to_row(source, arrays=True)["data"] is source.array
+    data = rows.to_row(source, arrays=True)["data"]
+    assert data.base is source.array
+    assert not data.flags.writeable
+    assert source.array.flags.writeable
 
 
 @pytest.mark.parametrize(
@@ -58,8 +61,14 @@ def test_bf16_arrays_are_in_single_precision():
     assert values.dtype == np.float32
 
 
-@pytest.mark.parametrize("row", [{"data": 1}, {}, [1], "a", 1, None, bytearray(b"x")])
-def test_rows_that_are_no_tensors_pass(row):
+@pytest.mark.parametrize("row", [{"data": 1}, {}, [1], []])
+def test_rows_that_are_no_tensors_are_the_handlers_own(row):
+    assert rows.to_row(row) == row
+    assert rows.to_row(row) is not row
+
+
+@pytest.mark.parametrize("row", ["a", 1, None, bytearray(b"x")])
+def test_values_pass(row):
     assert rows.to_row(row) is row
 
 

@@ -1,13 +1,15 @@
-"""Where a handler's inputs go before its model gets them."""
+"""Rows as a batch, and where a handler's inputs go before its model gets them."""
 
 from collections import namedtuple
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
+from kserve_torch.errors import BadRow, InvalidInput
 from kserve_torch.handler.base import BaseHandler
-from kserve_torch.handler.tensors import is_cuda, to_device
+from kserve_torch.handler.tensors import as_batch, as_tensor, is_cuda, to_device
 
 META = torch.device("meta")
 Pair = namedtuple("Pair", "ids mask")
@@ -66,3 +68,46 @@ def test_packed_sequences_reach_a_recurrent_model():
 def test_what_counts_as_cuda():
     devices = [0, "cuda", "cuda:1", torch.device("cuda", 0), "cpu", None, META]
     assert [is_cuda(device) for device in devices] == [True] * 4 + [False] * 3
+
+
+ROWS = [np.array([1, 2], dtype) for dtype in ("<f4", "<f8", "<f2", "<i4", "u1", "?")]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.dtype.str)
+@pytest.mark.parametrize("dtype", [None, torch.float32])
+def test_rows_alike_become_what_they_would_one_by_one(row, dtype):
+    rows = [row, row + row]
+    alone = torch.stack([as_tensor(i, value, dtype) for i, value in enumerate(rows)])
+    together = as_batch(rows, dtype)
+    assert together.dtype is alone.dtype
+    assert together.equal(alone)
+
+
+def test_a_batch_has_memory_of_its_own():
+    row = np.zeros(2, "f4")
+    row.flags.writeable = False
+    for rows in ([row], [row, row]):
+        as_batch(rows).add_(1)
+        assert not row.any()
+
+
+@pytest.mark.parametrize(
+    ("rows", "error"),
+    [
+        ([np.zeros(2), np.zeros(3)], InvalidInput),
+        ([np.zeros(2), np.zeros((1, 2))], InvalidInput),
+        ([np.zeros(2), None], BadRow),
+        ([None, np.zeros(2)], BadRow),
+        ([np.array(["a"], object)] * 2, BadRow),
+        ([np.zeros(2, ">f4")] * 2, BadRow),
+    ],
+)
+def test_rows_that_are_no_batch(rows, error):
+    with pytest.raises(error):
+        as_batch(rows)
+
+
+def test_rows_of_several_kinds():
+    rows = [np.array([1, 2]), np.array([0.5, 1]), [3, 4], torch.ones(2)]
+    assert as_batch(rows, torch.float32).tolist() == [[1, 2], [0.5, 1], [3, 4], [1, 1]]
+    assert as_batch([]).shape == (0,)

@@ -9,7 +9,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kserve_torch.errors import MethodNotAllowed
-from kserve_torch.events import Accepted, Finished, Responded, Shed, WorkerChanged
+from kserve_torch.events import (
+    Accepted,
+    Finished,
+    Measured,
+    Responded,
+    Shed,
+    WorkerChanged,
+)
 from kserve_torch.http.exchange import Call
 from kserve_torch.messages import Timing, Verb
 from kserve_torch.metrics import Metrics
@@ -332,3 +339,13 @@ def test_an_event_costs_microseconds():
                 metrics(event)
         costs.append((time.perf_counter() - start) / rounds / len(LIGHT_LOAD))
     assert min(costs) < 50e-6  # ten times what a quiet machine needs
+
+
+def test_handlers_numbers_are_counted_when_they_have_become_many(caplog):
+    metrics = Metrics(settings())
+    unlisted = Measured("Unlisted", "gauge", "ms", (("Level", "Model"),), 1.0)
+    for _ in range(95):
+        metrics(unlisted)
+    assert not caplog.text
+    metrics(unlisted)
+    assert "Unlisted" in caplog.text
