@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import takewhile
+from numbers import Real
 from typing import Any
 
 import torch
@@ -13,10 +14,11 @@ from PIL import Image
 from torchvision import transforms
 
 from kserve_torch.errors import BadRow
+from kserve_torch.handler.pixels import to_batch
 from kserve_torch.handler.png import read_plain_png
 from kserve_torch.handler.rows import from_base64, is_base64
 
-#: PIL modes of 8 bits per channel whose pixels `to_tensor_batch` reads as ToTensor does.
+#: PIL modes of 8 bits per channel whose pixels `to_batch` reads as ToTensor does.
 _CHANNELS = {"L": 1, "RGB": 3}
 _TO_NORMALIZED = [transforms.ToTensor, transforms.Normalize]
 #: Transforms that see one image alone and give up the interpreter lock where their time goes.
@@ -117,10 +119,8 @@ def to_tensors(
     channels = _common_channels(images)
     if not channels or not all(_fits(normalize, channels) for normalize in tail[1:]):
         return [transforms.Compose(tail)(image) for image in images]
-    batch = to_tensor_batch(images)
-    for normalize in tail[1:]:
-        batch.sub_(_per_channel(normalize.mean)).div_(_per_channel(normalize.std))
-    return batch
+    scale = (tuple(tail[1].mean), tuple(tail[1].std)) if len(tail) > 1 else None
+    return to_batch(images, channels, scale)
 
 
 def _split(processing: Any) -> tuple[list[Any], list[Any]]:
@@ -147,21 +147,9 @@ def _common_channels(images: Sequence[Any]) -> int:
 
 
 def _fits(normalize: transforms.Normalize, channels: int) -> bool:
-    """Whether mean and std are lists for so many channels, without a 0 that torchvision refuses."""
+    """Whether mean and std are numbers for so many channels, without a 0 that it refuses."""
     mean, std = normalize.mean, normalize.std
-    lists = isinstance(mean, (list, tuple)) and isinstance(std, (list, tuple))
-    return lists and len(mean) in (1, channels) and len(std) in (1, channels) and all(std)
-
-
-def _per_channel(values: Sequence[float]) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.get_default_dtype()).view(-1, 1, 1)
-
-
-def to_tensor_batch(images: Sequence[Image.Image]) -> torch.Tensor:
-    """ToTensor of images of one size and mode: ``[rows, channels, height, width]`` in [0, 1]."""
-    width, height = images[0].size
-    pixels = bytearray().join([image.tobytes() for image in images])
-    shape = (len(images), height, width, _CHANNELS[images[0].mode])
-    batch = torch.frombuffer(pixels, dtype=torch.uint8).view(shape).permute(0, 3, 1, 2)
-    floats = torch.get_default_dtype()
-    return batch.to(floats, memory_format=torch.contiguous_format).div_(255)
+    if not (isinstance(mean, (list, tuple)) and isinstance(std, (list, tuple))):
+        return False
+    numbers = all(isinstance(value, Real) for value in (*mean, *std))
+    return numbers and len(mean) in (1, channels) and len(std) in (1, channels) and all(std)

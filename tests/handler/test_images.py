@@ -23,7 +23,7 @@ def images(png, count, mode="L", size=(8, 8)):
 
 
 @pytest.mark.parametrize("count", [1, 2, 16])
-@pytest.mark.parametrize("size", [(8, 8), (5, 9)])
+@pytest.mark.parametrize("size", [(8, 8), (5, 9), (200, 150)])
 @pytest.mark.parametrize(
     ("mode", "steps"),
     [
@@ -48,6 +48,25 @@ def test_a_whole_batch_gives_torchvisions_tensors_to_the_bit(png, count, size, m
     assert result.dtype == expected.dtype
 
 
+def test_in_double_precision(png):
+    torch.set_default_dtype(torch.float64)
+    try:
+        test_a_whole_batch_gives_torchvisions_tensors_to_the_bit(
+            png, 2, (5, 9), "RGB", [TO_TENSOR, IMAGENET]
+        )
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_what_is_looked_up_may_be_written_into(png):
+    processing = transforms.Compose([TO_TENSOR, GREY])
+    for mode in ("L", "RGB"):
+        batch = images(png, 2, mode)
+        first = to_tensors(batch, processing).clone()
+        to_tensors(batch, processing).zero_()
+        assert to_tensors(batch, processing).equal(first)
+
+
 class Mine(transforms.ToTensor):
     def __call__(self, image):
         return super().__call__(image) + 1
@@ -64,6 +83,7 @@ class Mine(transforms.ToTensor):
         transforms.Compose(
             [TO_TENSOR, transforms.Normalize(torch.tensor([0.5]), torch.tensor([2.0]))]
         ),
+        transforms.Compose([TO_TENSOR, transforms.Normalize([torch.tensor(0.5)], [[2.0]])]),
     ],
 )
 def test_any_other_transform_is_called_image_by_image(png, processing):
