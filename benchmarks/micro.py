@@ -22,7 +22,7 @@ from benchmarks.peers import BATCH_ROWS
 from benchmarks.workloads import HEADER_LENGTH, MODELS, Workload, workloads
 from kserve_torch.archive import open_archive
 from kserve_torch.batcher import Lane, Ticket
-from kserve_torch.codec import v1, v2
+from kserve_torch.codec import v1, v2, v2_reply
 from kserve_torch.http.app import App
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
@@ -98,12 +98,13 @@ def codec_stages() -> Iterator[Stage]:
     request = v2.decode(known["v2"].bodies[0].content, None)
     label = Tensor(name="input-0", datatype="INT64", array=np.asarray([7]))
     yield plain(
-        "codec: v2 encode, one label", lambda: v2.encode("mnist", "1.0", "0", [label], request)
+        "codec: v2 encode, one label",
+        lambda: v2_reply.encode("mnist", "1.0", "0", [label], request),
     )
     large = Tensor(name="input-0", datatype="FP32", array=known["mean-json"].rows[0]["data"])
     yield plain(
         "codec: v2 encode, [1,3,224,224] JSON",
-        lambda: v2.encode("mean", "1.0", "0", [large], request),
+        lambda: v2_reply.encode("mean", "1.0", "0", [large], request),
     )
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from kserve_torch.archive import Archive, open_archive
 from kserve_torch.devices import gpu_for
 from kserve_torch.errors import NotReady, ServingError
-from kserve_torch.instance import Instance, LoadOptions
+from kserve_torch.instance import Instance
 from kserve_torch.messages import NOTHING
+from kserve_torch.preparation import LoadOptions
 from kserve_torch.store import ModelStore
 from kserve_torch.version import ModelVersion
 

@@ -13,7 +13,7 @@ import numpy as np
 from kserve import InferOutput, InferRequest, InferResponse
 from kserve.protocol.infer_type import RequestedOutput, to_http_parameters
 
-from kserve_torch.codec import tensors, v2
+from kserve_torch.codec import buffers, tensors, v2, v2_reply
 from kserve_torch.codec.datatypes import DATATYPES
 from kserve_torch.codec.v2 import SIZE, V2Request
 from kserve_torch.messages import Tensor
@@ -44,7 +44,7 @@ def _tensor(index: int, given: Any, from_grpc: bool) -> Tensor:
         # It came as binary data, the only form that the SDK accepts, and was read already.
         raw = np.asarray(given.data, np.float16).tobytes()
     if raw is not None:
-        return tensors.tensor_from_raw(*head, raw, where, parameters)
+        return buffers.tensor_from_raw(*head, raw, where, parameters)
     read = tensors.tensor_from_typed if from_grpc else tensors.tensor_from_json
     return read(*head, given.data, where, parameters)
 
@@ -81,7 +81,7 @@ def encode(
     Raises:
         InvalidInput: the request selects an output that there is not.
     """
-    chosen = list(v2.select(outputs, request))
+    chosen = list(v2_reply.select(outputs, request))
     raw = request.binary_output or not all(DATATYPES[one.datatype].contents for one, _ in chosen)
     return InferResponse(
         response_id=id,
@@ -102,7 +102,7 @@ def encode(
 def _grpc_output(tensor: Tensor, raw: bool) -> InferOutput:
     output = _head(tensor)
     if raw:
-        output._raw_data = bytes(tensors.to_raw(tensor))
+        output._raw_data = bytes(buffers.to_raw(tensor))
     else:
         output.data = tensors.to_typed(tensor)
     return output

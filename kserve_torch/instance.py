@@ -10,15 +10,11 @@ A fault is given to the one request that it belongs to, as far as the handler sa
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
 import re
-import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, islice
-from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kserve_torch import devices, rootlog, torchload, torchstate
@@ -39,12 +35,15 @@ from kserve_torch.errors import (
 from kserve_torch.events import Measured
 from kserve_torch.loader import Namespace
 from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Verb
-from kserve_torch.packages import packages_of
+from kserve_torch.preparation import (
+    DEFAULTS,
+    LoadOptions,
+    context_of,
+    namespace_of,
+    refuse_many_processes,
+)
 from kserve_torch.reasons import handler_failure, load_failure
-from kserve_torch.settings.metrics_file import ListedMetric
 from kserve_torch.torchstate import DefaultDtype
-from kserve_torch.ts import __version__ as TORCHSERVE_VERSION
-from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from kserve_torch.tying import tie
 from kserve_torch.warmup import sample_request, splits_batches
 
@@ -64,23 +63,6 @@ class RequestFault(Exception):
         super().__init__(error.message)
         self.index = index
         self.error = error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOptions:
-    """Process-wide settings that loading depends on.
-
-    Attributes:
-        workdir: packages are installed below it.
-        install_packages: TorchServe's ``install_py_dep_per_model``.
-        limit_max_image_pixels: TorchServe's setting of that name, for handlers to read.
-        metrics: what ``metrics_config`` lists; handlers ask ``context.metrics`` for it by name.
-    """
-
-    workdir: Path = Path(tempfile.gettempdir(), "kserve_torch")
-    install_packages: bool = False
-    limit_max_image_pixels: bool = True
-    metrics: Sequence[ListedMetric] = ()
 
 
 class Instance:
@@ -119,7 +101,7 @@ class Instance:
         gpu_id: int | None = None,
         batch_size: int = 1,
         measure: Callable[[Measured], None],
-        options: LoadOptions = LoadOptions(),
+        options: LoadOptions = DEFAULTS,
         first: Instance | None = None,
     ) -> Instance:
         """Import and initialise the archive's handler.
@@ -141,12 +123,12 @@ class Instance:
             LoadFailed: with the one clear reason.
             OutOfMemory: the weights do not fit.
         """
-        _refuse_many_processes(archive)
+        refuse_many_processes(archive)
         torchload.install()
         instance = None
         try:
-            context = _context(archive, name, gpu_id, batch_size, measure, options)
-            instance = cls(archive, _namespace(archive, name, options), context, version)
+            context = context_of(archive, name, gpu_id, batch_size, measure, options)
+            instance = cls(archive, namespace_of(archive, name, options), context, version)
             instance._initialize(first)
         except BaseException as error:
             if instance is not None:
@@ -279,45 +261,3 @@ def _fault(error: BadRow, requests: Sequence[Request], counts: list[int]) -> Exc
             joint = "." if _FIELD.match(error.reason) else ": "
             return RequestFault(index, InvalidInput(f"{element}{joint}{error.reason}"))
     return HandlerError(f"the handler refused row {error.index} of {sum(counts)}: {error.reason}")
-
-
-def _namespace(archive: Archive, name: str, options: LoadOptions) -> Namespace:
-    handler = PurePosixPath(archive.manifest.handler.partition(":")[0])
-    path = [archive.root / handler.parent, archive.root]
-    packages = packages_of(archive, name, options.workdir) if options.install_packages else None
-    return Namespace(archive.root, path, packages)
-
-
-def _context(
-    archive: Archive,
-    name: str,
-    gpu_id: int | None,
-    batch_size: int,
-    measure: Callable[[Measured], None],
-    options: LoadOptions,
-) -> Context:
-    metrics = MetricsCacheYamlImpl(model_name=name, measure=measure)
-    metrics.add_listed(options.metrics)
-    return Context(
-        name,
-        str(archive.root),
-        # Handlers write into both dicts (CONTRACT Y3).
-        copy.deepcopy(dict(archive.manifest.raw)),
-        batch_size,
-        gpu_id,
-        TORCHSERVE_VERSION,
-        limit_max_image_pixels=options.limit_max_image_pixels,
-        metrics=metrics,
-        model_yaml_config=copy.deepcopy(dict(archive.yaml)),
-    )
-
-
-def _refuse_many_processes(archive: Archive) -> None:
-    """Models that are spread over processes are no use in one (CONTRACT Y5)."""
-    processes = archive.config.get("torchrun", {}).get("nproc-per-node", 1)
-    level = archive.config.get("parallelLevel", 0)
-    if processes not in (0, 1) or level > 1:
-        raise LoadFailed(
-            "model-config.yaml: parallelLevel or torchrun.nproc-per-node above 1 needs several "
-            "processes; this server runs a model in one"
-        )

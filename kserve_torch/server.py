@@ -8,7 +8,6 @@ the process ends; a second signal or ``grace_period`` ends it at once.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import os
@@ -16,31 +15,18 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import uvicorn
 import uvloop
-from starlette.types import ASGIApp
 
 from kserve_torch import logs
 from kserve_torch.compiler import defer_compiler
+from kserve_torch.edges import HttpServer, application, uvicorn_config
 from kserve_torch.events import Responded
 from kserve_torch.grpc import GrpcServer
-from kserve_torch.http.app import App
-from kserve_torch.http.cors import with_cors
-from kserve_torch.http.docs import Docs
-from kserve_torch.http.guard import Guard
-from kserve_torch.http.limits import ConnectionLimits
-from kserve_torch.http.management import Management
-from kserve_torch.http.metadata import Metadata
-from kserve_torch.http.native import Native
-from kserve_torch.http.protocol import guarded
-from kserve_torch.http.v1 import V1
-from kserve_torch.http.v2 import V2
 from kserve_torch.machine import keep_freed_memory
-from kserve_torch.messages import Timing
 from kserve_torch.metrics import Metrics
 from kserve_torch.registry import Registry
 from kserve_torch.settings import Settings, load_settings
@@ -110,14 +96,6 @@ def serve(model_dir: str | Path, *options: str) -> int:
         SettingError: a setting is wrong or cannot be met.
     """
     return run(load_settings(["--model_dir", str(model_dir), *options], os.environ, "kserve_torch"))
-
-
-class _HttpServer(uvicorn.Server):
-    """uvicorn without its own signal handling: the process has one place for that."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class Server:
@@ -202,7 +180,7 @@ class Server:
     async def _open(
         self, bindings: Sequence[Binding], listeners: Sequence[Listener]
     ) -> list[asyncio.Task[None]]:
-        app = self._app(bindings)
+        app = application(self.registry, self.metrics, self.settings, self._tokens, bindings)
         groups: dict[bool, list[socket.socket]] = {}
         for listener in listeners:
             listener.listen()
@@ -210,68 +188,13 @@ class Server:
         tasks = []
         self._https = []
         for tls, group in groups.items():
-            server = _HttpServer(self._uvicorn_config(app, tls))
+            files = identity(self.settings, self.registry.workdir) if tls else None
+            server = HttpServer(uvicorn_config(app, self.settings, files))
             self._https.append(server)
             tasks.append(asyncio.create_task(server.serve(group)))
         await self.grpc.start()
         log.info("listening at %s", listening([*bindings, *self.settings.grpc_bindings()]))
         return tasks
-
-    def _uvicorn_config(self, app: ASGIApp, tls: bool) -> uvicorn.Config:
-        settings = self.settings
-        files = identity(settings, self.registry.workdir) if tls else None
-        return uvicorn.Config(
-            app,
-            http=guarded(
-                ConnectionLimits(
-                    connections=settings.max_connections,
-                    head_seconds=settings.receive_timeout,
-                    stalled_seconds=settings.receive_timeout,
-                )
-            ),
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=settings.timeout_keep_alive,
-            timeout_graceful_shutdown=int(settings.grace_period),
-            ssl_certfile=files.certificate if files else None,
-            ssl_keyfile=files.key if files else None,
-        )
-
-    def _app(self, bindings: Sequence[Binding]) -> ASGIApp:
-        registry, settings = self.registry, self.settings
-        roles: Mapping[int | str, frozenset[str]] = {
-            binding.address.path or binding.address.port: binding.roles for binding in bindings
-        }
-        tokens = self._tokens
-        v2 = V2(registry)
-        routes = [
-            V1(registry, v2).route,
-            v2.route,
-            Metadata(registry).route,
-            Management(registry, settings, tokens).route,
-            Native(registry, settings, tokens).route,
-        ]
-        if settings.enable_docs_url:
-            routes.append(Docs(registry).route)
-        app = App(
-            routes,
-            self.metrics.answer,
-            roles,
-            settings.max_request_size,
-            settings.receive_timeout,
-            Guard(tokens),
-            draining=lambda: registry.draining,
-            refused=self._report,
-        )
-        return with_cors(app, settings)
-
-    def _report(self, protocol: str, status: int) -> None:
-        """Have a request logged and counted that no model was looked up for."""
-        self.registry.emit(Responded(protocol, "", "", status, 0.0, "", 0, Timing()))
 
     def _report_start(self, seconds: float) -> None:
         loaded = [version for version in self.registry.all() if version.ready]

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from kserve_torch.batcher import Lane, Ticket
 from kserve_torch.courtesy import Courtesy
-from kserve_torch.errors import DeadlineExceeded, NotReady, Overloaded, ServingError
+from kserve_torch.errors import NotReady, ServingError
 from kserve_torch.events import (
     Accepted,
     BatchRan,
     Event,
-    Finished,
     Shed,
     StateChanged,
     WorkerChanged,
 )
-from kserve_torch.messages import NOTHING, Reply, Request, Timing, Verb
+from kserve_torch.intake import Intake
+from kserve_torch.messages import NOTHING, Reply, Request, Verb
 from kserve_torch.pool import Pool
 from kserve_torch.statistics import VersionStatistics
 from kserve_torch.window import Window
@@ -91,8 +91,7 @@ class ModelVersion:
         self._firsts: dict[int | None, Instance] = {}
         self._seen: Signature = NOTHING
         self._scaling = asyncio.Lock()
-        self._inflight = 0
-        self._drained: asyncio.Future[None] | None = None
+        self._intake = Intake(name, version, limits.client_timeout, emit)
         self._watch: asyncio.TimerHandle | None = None
         self._predict = self._pool(Verb.PREDICT, limits.batch_size, limits.max_batch_delay)
         courtesy = Courtesy(lambda: self._predict.busy)
@@ -169,10 +168,7 @@ class ModelVersion:
 
     async def drain(self) -> None:
         """Wait until every accepted request is answered."""
-        if self._inflight:
-            if self._drained is None:
-                self._drained = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._drained)
+        await self._intake.drain()
 
     async def stop(self, seconds: float) -> None:
         """Send the workers home; what still waits is answered with NotReady."""
@@ -245,7 +241,7 @@ class ModelVersion:
             predict=self._predict.lane.statistics(),
             explain=self._explain.lane.statistics(),
             running=self._predict.running + self._explain.running,
-            inflight=self._inflight,
+            inflight=self._intake.inflight,
             hung=self._predict.hung + self._explain.hung,
             workers={state: states.count(state) for state in set(states)},
         )
@@ -261,33 +257,14 @@ class ModelVersion:
             DeadlineExceeded: its deadline or ``responseTimeout`` passed.
             HandlerError: the handler failed it.
         """
+        self._require_loaded()
+        self._emit(Accepted(self.name, self.version, request.asked, request.verb))
+        self._require_workers()
+        if self._watch is None:
+            later = asyncio.get_running_loop().call_later
+            self._watch = later(self.limits.response_timeout, self._check_hung)
         pool = self._explain if request.verb is Verb.EXPLAIN else self._predict
-        ticket = self._enqueue(pool, request)
-        timer = self._expire_later(pool, ticket)
-        self._inflight += 1
-        error: str | None = None
-        reply: Reply | None = None
-        try:
-            reply = await ticket.future
-            return reply
-        except asyncio.CancelledError:
-            error = "Cancelled"
-            if pool.lane.withdraw(ticket):
-                self._emit(Shed(self.name, self.version, "disconnected"))
-            raise
-        except ServingError as failure:
-            error = type(failure).__name__
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._inflight -= 1
-            if not self._inflight and self._drained is not None:
-                self._drained.set_result(None)
-                self._drained = None
-            timing = reply.timing if reply is not None else Timing()
-            finished = Finished(self.name, self.version, timing, error, request.asked, request.verb)
-            self._emit(finished)
+        return await self._intake.submit(request, pool)
 
     def require_ready(self) -> None:
         """Refuse a request that needs no handler as one that does would be refused.
@@ -311,21 +288,6 @@ class ModelVersion:
                 f"Model {self.name} {self.version} has no worker: scale it up to serve requests"
             )
 
-    def _enqueue(self, pool: Pool, request: Request) -> Ticket:
-        self._require_loaded()
-        self._emit(Accepted(self.name, self.version, request.asked, request.verb))
-        self._require_workers()
-        try:
-            ticket = pool.lane.submit(request)
-        except Overloaded:
-            self._emit(Shed(self.name, self.version, "queue_full"))
-            raise
-        if ticket.pressure > pool.patience + pool.lane.max_delay or not pool.roster.size:
-            pool.relieve()
-        if self._watch is None:
-            self._watch = ticket.loop.call_later(self.limits.response_timeout, self._check_hung)
-        return ticket
-
     def _not_ready(self) -> NotReady:
         why = {
             State.LOADING: "it is still loading",
@@ -336,23 +298,6 @@ class ModelVersion:
 
     def _hanging(self) -> str:
         return f"{self.statistics().hung} handler threads hang"
-
-    def _expire_later(self, pool: Pool, ticket: Ticket) -> asyncio.TimerHandle | None:
-        deadline = ticket.request.deadline
-        if self.limits.client_timeout is not None:
-            latest = ticket.arrived + self.limits.client_timeout
-            deadline = latest if deadline is None else min(deadline, latest)
-        if deadline is None:
-            return None
-        left = max(0.0, deadline - time.monotonic())
-        return ticket.loop.call_later(left, self._expire, pool, ticket)
-
-    def _expire(self, pool: Pool, ticket: Ticket) -> None:
-        where = "while it ran"
-        if pool.lane.withdraw(ticket):
-            where = "while it waited in the queue"
-            self._emit(Shed(self.name, self.version, "deadline"))
-        ticket.settle(DeadlineExceeded(f"the request's deadline passed {where}"))
 
     # --- reports from the workers ---
 
@@ -382,7 +327,7 @@ class ModelVersion:
         soonest = min((wait for wait in left if wait is not None), default=None)
         if not self.live:
             log.error("%s %s: %s, giving up on it", self.name, self.version, self._hanging())
-        if soonest is None and self._inflight:
+        if soonest is None and self._intake.inflight:
             soonest = self.limits.response_timeout
         if soonest is not None:
             self._watch = asyncio.get_running_loop().call_later(soonest, self._check_hung)

@@ -2,8 +2,9 @@ import json
 
 import pytest
 
-from kserve_torch.context import Context, RequestProcessor
+from kserve_torch.context import Context
 from kserve_torch.messages import Request, RowReply, Verb
+from kserve_torch.processor import RequestProcessor
 
 
 def context(**kwargs):

@@ -33,14 +33,16 @@ FLOORS: list[dict[str, str]] = [
         "imports": "searchpath turns",
         "loader": "imports searchpath workdir",
         "instance": (
-            "archive context devices entry loader packages reasons rootlog torchload torchstate ts "
+            "archive context devices entry loader preparation reasons rootlog torchload torchstate "
             "tying warmup"
         ),
+        "preparation": "archive context loader packages ts",
         "entry": "context handler imports loader",
-        "context": "",
+        "context": "processor",
+        "processor": "",
         "handler": "context profiler torchload torchstate tying",
         "profiler": "",
-        "ts": "context handler imports profiler",
+        "ts": "context handler imports processor profiler",
         "packages": "archive loader",
         "reasons": "imports manifest ts",
         "tying": "",
@@ -61,7 +63,8 @@ FLOORS: list[dict[str, str]] = [
         "backoff": "",
         "starts": "roster worker",
         "pool": "backoff background batcher courtesy roster starts worker",
-        "version": "batcher courtesy pool statistics worker",
+        "intake": "batcher pool",
+        "version": "batcher courtesy intake pool statistics worker",
         "catalogue": "version",
         "factory": "store version",
         "reloads": "background catalogue factory store version",
@@ -86,7 +89,8 @@ FLOORS: list[dict[str, str]] = [
         "sockets": "",
     },
     {
-        "server": "startup",
+        "edges": "",
+        "server": "edges startup",
         "startup": "",
         "cli": "server",
         "__main__": "cli",

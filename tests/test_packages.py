@@ -11,8 +11,9 @@ import pytest
 from kserve_torch import packages
 from kserve_torch.archive import Archive, open_archive
 from kserve_torch.errors import LoadFailed
-from kserve_torch.instance import Instance, LoadOptions
+from kserve_torch.instance import Instance
 from kserve_torch.messages import Request
+from kserve_torch.preparation import LoadOptions
 
 from .archives import make_archive
 

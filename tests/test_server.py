@@ -143,7 +143,7 @@ async def test_a_listener_that_dies_ends_the_server(
     async def dies(self: object, sockets: list[socket.socket]) -> None:
         raise OSError("gone")
 
-    monkeypatch.setattr(server._HttpServer, "serve", dies)
+    monkeypatch.setattr(server.HttpServer, "serve", dies)
     with pytest.raises(OSError, match="gone"):
         await server.Server(on_free_ports(tmp_path)).serve()
 

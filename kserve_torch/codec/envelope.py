@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from kserve_torch.codec import document, v1, v2
+from kserve_torch.codec import document, v1, v2, v2_reply
 from kserve_torch.codec.document import JSON
 from kserve_torch.codec.results import result_to_tensors
 from kserve_torch.codec.v2 import V2Request
@@ -150,7 +150,7 @@ def _seal_v2(decoded: V2Request, request: Request, reply: Reply) -> RowReply:
     outputs = result_to_tensors(reply.results, names)
     id_ = decoded.id or request.id
     wanted = replace(decoded, binary_output=False, outputs=None)
-    body, _ = v2.encode(reply.model, reply.version, id_, outputs, wanted)
+    body, _ = v2_reply.encode(reply.model, reply.version, id_, outputs, wanted)
     return _as_one(reply, body)
 
 

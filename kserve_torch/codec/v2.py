@@ -1,13 +1,11 @@
-"""Open inference protocol bodies, as JSON and with binary tensor data (CONTRACT 1.2, 1.3)."""
+"""Open inference protocol requests, as JSON and with binary tensor data (CONTRACT 1.2, 1.3)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import orjson
-
-from kserve_torch.codec import document, large, tensors
+from kserve_torch.codec import buffers, document, large, tensors
 from kserve_torch.errors import InvalidInput
 from kserve_torch.frozen import frozen
 from kserve_torch.messages import NOTHING, Tensor, Verb
@@ -41,9 +39,6 @@ class V2Request:
     parameters: Mapping[str, Any] = NOTHING
     outputs: Sequence[RequestedOutput] | None = None
     binary_output: bool = False
-
-
-# --- requests -------------------------------------------------------------------------------------
 
 
 def decode(
@@ -110,8 +105,8 @@ def _raw_tensor(body: memoryview, declared: Sequence[Mapping[str, Any]]) -> Tens
     name, datatype, shape = described["name"], described["datatype"], described["shape"]
     where = f'inputs[0] "{name}"'
     if datatype == "BYTES":
-        return tensors.bytes_tensor(name, [bytes(body)], shape, where)
-    return tensors.tensor_from_raw(name, datatype, shape, body, where)
+        return buffers.bytes_tensor(name, [bytes(body)], shape, where)
+    return buffers.tensor_from_raw(name, datatype, shape, body, where)
 
 
 def from_document(request: Mapping[str, Any], blobs: bytes | memoryview = b"") -> V2Request:
@@ -202,7 +197,7 @@ def _input(
     if size > len(blobs):
         raise InvalidInput(f"{where}: {SIZE} is {size}, {len(blobs)} bytes are left in the body")
     parameters = {key: value for key, value in parameters.items() if key != SIZE}
-    return tensors.tensor_from_raw(name, datatype, shape, blobs[:size], where, parameters)
+    return buffers.tensor_from_raw(name, datatype, shape, blobs[:size], where, parameters)
 
 
 def _outputs(outputs: object) -> list[RequestedOutput] | None:
@@ -237,77 +232,3 @@ def verb_of(request: V2Request) -> Verb:
     if verb not in (Verb.PREDICT, Verb.EXPLAIN):
         raise InvalidInput(f"parameters.verb: {document.brief(verb)} is not predict or explain")
     return Verb(verb)
-
-
-# --- responses ------------------------------------------------------------------------------------
-
-
-def encode(
-    model_name: str,
-    model_version: str | None,
-    id: str | None,
-    outputs: Sequence[Tensor],
-    request: V2Request,
-    parameters: Mapping[str, Any] = NOTHING,
-) -> tuple[bytes, int | None]:
-    """The response body, and the length of its JSON part if binary data follows it.
-
-    Absent members stay absent, never null (CONTRACT O22). FP16 and BF16 are sent as FP32 unless
-    they were asked for in binary (CONTRACT T-51).
-
-    Raises:
-        InvalidInput: the request selects an output that there is not.
-        HandlerError: an output is not UTF-8 text and was not asked for in binary.
-    """
-    blobs: list[bytes | memoryview] = []
-    answer: dict[str, Any] = {"id": id} if id is not None else {}
-    answer["model_name"] = model_name
-    if model_version is not None:
-        answer["model_version"] = model_version
-    if parameters:
-        answer["parameters"] = dict(parameters)
-    answer["outputs"] = [
-        _binary_output(tensor, blobs) if binary else _json_output(tensor)
-        for tensor, binary in select(outputs, request)
-    ]
-    header = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
-    if not blobs:
-        return header, None
-    return b"".join((header, *blobs)), len(header)
-
-
-def select(outputs: Sequence[Tensor], request: V2Request) -> Iterator[tuple[Tensor, bool]]:
-    """The outputs to send and whether each goes as binary data (CONTRACT O24, O42).
-
-    Raises:
-        InvalidInput: the request names an output that there is not.
-    """
-    if request.outputs is None:
-        yield from ((tensor, request.binary_output) for tensor in outputs)
-        return
-    by_name = {tensor.name: tensor for tensor in outputs}
-    for i, wanted in enumerate(request.outputs):
-        tensor = by_name.get(wanted.name)
-        if tensor is None:
-            known = ", ".join(by_name)
-            raise InvalidInput(f'outputs[{i}]: no output "{wanted.name}", there is {known}')
-        yield tensor, request.binary_output if wanted.binary is None else wanted.binary
-
-
-def _json_output(tensor: Tensor) -> dict[str, Any]:
-    tensor = tensors.in_json(tensor)
-    return _output(tensor, tensor.parameters, {"data": tensors.to_json_data(tensor)})
-
-
-def _binary_output(tensor: Tensor, blobs: list[bytes | memoryview]) -> dict[str, Any]:
-    blob = tensors.to_raw(tensor)
-    blobs.append(blob)
-    return _output(tensor, {**tensor.parameters, SIZE: len(blob)}, {})
-
-
-def _output(
-    tensor: Tensor, parameters: Mapping[str, Any], data: Mapping[str, Any]
-) -> dict[str, Any]:
-    """One output, its members in TorchServe's order (CONTRACT Q18)."""
-    output = {"name": tensor.name, "datatype": tensor.datatype, **data, "shape": tensor.shape}
-    return {**output, "parameters": dict(parameters)} if parameters else output

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kserve_torch.codec import datatypes, tensors, v2
+from kserve_torch.codec import buffers, datatypes, tensors, v2_reply
 from kserve_torch.codec.v2 import RequestedOutput, V2Request
 from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
@@ -56,7 +56,7 @@ def _raw(tensor: pb.ModelInferRequest.InferInputTensor, blob: bytes, where: str)
         raise InvalidInput(f"{where}.contents: must be absent beside raw_input_contents")
     parameters = parameters_from(tensor.parameters)
     shape = list(tensor.shape)
-    return tensors.tensor_from_raw(tensor.name, tensor.datatype, shape, blob, where, parameters)
+    return buffers.tensor_from_raw(tensor.name, tensor.datatype, shape, blob, where, parameters)
 
 
 def _typed(tensor: pb.ModelInferRequest.InferInputTensor, where: str) -> Tensor:
@@ -70,7 +70,7 @@ def _typed(tensor: pb.ModelInferRequest.InferInputTensor, where: str) -> Tensor:
     elements = getattr(tensor.contents, field) if field else ()
     if field in _PACKED:
         raw = _packed(tensor.contents, kind.size * len(elements))
-        return tensors.tensor_from_raw(*head, raw, where, parameters)
+        return buffers.tensor_from_raw(*head, raw, where, parameters)
     return tensors.tensor_from_typed(*head, elements, where, parameters)
 
 
@@ -143,7 +143,7 @@ def encode(
     Raises:
         InvalidInput: the request selects an output that there is not.
     """
-    selected = [tensor for tensor, _ in v2.select(outputs, request)]
+    selected = [tensor for tensor, _ in v2_reply.select(outputs, request)]
     response = pb.ModelInferResponse(
         model_name=model_name,
         model_version=model_version,
@@ -153,12 +153,12 @@ def encode(
     )
     fields = [datatypes.DATATYPES[tensor.datatype].contents for tensor in selected]
     if request.binary_output or not all(fields):
-        response.raw_output_contents.extend(bytes(tensors.to_raw(tensor)) for tensor in selected)
+        response.raw_output_contents.extend(bytes(buffers.to_raw(tensor)) for tensor in selected)
         return response
     for output, tensor, field in zip(response.outputs, selected, fields, strict=True):
         output.contents.SetInParent()
         if field in _PACKED:
-            _pack(output.contents, field, tensors.to_raw(tensor))
+            _pack(output.contents, field, buffers.to_raw(tensor))
         else:
             getattr(output.contents, field).extend(tensors.to_typed(tensor))
     return response

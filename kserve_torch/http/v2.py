@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kserve_torch.codec import v2
+from kserve_torch.codec import v2, v2_reply
 from kserve_torch.codec.results import join_batch, result_to_tensors
 from kserve_torch.codec.rows import split_batch
 from kserve_torch.codec.v2 import V2Request
@@ -114,7 +114,7 @@ class Exchange:
         """The response, in JSON or with binary data behind it."""
         check_rows(reply)
         headers = row_headers(reply)
-        body, json_length = v2.encode(
+        body, json_length = v2_reply.encode(
             reply.model,
             reply.version,
             request.id,

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kserve_torch.codec import v2
+from kserve_torch.codec import v2, v2_reply
 from kserve_torch.codec.results import join_batch, result_to_tensors
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.errors import HandlerError
@@ -150,7 +150,7 @@ JSON_VALUES = st.recursive(
 @given(st.lists(JSON_VALUES, max_size=3))
 def test_any_json_result_can_be_sent(results):
     for outputs in (result_to_tensors(results, []), join_batch(results, [])):
-        body, _ = v2.encode("m", None, None, outputs, V2Request(inputs=[]))
+        body, _ = v2_reply.encode("m", None, None, outputs, V2Request(inputs=[]))
         again = v2.from_document({"inputs": orjson.loads(body)["outputs"] or [_FILLER]})
         assert len(again.inputs) == max(len(outputs), 1)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from kserve_torch.codec import datatypes, tensors
+from kserve_torch.codec import buffers, datatypes, tensors
 from kserve_torch.codec.datatypes import DATATYPES
 from kserve_torch.errors import HandlerError, InvalidInput
 from kserve_torch.messages import Tensor
@@ -25,7 +25,7 @@ def from_json(datatype, shape, data):
 
 
 def from_raw(datatype, shape, buffer):
-    return tensors.tensor_from_raw("x", datatype, shape, buffer, WHERE)
+    return buffers.tensor_from_raw("x", datatype, shape, buffer, WHERE)
 
 
 def from_typed(datatype, shape, contents):
@@ -42,7 +42,7 @@ def refusal(datatype, shape, data):
 
 def elements(tensor):
     """Elements as bytes, which compare NaN, -0.0 and str or bytes alike."""
-    return bytes(tensors.to_raw(tensor))
+    return bytes(buffers.to_raw(tensor))
 
 
 @st.composite
@@ -67,7 +67,7 @@ def any_tensor(draw, names=tuple(DATATYPES), finite=False, text=False):
 
 @given(any_tensor())
 def test_raw_round_trip(tensor):
-    again = from_raw(tensor.datatype, list(tensor.shape), bytes(tensors.to_raw(tensor)))
+    again = from_raw(tensor.datatype, list(tensor.shape), bytes(buffers.to_raw(tensor)))
     assert (again.shape, again.datatype) == (tensor.shape, tensor.datatype)
     assert elements(again) == elements(tensor)
 
@@ -110,14 +110,14 @@ def test_raw_is_a_view_both_ways():
     tensor = from_raw("FP32", [2, 3], memoryview(blob))
     assert not tensor.array.flags.owndata
     assert not tensor.array.flags.writeable
-    raw = tensors.to_raw(tensor)
+    raw = buffers.to_raw(tensor)
     assert isinstance(raw, memoryview)
     assert np.shares_memory(np.frombuffer(raw, np.uint8), tensor.array)
 
 
 def test_raw_of_transposed_and_big_endian_arrays():
     array = np.arange(6, dtype=">i4").reshape(2, 3).T
-    raw = tensors.to_raw(Tensor(name="x", datatype="INT32", array=array))
+    raw = buffers.to_raw(Tensor(name="x", datatype="INT32", array=array))
     assert bytes(raw) == array.astype("<i4").tobytes()
 
 

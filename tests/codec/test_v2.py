@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kserve_torch.codec import v2
+from kserve_torch.codec import v2, v2_reply
 from kserve_torch.codec.v2 import RequestedOutput, V2Request
 from kserve_torch.errors import HandlerError, InvalidInput
 from kserve_torch.messages import Tensor
@@ -230,32 +230,32 @@ def test_any_truncation_is_refused(data):
 
 
 def test_json_response_has_torchserves_key_order_and_no_nulls():
-    sent, length = v2.encode("m", "1.0", "7", [tensor("y", [[1.5, 2.5]])], request())
+    sent, length = v2_reply.encode("m", "1.0", "7", [tensor("y", [[1.5, 2.5]])], request())
     assert length is None
     assert sent == (
         b'{"id":"7","model_name":"m","model_version":"1.0","outputs":'
         b'[{"name":"y","datatype":"FP32","data":[1.5,2.5],"shape":[1,2]}]}'
     )
-    sent, _ = v2.encode("m", None, None, [], request(), {"p": 1})
+    sent, _ = v2_reply.encode("m", None, None, [], request(), {"p": 1})
     assert sent == b'{"model_name":"m","parameters":{"p":1},"outputs":[]}'
 
 
 def test_non_finite_numbers_are_null():
-    sent, _ = v2.encode("m", None, None, [tensor("y", [np.nan, np.inf, 1])], request())
+    sent, _ = v2_reply.encode("m", None, None, [tensor("y", [np.nan, np.inf, 1])], request())
     assert orjson.loads(sent)["outputs"][0]["data"] == [None, None, 1.0]
 
 
 def test_selection_keeps_the_requested_order():
     wanted = [RequestedOutput(name="b"), RequestedOutput(name="a")]
     outputs = [tensor("a", [1]), tensor("b", [2]), tensor("c", [3])]
-    sent, _ = v2.encode("m", None, None, outputs, request(outputs=wanted))
+    sent, _ = v2_reply.encode("m", None, None, outputs, request(outputs=wanted))
     assert [output["name"] for output in orjson.loads(sent)["outputs"]] == ["b", "a"]
 
 
 def test_unknown_selection():
     wanted = request(outputs=[RequestedOutput(name="z")])
     with pytest.raises(InvalidInput, match='outputs\\[0\\]: no output "z", there is y'):
-        v2.encode("m", None, None, [tensor("y", [1])], wanted)
+        v2_reply.encode("m", None, None, [tensor("y", [1])], wanted)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_unknown_selection():
 )
 def test_an_output_inherits_the_default_or_overrides_it(default, own, expected):
     wanted = request(binary_output=default, outputs=[RequestedOutput(name="y", binary=own)])
-    sent, length = v2.encode("m", None, None, [tensor("y", [1, 2])], wanted)
+    sent, length = v2_reply.encode("m", None, None, [tensor("y", [1, 2])], wanted)
     assert (length is not None) is expected
     output = orjson.loads(sent[:length])["outputs"][0]
     assert ("data" in output) is not expected
@@ -286,7 +286,7 @@ def test_binary_response_is_a_binary_request_in_reverse():
         tensor("e", np.zeros((0, 3), "f4")),
         tensor("b", [True, False], "BOOL"),
     ]
-    sent, length = v2.encode("m", "1", "7", outputs, request(binary_output=True))
+    sent, length = v2_reply.encode("m", "1", "7", outputs, request(binary_output=True))
     head = orjson.loads(sent[:length])
     again = v2.from_document({"inputs": head["outputs"]}, sent[length:])
     assert [t.datatype for t in again.inputs] == ["BYTES", "FP16", "FP32", "BOOL"]
@@ -298,7 +298,7 @@ def test_binary_response_is_a_binary_request_in_reverse():
 
 def test_half_floats_are_upcast_in_json():
     outputs = [tensor("h", np.array([0.5], "f2"), "FP16"), tensor("b", [0x3F80], "BF16")]
-    sent, _ = v2.encode("m", None, None, outputs, request())
+    sent, _ = v2_reply.encode("m", None, None, outputs, request())
     assert [(o["datatype"], o["data"]) for o in orjson.loads(sent)["outputs"]] == [
         ("FP32", [0.5]),
         ("FP32", [1.0]),
@@ -308,7 +308,7 @@ def test_half_floats_are_upcast_in_json():
 def test_bytes_that_are_no_text_need_binary():
     outputs = [tensor("y", np.array([b"\xff"], object), "BYTES")]
     with pytest.raises(HandlerError, match="request it as binary data"):
-        v2.encode("m", None, None, outputs, request())
+        v2_reply.encode("m", None, None, outputs, request())
 
 
 @pytest.mark.parametrize(

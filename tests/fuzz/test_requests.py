@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kserve_torch import edges
 from kserve_torch.server import Server
 from kserve_torch.settings import load_settings
 
@@ -63,7 +64,10 @@ class Application:
         self.settings = load_settings(options, {}, "kserve_torch")
         self.server = Server(self.settings)
         await self.server.registry.register("m.mar")
-        self.app = self.server._app(self.settings.bindings())
+        made = self.server
+        self.app = edges.application(
+            made.registry, made.metrics, self.settings, made._tokens, self.settings.bindings()
+        )
 
     def ask(self, method: str, path: str, query: bytes, headers: Any, body: bytes) -> Any:
         """Status, headers and body of the one answer."""

@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from kserve_torch.codec.buffers import to_raw
 from kserve_torch.codec.datatypes import DATATYPES
-from kserve_torch.codec.tensors import to_raw, to_typed
+from kserve_torch.codec.tensors import to_typed
 from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc import convert
 from kserve_torch.grpc.protos import open_inference_pb2 as pb

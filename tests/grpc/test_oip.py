@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from google.protobuf.message import Message
 
+from kserve_torch.codec.buffers import to_raw
 from kserve_torch.codec.datatypes import DATATYPES
-from kserve_torch.codec.tensors import to_raw, to_typed
+from kserve_torch.codec.tensors import to_typed
 from kserve_torch.grpc import oip
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.messages import Tensor

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from kserve_torch.codec import tensors
+from kserve_torch.codec import buffers, tensors
 from kserve_torch.codec.datatypes import DATATYPES
 from kserve_torch.grpc.oip import OpenInference
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
@@ -145,13 +145,13 @@ BF16 = st.integers(0, 0xFFFF).filter(lambda bits: bits & 0x7FFF <= 0x7F80)
 def assert_same(sent: Tensor, datatype: str, shape: Sequence[int], raw: bytes) -> None:
     assert datatype == sent.datatype
     assert list(shape) == list(sent.shape)
-    assert raw == bytes(tensors.to_raw(sent))
+    assert raw == bytes(buffers.to_raw(sent))
 
 
 @given(sent=tensors_of(list(DATATYPES), BF16=BF16))
 @settings(max_examples=150, deadline=None)
 def test_any_tensor_survives_binary(serving: Serving, sent: Tensor) -> None:
-    raw = bytes(tensors.to_raw(sent))
+    raw = bytes(buffers.to_raw(sent))
     head = json.dumps(
         {
             "inputs": [
@@ -199,7 +199,7 @@ def test_any_tensor_survives_json(serving: Serving, sent: Tensor, nested: bool) 
     returned = tensors.tensor_from_json(
         "x", output["datatype"], output["shape"], output["data"], "x"
     )
-    assert_same(sent, output["datatype"], output["shape"], bytes(tensors.to_raw(returned)))
+    assert_same(sent, output["datatype"], output["shape"], bytes(buffers.to_raw(returned)))
 
 
 def infer(serving: Serving, request: pb.ModelInferRequest) -> pb.ModelInferResponse:
@@ -209,7 +209,7 @@ def infer(serving: Serving, request: pb.ModelInferRequest) -> pb.ModelInferRespo
 @given(sent=tensors_of(list(DATATYPES), BF16=BF16))
 @settings(max_examples=150, deadline=None)
 def test_any_tensor_survives_raw_grpc(serving: Serving, sent: Tensor) -> None:
-    raw = bytes(tensors.to_raw(sent))
+    raw = bytes(buffers.to_raw(sent))
     request = pb.ModelInferRequest(model_name="identity", raw_input_contents=[raw])
     request.inputs.add(name="x", datatype=sent.datatype, shape=sent.shape)
     response = infer(serving, request)
@@ -230,7 +230,7 @@ def test_any_tensor_survives_typed_grpc(serving: Serving, sent: Tensor) -> None:
     returned = tensors.tensor_from_typed(
         "x", output.datatype, list(output.shape), getattr(output.contents, field), "x"
     )
-    assert_same(sent, output.datatype, output.shape, bytes(tensors.to_raw(returned)))
+    assert_same(sent, output.datatype, output.shape, bytes(buffers.to_raw(returned)))
 
 
 # --- batches ---

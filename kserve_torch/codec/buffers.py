@@ -1,0 +1,90 @@
+"""Tensors from and to raw buffers: little-endian, row-major (CONTRACT O29, O40-O43, O62)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kserve_torch.codec import datatypes
+from kserve_torch.codec.datatypes import DATATYPES
+from kserve_torch.codec.elements import bools, objects
+from kserve_torch.codec.shapes import shape_from, shaped
+from kserve_torch.errors import InvalidInput
+from kserve_torch.messages import NOTHING, Tensor
+
+_LENGTH = struct.Struct("<I")
+
+
+def tensor_from_raw(
+    name: str,
+    datatype: str,
+    shape: object,
+    buffer: bytes | memoryview,
+    where: str,
+    parameters: Mapping[str, Any] = NOTHING,
+) -> Tensor:
+    """A tensor over ``buffer``, little-endian and row-major, without a copy and so read-only.
+
+    BYTES elements, each behind its u32 length, are copied out as ``bytes`` (CONTRACT O29).
+
+    Raises:
+        InvalidInput: datatype, shape, the buffer's length or an element's length is wrong.
+    """
+    kind = datatypes.find(datatype, where)
+    dims = shape_from(shape, where)
+    if kind.kind == "bytes":
+        values = objects(_bytes_elements(memoryview(buffer), where), bytes, "bytes", where)
+    elif len(buffer) % kind.size:
+        raise InvalidInput(f"{where}: {len(buffer)} bytes are no multiple of {kind.size}")
+    elif kind.kind == "bool":
+        values = bools(np.frombuffer(buffer, np.uint8), where)
+    else:
+        values = np.frombuffer(buffer, kind.dtype)
+    array_ = shaped(values, dims, where)
+    return Tensor(name=name, datatype=datatype, array=array_, parameters=parameters)
+
+
+def bytes_tensor(name: str, elements: Sequence[bytes | str], shape: object, where: str) -> Tensor:
+    """A BYTES tensor of elements that are at hand already.
+
+    Raises:
+        InvalidInput: their number does not fill ``shape``.
+    """
+    values = objects(elements, bytes | str, "bytes or a string", where)
+    dims = shape_from(shape, where)
+    return Tensor(name=name, datatype="BYTES", array=shaped(values, dims, where))
+
+
+def _bytes_elements(buffer: memoryview, where: str) -> list[bytes]:
+    """The length-prefixed elements of ``buffer``."""
+    elements: list[bytes] = []
+    offset, end = 0, len(buffer)
+    while offset < end:
+        start = offset + _LENGTH.size
+        if start > end:
+            raise InvalidInput(f"{where}.data[{len(elements)}]: its length prefix is cut short")
+        offset = start + _LENGTH.unpack_from(buffer, start - _LENGTH.size)[0]
+        if offset > end:
+            told, left = offset - start, end - start
+            raise InvalidInput(f"{where}.data[{len(elements)}]: {told} bytes told, {left} left")
+        elements.append(bytes(buffer[start:offset]))
+    return elements
+
+
+def to_raw(tensor: Tensor) -> bytes | memoryview:
+    """The elements as little-endian bytes; a view of the array where it is contiguous."""
+    if tensor.datatype == "BYTES":
+        return b"".join(_prefixed(tensor.array.reshape(-1).tolist()))
+    dtype = DATATYPES[tensor.datatype].dtype
+    flat = np.ascontiguousarray(tensor.array, dtype).reshape(-1)
+    return flat.view(np.uint8).data if flat.size else b""
+
+
+def _prefixed(values: Iterable[bytes | str]) -> Iterable[bytes]:
+    for value in values:
+        element = value.encode() if isinstance(value, str) else value
+        yield _LENGTH.pack(len(element))
+        yield element

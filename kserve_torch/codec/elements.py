@@ -1,0 +1,77 @@
+"""Elements of tensors: Python values to arrays, and the error that names the wrong one.
+
+Every reader takes ``where``, how the protocol names the tensor (``inputs[0] "image"``).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from types import UnionType
+from typing import Any
+
+import numpy as np
+
+from kserve_torch.codec.datatypes import Datatype
+from kserve_torch.codec.document import brief
+from kserve_torch.errors import InvalidInput
+
+Array = np.ndarray[Any, Any]
+
+
+def numbers(flat: Iterable[Any], kind: Datatype, where: str) -> Array:
+    """A one-dimensional array of ``kind``; `array.array` refuses what would lose information."""
+    flat = flat if isinstance(flat, list) else list(flat)
+    try:
+        values = np.frombuffer(array(kind.code, flat), kind.dtype.newbyteorder("="))
+    except (TypeError, OverflowError):
+        if kind.kind == "float" and None in flat:
+            nan = float("nan")
+            return numbers([nan if value is None else value for value in flat], kind, where)
+        raise _wrong_element(flat, kind, where) from None
+    if kind.kind == "bool":
+        return bools(values.view(np.uint8), where)
+    if kind.name == "FP32" and np.isinf(values).any():
+        _refuse_overflow(flat, values, where)
+    return values
+
+
+def _wrong_element(flat: list[Any], kind: Datatype, where: str) -> InvalidInput:
+    """The error that names the first element which is no ``kind``."""
+    i = next(i for i, value in enumerate(flat) if not _fits(value, kind))
+    article = "an" if kind.name[0] in "IF" else "a"
+    return InvalidInput(f"{where}.data[{i}]: {brief(flat[i])} is not {article} {kind.name}")
+
+
+def _fits(value: Any, kind: Datatype) -> bool:
+    try:
+        array(kind.code, [value])
+    except (TypeError, OverflowError):
+        return False
+    return True
+
+
+def bools(values: Array, where: str) -> Array:
+    """Bytes 0 and 1 as booleans (CONTRACT O26, O43)."""
+    if values.size and values.max() > 1:
+        i = int(np.argmax(values > 1))
+        raise InvalidInput(f"{where}.data[{i}]: {values[i]} is not a BOOL (true, false, 1 or 0)")
+    return values.view(np.bool_)
+
+
+def _refuse_overflow(flat: list[Any], values: Array, where: str) -> None:
+    """Refuse finite numbers that became infinite; `array.array` lets them pass."""
+    for i in np.flatnonzero(np.isinf(values)):
+        if flat[i] not in (float("inf"), float("-inf")):
+            raise InvalidInput(f"{where}.data[{i}]: {brief(flat[i])} is out of range of FP32")
+
+
+def objects(flat: Iterable[Any], allowed: type | UnionType, wanted: str, where: str) -> Array:
+    """BYTES elements as a one-dimensional object array."""
+    flat = flat if isinstance(flat, list) else list(flat)
+    for i, value in enumerate(flat):
+        if not isinstance(value, allowed):
+            raise InvalidInput(f"{where}.data[{i}]: {brief(value)} is not {wanted}")
+    values = np.empty(len(flat), object)
+    values[:] = flat
+    return values

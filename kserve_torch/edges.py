@@ -1,0 +1,115 @@
+"""The HTTP side of the process: the application with its routes, and how uvicorn serves it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from kserve_torch.events import Responded
+from kserve_torch.http.app import App
+from kserve_torch.http.cors import with_cors
+from kserve_torch.http.docs import Docs
+from kserve_torch.http.guard import Guard
+from kserve_torch.http.limits import ConnectionLimits
+from kserve_torch.http.management import Management
+from kserve_torch.http.metadata import Metadata
+from kserve_torch.http.native import Native
+from kserve_torch.http.protocol import guarded
+from kserve_torch.http.v1 import V1
+from kserve_torch.http.v2 import V2
+from kserve_torch.messages import Timing
+from kserve_torch.metrics import Metrics
+from kserve_torch.registry import Registry
+from kserve_torch.settings import Settings
+from kserve_torch.settings.addresses import Binding
+from kserve_torch.tls import Identity
+from kserve_torch.tokens import Tokens
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without its own signal handling: the process has one place for that."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals as they are."""
+        yield
+
+
+def uvicorn_config(app: ASGIApp, settings: Settings, files: Identity | None) -> uvicorn.Config:
+    """How an application is served.
+
+    Args:
+        app: what answers.
+        settings: time-outs and limits.
+        files: certificate and key, or None for plain HTTP.
+    """
+    return uvicorn.Config(
+        app,
+        http=guarded(
+            ConnectionLimits(
+                connections=settings.max_connections,
+                head_seconds=settings.receive_timeout,
+                stalled_seconds=settings.receive_timeout,
+            )
+        ),
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=settings.timeout_keep_alive,
+        timeout_graceful_shutdown=int(settings.grace_period),
+        ssl_certfile=files.certificate if files else None,
+        ssl_keyfile=files.key if files else None,
+    )
+
+
+def application(
+    registry: Registry,
+    metrics: Metrics,
+    settings: Settings,
+    tokens: Tokens | None,
+    bindings: Sequence[Binding],
+) -> ASGIApp:
+    """One application for all sockets.
+
+    Args:
+        registry: the models.
+        metrics: answers ``/metrics``.
+        settings: what was configured.
+        tokens: that clients must show, or None.
+        bindings: the sockets, each with what answers there.
+    """
+    roles: Mapping[int | str, frozenset[str]] = {
+        binding.address.path or binding.address.port: binding.roles for binding in bindings
+    }
+
+    def report(protocol: str, status: int) -> None:
+        """Have a request logged and counted that no model was looked up for."""
+        registry.emit(Responded(protocol, "", "", status, 0.0, "", 0, Timing()))
+
+    v2 = V2(registry)
+    routes = [
+        V1(registry, v2).route,
+        v2.route,
+        Metadata(registry).route,
+        Management(registry, settings, tokens).route,
+        Native(registry, settings, tokens).route,
+    ]
+    if settings.enable_docs_url:
+        routes.append(Docs(registry).route)
+    app = App(
+        routes,
+        metrics.answer,
+        roles,
+        settings.max_request_size,
+        settings.receive_timeout,
+        Guard(tokens),
+        draining=lambda: registry.draining,
+        refused=report,
+    )
+    return with_cors(app, settings)
