@@ -143,7 +143,6 @@ class Instance:
     def _initialize(self, first: Instance | None) -> None:
         if threading.current_thread() is not threading.main_thread():
             self._namespace.enter_thread()
-            torchstate.enter_thread()
             # Handlers ask for "the" event loop; TorchServe calls them where there is one.
             self._loop = self._runner.get_loop()
         with self._namespace.loading(), self._dtype.chosen():

@@ -21,9 +21,16 @@ if "OMP_NUM_THREADS" not in os.environ:
     THREADS = min(THREADS, cores())
 
 
-def enter_thread() -> None:
-    """Give a new thread the server's thread count, not what was last set in any thread."""
-    use_threads(THREADS)
+def enter_thread(most: int) -> None:
+    """Give a new thread a thread count of its own, not what was last set in any thread.
+
+    libgomp keeps the threads that operators ever had below this one, and counts them: with more of
+    them than cores in the process, none waits actively any more, which slows every model down.
+
+    Args:
+        most: threads that operators will be given here.
+    """
+    use_threads(most)
 
 
 def use_threads(count: int) -> None:

@@ -42,6 +42,11 @@ class Tuner:
         self._candidates = tuple(candidates)
         self._sizes: dict[int, _Size] = {}
 
+    @property
+    def most(self) -> int:
+        """The largest thread count that may be chosen."""
+        return self._candidates[-1]
+
     def next(self, rows: int) -> int:
         """The thread count for the next batch, of so many rows."""
         return self._size(rows).trial.next()

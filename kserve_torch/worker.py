@@ -22,6 +22,7 @@ from kserve_torch.errors import HandlerError, ServingError
 from kserve_torch.frozen import frozen
 from kserve_torch.isolation import isolate
 from kserve_torch.messages import Reply, Request, Timing
+from kserve_torch.torchstate import enter_thread
 from kserve_torch.tuner import Tuner
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class Worker:
         try:
             if self._courtesy is not None:
                 self._courtesy.step_back()
+            enter_thread(self._tuner.most)
             self.instance = self._load()
         except BaseException as error:
             self._become(WorkerState.FAILED, error)

@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from .server import ROOT
+
+# Where two processes share a busy machine, examples are slow to make now and then.
+settings.register_profile("shared", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared")
 
 TESTS = ROOT / "tests"
 

@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kserve_torch import extract
@@ -465,7 +465,7 @@ WHOLE = {name: in_memory(name) for name in ("a.mar", "a.tar.gz")}
 WHOLE["a.tar"] = gzip.decompress(WHOLE["a.tar.gz"])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(sorted(WHOLE)),
     st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(max_size=4))),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kserve_torch import pool
+from kserve_torch import pool, torchstate
 from kserve_torch.errors import (
     Conflict,
     DeadlineExceeded,
@@ -236,6 +236,28 @@ async def test_faults_say_what_is_wrong(tmp_path: Path) -> None:
         assert "1 results for 2 rows" in str(short)
         assert isinstance(teapot, PredictionError)
         assert (teapot.http, str(teapot)) == (418, "short and stout")
+
+
+async def test_explanations_leave_operators_no_more_threads_than_they_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = """
+import torch
+class Threads:
+    def initialize(self, context):
+        self.most = torch.get_num_threads()
+    def handle(self, data, context):
+        return [self.most] * len(data)
+"""
+    make_archive(tmp_path / "m.mar", {"handler.py": handler})
+    monkeypatch.setattr(torchstate, "THREADS", 4)
+    monkeypatch.setattr(pool, "THREADS", 4)
+    monkeypatch.setattr(pool, "cores", lambda: 4)
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        predicted = await registry.submit(request("a"))
+        explained = await registry.submit(request("a", verb=Verb.EXPLAIN))
+    assert (predicted.results, explained.results) == ([4], [2])
 
 
 async def test_out_of_memory_makes_batches_smaller(tmp_path: Path) -> None:
