@@ -62,6 +62,7 @@ class Pool:
         limits: time-outs for starts, for calls, and for starts that fail again and again.
         courtesy: how workers in the background give way to others; they share the cores as if all
             of them were there. None for those in the foreground.
+        crowded: whether others compute beside these workers.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Pool:
         changed: Callable[[Worker], None],
         limits: Limits,
         courtesy: Courtesy | None = None,
+        crowded: Callable[[], bool] = lambda: False,
     ) -> None:
         self.lane = lane
         self.roster = Roster()
@@ -89,6 +91,7 @@ class Pool:
         #: runs in the background is not worth a queue: it is long, and takes what is left over.
         self.patience = PRESSURE_SECONDS if courtesy is None else 0.0
         self._courtesy = courtesy
+        self._crowded = crowded
         self._lock = self.roster.lock
         self._starting = Starts(
             self.roster, self._worker, limits.startup_timeout, self._overdue, self._changed
@@ -107,8 +110,7 @@ class Pool:
     @property
     def busy(self) -> bool:
         """Whether a batch runs, or was begun a moment ago."""
-        began = self.lane.last_batch
-        return bool(self.running) or time.monotonic() - began < BUSY_SECONDS
+        return time.monotonic() - self.lane.last_batch < BUSY_SECONDS or bool(self.running)
 
     @property
     def hung(self) -> int:
@@ -206,6 +208,7 @@ class Pool:
             index=index,
             retry_seconds=self._limits.response_timeout,
             courtesy=self._courtesy,
+            crowded=self._crowded,
             idle_seconds=IDLE_SECONDS,
             may_go=self._may_go,
         )

@@ -93,19 +93,24 @@ class ModelVersion:
         self._scaling = asyncio.Lock()
         self._intake = Intake(name, version, limits.client_timeout, emit)
         self._watch: asyncio.TimerHandle | None = None
-        self._predict = self._pool(Verb.PREDICT, limits.batch_size, limits.max_batch_delay)
-        courtesy = Courtesy(lambda: self._predict.busy)
-        self._explain = self._pool(Verb.EXPLAIN, 1, 0.0, courtesy)
+        rows, delay = limits.batch_size, limits.max_batch_delay
+        self._predict = self._pool(
+            Verb.PREDICT, Window(rows, delay, limits.queue_size), crowded=lambda: self._explain.busy
+        )
+        self._explain: Pool = self._pool(
+            Verb.EXPLAIN,
+            Window(1, 0.0, limits.queue_size),
+            courtesy=Courtesy(lambda: self._predict.busy),
+        )
 
-    def _pool(self, verb: Verb, rows: int, delay: float, courtesy: Courtesy | None = None) -> Pool:
-        window: Window[Ticket] = Window(rows, delay, self.limits.queue_size)
+    def _pool(self, verb: Verb, window: Window[Ticket], **manners: Any) -> Pool:
         return Pool(
             Lane(f"{self.name} {self.version} {verb}", window),
             load=self._instance,
             ran=functools.partial(self._ran, verb),
             changed=self._worker_changed,
             limits=self.limits,
-            courtesy=courtesy,
+            **manners,
         )
 
     # --- life ---

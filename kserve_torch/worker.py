@@ -64,6 +64,7 @@ class Worker:
         tuner: finds the number of threads that the model's operators use.
         retry_seconds: a batch that failed is not run again when it has taken so long.
         courtesy: how it gives way to others; None for one that does not.
+        crowded: whether others compute beside it.
         idle_seconds: after so long without work it asks whether it may go home.
         may_go: answers that; from True on it is no longer counted on.
     """
@@ -79,6 +80,7 @@ class Worker:
         index: int = 0,
         retry_seconds: float = math.inf,
         courtesy: Courtesy | None = None,
+        crowded: Callable[[], bool] = lambda: False,
         idle_seconds: float | None = None,
         may_go: Callable[[Worker], bool] = lambda worker: False,
     ) -> None:
@@ -97,6 +99,7 @@ class Worker:
         self._tuner = tuner
         self._retry_seconds = retry_seconds
         self._courtesy = courtesy
+        self._crowded = crowded
         self._idle_seconds = idle_seconds
         self._may_go = may_go
         self._going = threading.Event()
@@ -226,14 +229,15 @@ class Worker:
     def _call(self, requests: Sequence[Request]) -> list[Reply]:
         assert self.instance is not None
         rows = sum(len(request.rows) for request in requests)
-        self.instance.use_threads(self._tuner.next(rows))
+        crowded = self._crowded()
+        self.instance.use_threads(self._tuner.half if crowded else self._tuner.next(rows))
         self._since = began = time.monotonic()
         try:
             replies = self.instance.run(requests)
         finally:
             with self._lock:
                 self._since = None
-        settled = self._tuner.note(rows, time.monotonic() - began)
+        settled = None if crowded else self._tuner.note(rows, time.monotonic() - began)
         if settled is not None:
             log.info(
                 "%s: operators use %d threads for batches like the last, of %d rows: %.3g ms a row",

@@ -260,6 +260,33 @@ class Threads:
     assert (predicted.results, explained.results) == ([4], [2])
 
 
+async def test_predictions_leave_half_of_the_cores_to_an_explanation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = """
+import torch
+def handle(data, context):
+    return [torch.get_num_threads()] * len(data or ())
+"""
+    make_archive(tmp_path / "m.mar", {"handler.py": handler})
+    monkeypatch.setattr(torchstate, "THREADS", 4)
+    monkeypatch.setattr(pool, "THREADS", 4)
+    monkeypatch.setattr(pool, "cores", lambda: 4)
+    monkeypatch.setattr(pool, "BUSY_SECONDS", 60.0)
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+
+        async def seen() -> set[int]:
+            replies = [await registry.submit(request("a")) for _ in range(20)]
+            return {reply.results[0] for reply in replies}
+
+        assert await seen() == {1, 4}
+        await registry.submit(request("a", verb=Verb.EXPLAIN))
+        assert await seen() == {2}
+        monkeypatch.setattr(pool, "BUSY_SECONDS", 0.0)
+        assert 4 in await seen() | await seen()
+
+
 async def test_out_of_memory_makes_batches_smaller(tmp_path: Path) -> None:
     actor(tmp_path / "m.mar")
     async with serving(tmp_path) as registry:
