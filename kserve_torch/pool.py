@@ -190,7 +190,7 @@ class Pool:
 
     async def join(self, seconds: float) -> bool:
         """Wait until the threads have ended; False if some still run after ``seconds``."""
-        threads = [worker.thread for worker in self.roster.all()]
+        threads = self.roster.threads()
         await joined(threads, seconds)
         return not any(thread.is_alive() for thread in threads)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from weakref import WeakSet
 
 from kserve_torch.worker import Worker, WorkerState
 
@@ -20,6 +21,7 @@ class Roster:
         self._staying: dict[int, Worker] = {}
         self._leaving: dict[int, Worker] = {}
         self._hung: dict[int, Worker] = {}
+        self._ending: WeakSet[threading.Thread] = WeakSet()
 
     # --- questions ---
 
@@ -32,6 +34,11 @@ class Roster:
         """The workers that can be counted on, by number."""
         with self.lock:
             return list(self._staying.values())
+
+    def threads(self) -> list[threading.Thread]:
+        """Those of `all`, and those of workers that were forgotten while they tidied up."""
+        with self.lock:
+            return [*(worker.thread for worker in self.all()), *self._ending]
 
     @property
     def size(self) -> int:
@@ -69,14 +76,18 @@ class Roster:
     def remove(self, worker: Worker) -> None:
         """Forget one whose thread ends."""
         with self.lock:
-            self._staying.pop(worker.number, None)
-            self._leaving.pop(worker.number, None)
+            self._take_off(worker)
+            self._ending.add(worker.thread)
 
     def hang(self, worker: Worker) -> None:
         """Give one up."""
         with self.lock:
-            self.remove(worker)
+            self._take_off(worker)
             self._hung[worker.number] = worker
+
+    def _take_off(self, worker: Worker) -> None:
+        self._staying.pop(worker.number, None)
+        self._leaving.pop(worker.number, None)
 
     def came_back(self, worker: Worker) -> bool:
         """Forget one that was given up; False if it was forgotten already."""

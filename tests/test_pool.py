@@ -279,6 +279,24 @@ async def test_what_waits_for_a_pool_that_is_worn_out_is_answered(
     assert await bench.result(lambda: "served") == "served"
 
 
+async def test_a_worker_that_tidies_up_is_waited_for(bench: Bench) -> None:
+    tidying, gate = threading.Event(), threading.Event()
+
+    class Untidy(Loaded):
+        def close(self) -> None:
+            tidying.set()
+            assert gate.wait(10)
+
+    bench.load = lambda index: Untidy()
+    await bench.pool.scale(1, 1)
+    await bench.pool.scale(0, 0)
+    assert await asyncio.to_thread(tidying.wait, 10)
+    assert bench.pool.roster.all() == []
+    assert not await bench.pool.join(0.05)
+    gate.set()
+    assert await bench.pool.join(10)
+
+
 async def test_what_waits_is_refused_when_the_last_worker_is_sent_home(bench: Bench) -> None:
     await bench.pool.scale(1, 1)
     held, waiting = bench.hold(), bench.submit(lambda: "never")
