@@ -20,7 +20,6 @@ from kserve_torch.http.native import Native
 from kserve_torch.http.protocol import guarded
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
-from kserve_torch.messages import Timing
 from kserve_torch.metrics import Metrics
 from kserve_torch.registry import Registry
 from kserve_torch.settings import Settings
@@ -90,7 +89,7 @@ def application(
 
     def report(protocol: str, status: int) -> None:
         """Have a request logged and counted that no model was looked up for."""
-        registry.emit(Responded(protocol, "", "", status, 0.0, "", 0, Timing()))
+        registry.emit(Responded(protocol, "", "", status, 0.0))
 
     v2 = V2(registry)
     routes = [

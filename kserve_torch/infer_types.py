@@ -123,7 +123,7 @@ def _head(tensor: Tensor) -> InferOutput:
     return output
 
 
-def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
+def _array(tensor: Tensor) -> np.ndarray:
     """The elements as the SDK serialises them: those of BYTES all as bytes."""
     if tensor.datatype != "BYTES":
         return tensor.array

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate, islice
 from typing import Any
 
-from kserve_torch import devices, rootlog, torchload, torchstate
+from kserve_torch import devices, rootlog, torchload
 from kserve_torch.archive import Archive
 from kserve_torch.codec.rows import to_row
 from kserve_torch.codec.signature import Signature, seen
@@ -220,10 +220,6 @@ class Instance:
     def _finish(self, result: Any) -> Any:
         """The result itself, or what it comes to if the handler is asynchronous (CONTRACT H4)."""
         return self._runner.run(_awaited(result)) if inspect.isawaitable(result) else result
-
-    def use_threads(self, count: int) -> None:
-        """Let torch's operators use ``count`` threads when they are called from this thread."""
-        torchstate.use_threads(count)
 
     def close(self) -> None:
         """Forget the handler and its modules."""

@@ -76,7 +76,7 @@ class Tensor:
 
     name: str
     datatype: str
-    array: np.ndarray[Any, Any]
+    array: np.ndarray
     parameters: Mapping[str, Any] = NOTHING
 
     @property

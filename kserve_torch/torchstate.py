@@ -21,20 +21,10 @@ if "OMP_NUM_THREADS" not in os.environ:
     THREADS = min(THREADS, cores())
 
 
-def enter_thread(most: int) -> None:
-    """Give a new thread a thread count of its own, not what was last set in any thread.
-
-    libgomp keeps the threads that operators ever had below this one, and counts them: with more of
-    them than cores in the process, none waits actively any more, which slows every model down.
-
-    Args:
-        most: threads that operators will be given here.
-    """
-    use_threads(most)
-
-
 def use_threads(count: int) -> None:
     """Set the calling thread's number of threads for operators; no other thread's changes.
+
+    A thread that never called this has what was last set in any thread.
 
     Args:
         count: at most `THREADS` are set.

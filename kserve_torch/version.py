@@ -103,14 +103,21 @@ class ModelVersion:
             courtesy=Courtesy(lambda: self._predict.busy),
         )
 
-    def _pool(self, verb: Verb, window: Window[Ticket], **manners: Any) -> Pool:
+    def _pool(
+        self,
+        verb: Verb,
+        window: Window[Ticket],
+        courtesy: Courtesy | None = None,
+        crowded: Callable[[], bool] = lambda: False,
+    ) -> Pool:
         return Pool(
             Lane(f"{self.name} {self.version} {verb}", window),
             load=self._instance,
             ran=functools.partial(self._ran, verb),
             changed=self._worker_changed,
             limits=self.limits,
-            **manners,
+            courtesy=courtesy,
+            crowded=crowded,
         )
 
     # --- life ---
@@ -266,8 +273,7 @@ class ModelVersion:
         self._emit(Accepted(self.name, self.version, request.asked, request.verb))
         self._require_workers()
         if self._watch is None:
-            later = asyncio.get_running_loop().call_later
-            self._watch = later(self.limits.response_timeout, self._check_hung)
+            self._watch_for(self.limits.response_timeout)
         pool = self._explain if request.verb is Verb.EXPLAIN else self._predict
         return await self._intake.submit(request, pool)
 
@@ -335,7 +341,10 @@ class ModelVersion:
         if soonest is None and self._intake.inflight:
             soonest = self.limits.response_timeout
         if soonest is not None:
-            self._watch = asyncio.get_running_loop().call_later(soonest, self._check_hung)
+            self._watch_for(soonest)
+
+    def _watch_for(self, seconds: float) -> None:
+        self._watch = asyncio.get_running_loop().call_later(seconds, self._check_hung)
 
     async def describe(self) -> Any:
         """What the handler says about itself (CONTRACT E4)."""

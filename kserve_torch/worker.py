@@ -22,7 +22,7 @@ from kserve_torch.errors import HandlerError, ServingError
 from kserve_torch.frozen import frozen
 from kserve_torch.isolation import isolate
 from kserve_torch.messages import Reply, Request, Timing
-from kserve_torch.torchstate import enter_thread
+from kserve_torch.torchstate import use_threads
 from kserve_torch.tuner import Tuner
 
 if TYPE_CHECKING:
@@ -156,7 +156,9 @@ class Worker:
         try:
             if self._courtesy is not None:
                 self._courtesy.step_back()
-            enter_thread(self._tuner.most)
+            # Also for the load: libgomp keeps and counts the threads that operators ever had. With
+            # more of them than cores in the process none waits actively, which slows every model.
+            use_threads(self._tuner.most)
             self.instance = self._load()
         except BaseException as error:
             self._become(WorkerState.FAILED, error)
@@ -230,7 +232,7 @@ class Worker:
         assert self.instance is not None
         rows = sum(len(request.rows) for request in requests)
         crowded = self._crowded()
-        self.instance.use_threads(self._tuner.half if crowded else self._tuner.next(rows))
+        use_threads(self._tuner.half if crowded else self._tuner.next(rows))
         self._since = began = time.monotonic()
         try:
             replies = self.instance.run(requests)

@@ -27,9 +27,6 @@ _ids = itertools.count()
 class Loaded:
     """In the place of an `Instance`: calls its rows."""
 
-    def use_threads(self, count: int) -> None:
-        pass
-
     def run(self, requests: Sequence[Request]) -> list[Reply]:
         return [
             Reply(model="m", version="1.0", rows=[RowReply(result=row()) for row in one.rows])

@@ -78,12 +78,12 @@ def of_dtype(dtype: np.dtype[Any]) -> str | None:
     return _BY_DTYPE.get(dtype) or _BY_DTYPE.get(dtype.newbyteorder("<"))
 
 
-def bf16_to_fp32(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+def bf16_to_fp32(bits: np.ndarray) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Float32 values of bfloat16 bit patterns; exact, because BF16 is the upper half of FP32."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-def fp32_to_bf16(values: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.uint16]]:
+def fp32_to_bf16(values: np.ndarray) -> np.ndarray[Any, np.dtype[np.uint16]]:
     """Bfloat16 bit patterns of float32 values that came from bfloat16; drops the lower half."""
     upper = np.ascontiguousarray(values, np.float32).view(np.uint32) >> np.uint32(16)
     return upper.astype(np.uint16).reshape(values.shape)

@@ -16,10 +16,8 @@ from kserve_torch.codec.datatypes import Datatype
 from kserve_torch.codec.document import brief
 from kserve_torch.errors import InvalidInput
 
-Array = np.ndarray[Any, Any]
 
-
-def numbers(flat: Iterable[Any], kind: Datatype, where: str) -> Array:
+def numbers(flat: Iterable[Any], kind: Datatype, where: str) -> np.ndarray:
     """A one-dimensional array of ``kind``; `array.array` refuses what would lose information."""
     flat = flat if isinstance(flat, list) else list(flat)
     try:
@@ -51,7 +49,7 @@ def _fits(value: Any, kind: Datatype) -> bool:
     return True
 
 
-def bools(values: Array, where: str) -> Array:
+def bools(values: np.ndarray, where: str) -> np.ndarray:
     """Bytes 0 and 1 as booleans (CONTRACT O26, O43)."""
     if values.size and values.max() > 1:
         i = int(np.argmax(values > 1))
@@ -59,14 +57,14 @@ def bools(values: Array, where: str) -> Array:
     return values.view(np.bool_)
 
 
-def _refuse_overflow(flat: list[Any], values: Array, where: str) -> None:
+def _refuse_overflow(flat: list[Any], values: np.ndarray, where: str) -> None:
     """Refuse finite numbers that became infinite; `array.array` lets them pass."""
     for i in np.flatnonzero(np.isinf(values)):
         if flat[i] not in (float("inf"), float("-inf")):
             raise InvalidInput(f"{where}.data[{i}]: {brief(flat[i])} is out of range of FP32")
 
 
-def objects(flat: Iterable[Any], allowed: type | UnionType, wanted: str, where: str) -> Array:
+def objects(flat: Iterable[Any], allowed: type | UnionType, wanted: str, where: str) -> np.ndarray:
     """BYTES elements as a one-dimensional object array."""
     flat = flat if isinstance(flat, list) else list(flat)
     for i, value in enumerate(flat):

@@ -38,8 +38,10 @@ def parse_object(body: bytes | memoryview) -> dict[str, Any] | None:
     if len(body) < WORTH:
         return None
     text = bytes(body)
+    # The single byte is looked for first, as that takes an eightieth of the time of two. Without
+    # the two every quotation mark begins or ends a string, and a key is a key.
     if b"\\" in text and b'\\"' in text:
-        return None  # else every quotation mark begins or ends a string, and a key is a key
+        return None
     try:
         rest, lists = _cut(text)
         request: dict[str, Any] = orjson.loads(rest)
@@ -74,7 +76,7 @@ def _cut(text: bytes) -> tuple[bytes, list[memoryview]]:
     return b"".join((*rest, text[end:])), lists
 
 
-def _array(numbers: memoryview, datatype: str) -> np.ndarray[Any, Any]:
+def _array(numbers: memoryview, datatype: str) -> np.ndarray:
     """A list of numbers as an array.
 
     Raises:

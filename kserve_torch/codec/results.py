@@ -13,8 +13,6 @@ from kserve_torch.codec.values import as_array, is_array, json_text
 from kserve_torch.errors import HandlerError
 from kserve_torch.messages import Tensor
 
-Array = np.ndarray[Any, Any]
-
 #: What becomes an element of a BYTES tensor as it is.
 _TEXT = (str, bytes, bytearray, memoryview)
 
@@ -105,7 +103,7 @@ def tensor_from_result(name: str, result: Any) -> Tensor:
     return Tensor(name=name, datatype=datatype, array=np.atleast_1d(values))
 
 
-def _typed(datatype: str, values: Array, name: str) -> tuple[str, Array]:
+def _typed(datatype: str, values: np.ndarray, name: str) -> tuple[str, np.ndarray]:
     """Datatype and array in the machine's byte order; strings and objects become BYTES."""
     if datatype:
         return datatype, values
@@ -118,7 +116,7 @@ def _typed(datatype: str, values: Array, name: str) -> tuple[str, Array]:
     return found, values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
 
 
-def _from_list(result: Sequence[Any], name: str) -> tuple[str, Array]:
+def _from_list(result: Sequence[Any], name: str) -> tuple[str, np.ndarray]:
     """Datatype and array of a list: as one array if it is one, else an element per item."""
     if result and all(map(is_array, result)):
         parts = [_typed(*as_array(part), name) for part in result]
@@ -131,7 +129,7 @@ def _from_list(result: Sequence[Any], name: str) -> tuple[str, Array]:
     return "BYTES", _bytes_array([_text(item, name) for item in result])
 
 
-def _rectangular(result: Sequence[Any]) -> Array | None:
+def _rectangular(result: Sequence[Any]) -> np.ndarray | None:
     """The list as an array of numbers, booleans, text or bytes; None if it is ragged or mixed."""
     if isinstance(_first_leaf(result), _TEXT):
         return _texts(result)
@@ -148,7 +146,7 @@ def _first_leaf(value: Any) -> Any:
     return value
 
 
-def _texts(result: Sequence[Any]) -> Array | None:
+def _texts(result: Sequence[Any]) -> np.ndarray | None:
     """Nested lists of text and bytes; numpy itself would take a bytearray for numbers."""
     shape, items = [len(result)], list(result)
     while all(isinstance(item, list | tuple) for item in items):
@@ -174,7 +172,7 @@ def _text(value: Any, name: str) -> str | bytes:
         raise HandlerError(f'output "{name}": {error}') from error
 
 
-def _bytes_array(elements: list[str | bytes]) -> Array:
+def _bytes_array(elements: list[str | bytes]) -> np.ndarray:
     values = np.empty(len(elements), object)
     values[:] = elements
     return values

@@ -52,7 +52,7 @@ def data_of(tensor: Tensor, arrays: bool = False) -> Any:
     return _read_only(values) if arrays else values.tolist()
 
 
-def _read_only(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _read_only(values: np.ndarray) -> np.ndarray:
     view = values.view()
     view.flags.writeable = False
     return view

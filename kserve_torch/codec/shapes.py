@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from kserve_torch.codec.document import brief
 from kserve_torch.errors import InvalidInput
-
-Array = np.ndarray[Any, Any]
 
 MAX_DIMS = 32
 _MAX_DIM = 2**63 - 1
@@ -52,7 +49,7 @@ def _fitted(shape: tuple[int, ...], count: int, where: str) -> tuple[int, ...]:
     return shape
 
 
-def shaped(values: Array, shape: tuple[int, ...], where: str) -> Array:
+def shaped(values: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:
     """``values`` in its fitted shape."""
     fitted = _fitted(shape, len(values), where)
     try:

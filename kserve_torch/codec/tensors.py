@@ -7,6 +7,7 @@ only `InvalidInput`, with ``where`` and the offending member or element in front
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -19,9 +20,6 @@ from kserve_torch.codec.elements import numbers, objects
 from kserve_torch.codec.shapes import shape_from, shaped
 from kserve_torch.errors import HandlerError, InvalidInput
 from kserve_torch.messages import NOTHING, Tensor
-
-Array = np.ndarray[Any, Any]
-
 
 # --- JSON -----------------------------------------------------------------------------------------
 
@@ -72,16 +70,14 @@ def _flattened(data: list[Any], where: str) -> list[Any]:
     return data
 
 
-def _narrowed(values: Array, kind: Datatype, where: str) -> Array:
+def _narrowed(values: np.ndarray, kind: Datatype, where: str) -> np.ndarray:
     """``values`` as ``kind``, if none of them loses more than digits behind the point by it."""
     dtype = kind.dtype.newbyteorder("=")
-    try:
-        with np.errstate(over="raise"):
-            narrow = values.astype(dtype)  # a copy: handlers may write
-    except FloatingPointError:
-        return numbers(values.tolist(), kind, where)
-    whole = kind.kind == "float" or (narrow == values).all()
-    return narrow if whole else numbers(values.tolist(), kind, where)
+    with suppress(FloatingPointError), np.errstate(over="raise"):
+        narrow = values.astype(dtype)
+        if kind.kind == "float" or (narrow == values).all():
+            return narrow
+    return numbers(values.tolist(), kind, where)  # which says what element is wrong
 
 
 def in_json(tensor: Tensor) -> Tensor:
@@ -95,7 +91,7 @@ def in_json(tensor: Tensor) -> Tensor:
     return Tensor(name=tensor.name, datatype="FP32", array=values, parameters=tensor.parameters)
 
 
-def to_json_data(tensor: Tensor) -> Array | list[str]:
+def to_json_data(tensor: Tensor) -> np.ndarray | list[str]:
     """The elements, flat and row-major, as orjson takes them with ``OPT_SERIALIZE_NUMPY``.
 
     orjson writes NaN and infinities as null (CONTRACT O31).

@@ -12,8 +12,6 @@ import orjson
 
 from kserve_torch.codec import datatypes
 
-Array = np.ndarray[Any, Any]
-
 
 def is_array(value: object) -> bool:
     """Whether ``value`` is a numpy array or scalar, a torch tensor, or one of their kind."""
@@ -29,7 +27,7 @@ def _has_numpy(value: object) -> bool:
     return callable(getattr(value, "numpy", None)) and hasattr(value, "dtype")
 
 
-def as_array(value: Any) -> tuple[str, Array]:
+def as_array(value: Any) -> tuple[str, np.ndarray]:
     """An array, on the host, for anything that `is_array` accepts; bfloat16 as bit patterns.
 
     Returns:

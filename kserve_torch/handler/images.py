@@ -147,7 +147,7 @@ def _common_channels(images: Sequence[Any]) -> int:
 
 
 def _fits(normalize: transforms.Normalize, channels: int) -> bool:
-    """Whether mean and std are numbers for so many channels, without a 0 that it refuses."""
+    """Whether mean and std are numbers for so many channels, and no std is 0, which is refused."""
     mean, std = normalize.mean, normalize.std
     if not (isinstance(mean, (list, tuple)) and isinstance(std, (list, tuple))):
         return False

@@ -47,8 +47,8 @@ def _looked_up(pixels: np.ndarray, table: np.ndarray) -> torch.Tensor:
 @lru_cache(maxsize=64)
 def _table(channels: int, scale: Scale | None) -> np.ndarray:
     """What becomes of each byte, by channel: float32 ``[channels, 256]``."""
-    every = torch.arange(256, dtype=torch.uint8).view(1, 1, 256, 1).expand(1, 1, 256, channels)
-    return _computed(every, scale).view(channels, 256).numpy()
+    every = torch.arange(256, dtype=torch.uint8, device="cpu").view(1, 1, 256, 1)
+    return _computed(every.expand(1, 1, 256, channels), scale).view(channels, 256).numpy()
 
 
 def _computed(pixels: torch.Tensor, scale: Scale | None) -> torch.Tensor:
@@ -62,4 +62,5 @@ def _computed(pixels: torch.Tensor, scale: Scale | None) -> torch.Tensor:
 
 
 def _per_channel(values: Sequence[float]) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.get_default_dtype()).view(-1, 1, 1)
+    # A handler's default device may be another one: images are read into the host's memory.
+    return torch.tensor(values, dtype=torch.get_default_dtype(), device="cpu").view(-1, 1, 1)

@@ -32,7 +32,7 @@ def as_tensor(index: int, value: Any, dtype: torch.dtype | None = None) -> torch
         raise BadRow(index, _why_no_tensor(value)) from None
 
 
-def _dtype_of_lists(array: np.ndarray[Any, Any]) -> torch.dtype:
+def _dtype_of_lists(array: np.ndarray) -> torch.dtype:
     if array.dtype.kind == "f":
         return torch.get_default_dtype()
     return torch.bool if array.dtype.kind == "b" else torch.int64

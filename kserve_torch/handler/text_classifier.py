@@ -96,7 +96,7 @@ def as_text(index: int, value: Any) -> str:
         raise BadRow(index, "data: not valid UTF-8") from None
 
 
-def _as_bytes(index: int, values: list[Any] | np.ndarray[Any, Any]) -> bytes:
+def _as_bytes(index: int, values: list[Any] | np.ndarray) -> bytes:
     refusal = BadRow(index, "data: expected text, or its UTF-8 bytes as numbers from 0 to 255")
     try:
         numbers = np.asarray(values)

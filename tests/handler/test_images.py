@@ -58,6 +58,16 @@ def test_in_double_precision(png):
         torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.parametrize("size", [(8, 8), (200, 150)])
+def test_beside_a_default_device(png, size):
+    processing = transforms.Compose([TO_TENSOR, transforms.Normalize((0.2,), (0.4,))])
+    batch = images(png, 2, "L", size)
+    expected = torch.stack([processing(image) for image in batch])
+    with torch.device("meta"):
+        result = to_tensors(batch, processing)
+    assert torch.equal(result, expected)
+
+
 def test_what_is_looked_up_may_be_written_into(png):
     processing = transforms.Compose([TO_TENSOR, GREY])
     for mode in ("L", "RGB"):
