@@ -1,5 +1,6 @@
 """Poison isolation: a batch that fails is run again in parts until only the guilty request is left.
 
+Handlers may change what they are given, so each part is run with rows made anew.
 One that does not fit into memory makes the batches of its lane smaller. A request whose client has
 seen part of its answer is not run again: it would see that part twice.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from kserve_torch.batcher import Lane, Outcome, Ticket
 from kserve_torch.errors import (
@@ -19,6 +21,7 @@ from kserve_torch.errors import (
 )
 from kserve_torch.instance import RequestFault
 from kserve_torch.messages import Reply, Request
+from kserve_torch.reasons import handler_failure
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +60,8 @@ def isolate(
         guilty: Ticket | None = None
         error: ServingError
         try:
-            replies = run([ticket.request for ticket in part])
+            requests = [ticket.request for ticket in part]
+            replies = run(requests if part is batch else list(map(_anew, requests)))
         except RequestFault as fault:
             guilty, error = part[fault.index], fault.error
         except ServingError as failure:
@@ -78,6 +82,20 @@ def isolate(
         # One request that fits nowhere says nothing about batches of others.
         if misfits.isdisjoint(part):
             _shrink(lane, part)
+
+
+def _anew(request: Request) -> Request:
+    """The request as its client sent it.
+
+    Raises:
+        ServingError: there is no memory for it.
+    """
+    if request.again is None:
+        return request
+    try:
+        return replace(request, rows=request.again())
+    except BaseException as error:
+        raise handler_failure(error) from error
 
 
 def _sort(

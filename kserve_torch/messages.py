@@ -98,6 +98,8 @@ class Request:
         verb: predict, explain or describe.
         rows: what becomes the handler's ``data`` list. A `Tensor` becomes the row dict of CONTRACT
             V3 on the worker's thread, with an array or nested lists as the handler prefers.
+        again: makes the rows anew from what the client sent, on any thread: a handler may have
+            changed them before its batch failed. None if all are of tensors, which nobody changes.
         headers: request headers, any case; the handler's view of them ignores case (CONTRACT R4).
         content_types: per row field, its content type, where the transport knows one (CONTRACT R4).
         parameters: request parameters of the protocol.
@@ -110,6 +112,7 @@ class Request:
     id: str
     model: str
     rows: Sequence[Row]
+    again: Callable[[], Sequence[Row]] | None = None
     version: str | None = None
     asked: str = ""
     verb: Verb = Verb.PREDICT

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,7 +142,8 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
             None,
             headers,
             verb=verb,
-            rows=read.instances,
+            rows=deepcopy(read.instances),
+            again=lambda: deepcopy(read.instances),
             parameters=read.parameters,
             content_types=read.content_types,
             element=v1.ELEMENT,

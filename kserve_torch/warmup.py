@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import Any
 
 from kserve_torch.archive import Archive
@@ -44,7 +45,7 @@ def splits_batches(archive: Archive) -> bool:
 
 
 def sample_body(archive: Archive) -> Any:
-    """The sample as it is written: any JSON value; None if the archive brings none.
+    """The sample as it is written: any JSON value, the caller's own; None if there is none.
 
     Raises:
         LoadFailed: there is one that cannot be read.
@@ -52,7 +53,7 @@ def sample_body(archive: Archive) -> Any:
     try:
         return json.loads((archive.root / FILE).read_bytes())
     except FileNotFoundError:
-        return archive.yaml.get(KEY)
+        return deepcopy(archive.yaml.get(KEY))
     except (OSError, ValueError, RecursionError) as error:
         raise LoadFailed(f"{FILE}: cannot be read as JSON") from error
 

@@ -632,6 +632,14 @@ def test_warm_up(load: Load, sample: Any, rows: list[Any]) -> None:
         assert results(instance, 0) == [[rows, [0]]]
 
 
+def test_each_warm_up_has_a_sample_of_its_own(load: Load) -> None:
+    sample = {"warmup": {"instances": [{"deep": [1]}]}}
+    text = function("return [row['deep'].pop() for row in data]")
+    instance = load(text, {"c.yaml": json.dumps(sample)}, configFile="c.yaml")
+    instance.warm_up()
+    instance.warm_up()
+
+
 @pytest.mark.parametrize(
     ("mode", "shape", "answered"),
     [("tensor", [2, 3], [2]), ("batch", [-1, 3], [-1, 1])],

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kserve_torch.batcher import Lane
@@ -82,6 +83,31 @@ async def test_answers_do_not_wait_for_what_is_run_after_them() -> None:
     assert [ticket.request.id for ticket, _ in next(parts)] == ["x", "y"]
     assert bench.calls == ["xyze", "xy"]
     assert [ticket.request.id for part in parts for ticket, _ in part] == ["z", "e"]
+
+
+async def test_what_is_run_again_is_made_anew() -> None:
+    lane = Lane("m 1.0 predict", Window(2, 0.0, 2))
+    sent = [Request(id=name, model="m", rows=[[1]], again=lambda: [[1]]) for name in "xy"]
+    seen: list[int] = []
+
+    def run(requests: Sequence[Request]) -> list[Reply]:
+        seen.extend(request.rows[0].pop() for request in requests)
+        if len(requests) > 1:
+            raise HandlerError("boom")
+        return [Reply(model="m", version="1", rows=[])]
+
+    tickets = [lane.submit(request) for request in sent]
+    assert [len(outcomes) for outcomes in isolate(run, tickets, lane)] == [1, 1]
+    assert seen == [1, 1, 1, 1]
+
+
+async def test_no_memory_to_make_rows_anew() -> None:
+    def again() -> list[Any]:
+        raise MemoryError
+
+    bench = Bench("xe")
+    bench.tickets[0].request = replace(bench.tickets[0].request, again=again)
+    assert bench.outcomes() == {"x": "OutOfMemory", "e": "HandlerError"}
 
 
 async def test_who_was_answered_meanwhile_is_not_run_again() -> None:

@@ -5,6 +5,7 @@ A test called ``test_sdk_...`` fails when the SDK changes what we override.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,6 +156,29 @@ async def test_v1_unparsed(model: TorchModel, body: bytes) -> None:
     """The SDK hands over ``application/json; charset=utf-8`` as bytes (CONTRACT T-07)."""
     headers = {"content-type": "application/json; charset=utf-8"}
     assert await model(body, headers) == ({"predictions": [1]}, {})
+
+
+async def test_v1_run_again(tmp_path: Path) -> None:
+    """What the handler does to the rows reaches neither the next run nor the caller."""
+    handler = """
+class Takes:
+    def handle(self, data, context):
+        taken = [row.pop() for row in data]
+        if len(taken) > 1:
+            raise ValueError
+        return taken
+"""
+    yaml = {"model-config.yaml": "batchSize: 2\nmaxBatchDelay: 20000"}
+    archive = make_archive(
+        tmp_path / "m.mar", {"handler.py": handler, **yaml}, configFile="model-config.yaml"
+    )
+    model = TorchModel("m", archive)
+    model.load()
+    bodies = [{"instances": [[i]]} for i in range(2)]
+    answers = await asyncio.gather(*map(model, bodies))
+    model.stop()
+    assert answers == [({"predictions": [i]}, {}) for i in range(2)]
+    assert bodies == [{"instances": [[i]]} for i in range(2)]
 
 
 async def test_v1_explain(model: TorchModel) -> None:

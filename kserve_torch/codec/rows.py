@@ -14,11 +14,10 @@ from kserve_torch.messages import MAX_ROWS, Row, Tensor
 
 
 def to_row(row: Row, arrays: bool = False) -> Row:
-    """What the handler gets for a row of a `Request`, in a dict or list of its own.
+    """What the handler gets for a row of a `Request`.
 
     A `Tensor` becomes ``{"name", "shape", "datatype", "data"}`` and ``"parameters"`` if it has any
-    (CONTRACT V3); a dict that holds tensors becomes the same dict of their data. Handlers take
-    fields out of rows, and a request whose neighbour fails is run again.
+    (CONTRACT V3); a dict that holds tensors becomes the same dict of their data.
 
     Args:
         row: an element of `Request.rows`.
@@ -33,7 +32,7 @@ def to_row(row: Row, arrays: bool = False) -> Row:
             name: data_of(value, arrays) if isinstance(value, Tensor) else value
             for name, value in row.items()
         }
-    return row.copy() if isinstance(row, list) else row
+    return row
 
 
 def data_of(tensor: Tensor, arrays: bool = False) -> Any:

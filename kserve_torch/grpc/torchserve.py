@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from kserve_torch.codec import native
-from kserve_torch.codec.envelope import open_envelope
+from kserve_torch.codec.envelope import Opened, open_envelope
 from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc.protos import inference_pb2 as pb
 from kserve_torch.grpc.report import reported
@@ -126,16 +126,21 @@ class Prediction:
         if not message.model_name:
             raise InvalidInput("Parameter model_name is required.")
         version = registry.find(message.model_name, message.model_version or None)
-        row: dict[str, Any] = {name: bytearray(value) for name, value in message.input.items()}
-        self._opened = open_envelope(settings.service_envelope, row)
+
+        def opened() -> Opened:
+            row: dict[str, Any] = {name: bytearray(value) for name, value in message.input.items()}
+            return open_envelope(settings.service_envelope, row)
+
+        self._opened = opened()
         self.request = Request(
             id=fresh_id(),
             model=version.name,
             version=version.version,
             asked=message.model_version,
             rows=self._opened.rows,
+            again=lambda: opened().rows,
             headers=call.headers,
-            content_types=dict.fromkeys(row, ""),
+            content_types=dict.fromkeys(message.input, ""),
             element=self._opened.element,
             deadline=call.deadline,
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import kserve_torch
 from kserve_torch.codec import native
-from kserve_torch.codec.envelope import Seal, open_envelope
+from kserve_torch.codec.envelope import Opened, Seal, open_envelope
 from kserve_torch.emissions import Emissions
 from kserve_torch.errors import InvalidInput, RouteNotFound, ServerError, ServingError
 from kserve_torch.http import openapi
@@ -185,13 +185,7 @@ class Native:
     def _read(
         self, call: Call, request_id: str, target: _Target, emissions: Emissions
     ) -> tuple[Request, Seal]:
-        decoded = native.decode(
-            call.body,
-            call.headers.get("content-type", ""),
-            target.params,
-            decode_input=self._settings.decode_input_request,
-        )
-        opened = open_envelope(self._settings.service_envelope, decoded.row)
+        decoded, opened = self._open(call, target)
         request = Request(
             id=request_id,
             model=target.model,
@@ -199,6 +193,7 @@ class Native:
             asked=target.version or "",
             verb=target.verb,
             rows=opened.rows,
+            again=lambda: self._open(call, target)[1].rows,
             headers=call.headers,
             content_types=decoded.content_types,
             url_path=target.rest,
@@ -207,6 +202,15 @@ class Native:
             emit=emissions,
         )
         return request, opened.seal
+
+    def _open(self, call: Call, target: _Target) -> tuple[native.NativeRequest, Opened]:
+        decoded = native.decode(
+            call.body,
+            call.headers.get("content-type", ""),
+            target.params,
+            decode_input=self._settings.decode_input_request,
+        )
+        return decoded, open_envelope(self._settings.service_envelope, decoded.row)
 
     def _answer(self, row: RowReply) -> Answer:
         """One row's reply, with the status and headers that the handler set (CONTRACT R8, R9)."""

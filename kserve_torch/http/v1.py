@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from kserve_torch.codec import cloudevents, v1
 from kserve_torch.codec.cloudevents import Event
@@ -50,7 +50,7 @@ class V1:
         model, verb = match.group("model"), Verb(match.group("verb"))
         try:
             self._registry.find(model)
-            decoded = v1.decode(call.body, call.headers.get("content-type", ""))
+            decoded = _read(call)
         except ServingError as error:
             return self._serve.refuse(call, model, error)
         if isinstance(decoded, V2Request):
@@ -66,12 +66,17 @@ class V1:
         )
 
 
+def _read(call: Call) -> V1Request | V2Request:
+    return v1.decode(call.body, call.headers.get("content-type", ""))
+
+
 def _request(call: Call, model: str, verb: Verb, decoded: V1Request) -> Request:
     return Request(
         id=request_id(call),
         model=model,
         verb=verb,
         rows=decoded.instances,
+        again=lambda: cast("V1Request", _read(call)).instances,
         headers=call.headers,
         content_types=decoded.content_types,
         parameters=decoded.parameters,

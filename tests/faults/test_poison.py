@@ -1,11 +1,27 @@
 """One bad request among others fails alone, whatever protocol each of them came by."""
 
+import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 import pytest
 
-from .actor import GRPC, NATIVE, PROTOCOLS, V1, V2, Client, Gate, store_of, talking_to, until
+from .actor import (
+    GRPC,
+    NATIVE,
+    PROTOCOLS,
+    V1,
+    V2,
+    Client,
+    Gate,
+    add_actor,
+    store_of,
+    talking_to,
+    tensor,
+    until,
+)
 
 #: What goes wrong, and its status on KServe's routes, on TorchServe's and in gRPC.
 POISONS = {
@@ -23,6 +39,27 @@ POISONS = {
 }
 
 
+#: Answers each row as it came, and leaves nothing of it.
+DIGGER = """
+import json
+
+def dig(value):
+    inner = value.values() if isinstance(value, dict) else value
+    for one in list(inner) if isinstance(value, (dict, list)) else []:
+        dig(one)
+    if isinstance(value, (dict, list, bytearray)):
+        value.clear()
+
+class Digger:
+    def handle(self, data, context):
+        texts = [json.dumps(row, default=lambda value: value.decode()) for row in data]
+        dig(data[:])
+        if any("poison" in text for text in texts):
+            raise ValueError("poison")
+        return texts
+"""
+
+
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     store = store_of(
@@ -30,6 +67,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         m="batchSize: 8\nmaxBatchDelay: 20000",
         memory="batchSize: 8\nmaxBatchDelay: 20000",
     )
+    add_actor(store, "digger", "batchSize: 8\nmaxBatchDelay: 20000", DIGGER)
     with talking_to(store) as client:
         yield client
 
@@ -112,3 +150,32 @@ def test_a_full_batch_with_two_poisons(client: Client, gate: Callable[[], Gate])
     assert [answer.ok for answer in answers] == [i not in (0, 5) for i in range(8)]
     assert "one" in answers[0].text
     assert "two" in answers[5].text
+
+
+def test_who_is_run_again_is_run_with_what_was_sent(client: Client) -> None:
+    deep = {"deep": [{"values": [[1], [2]]}, "x"]}
+    row = {"name": "data", "shape": [1], "datatype": "BYTES", "data": "text"}
+    sent: list[tuple[str, dict[str, Any], object]] = [
+        ("/v1/models/digger:predict", {"json": {"instances": ["poison"]}}, None),
+        ("/v1/models/digger:predict", {"json": {"instances": [deep, [[0]]]}}, [deep, [[0]]]),
+        ("/v2/models/digger/infer", {"json": {"inputs": [tensor("text")]}}, [row]),
+        ("/predictions/digger", {"json": deep}, [{"body": deep}]),
+        ("/predictions/digger", {"content": b"bytes"}, [{"body": "bytes"}]),
+        ("/predictions/digger", {"files": {"data": b"file"}}, [{"data": "file"}]),
+        ("/predictions/digger", {"data": {"field": "text"}}, [{"field": "text"}]),
+    ]
+    with ThreadPoolExecutor(len(sent)) as threads:
+        answers = [threads.submit(client.http.post, path, **body) for path, body, _ in sent]
+    for answer, (_, _, rows) in zip(answers, sent, strict=True):
+        seen = answer.result().json()
+        if rows is None:
+            assert "poison" in seen["error"]
+        else:
+            assert _rows(seen) == rows
+
+
+def _rows(answer: Any) -> list[Any]:
+    """What a digger found, whatever protocol it told it in."""
+    if "predictions" in answer:
+        return [json.loads(text) for text in answer["predictions"]]
+    return [json.loads(answer["outputs"][0]["data"][0])] if "outputs" in answer else [answer]

@@ -10,6 +10,7 @@ from google.protobuf.empty_pb2 import Empty
 from kserve_torch.grpc import oip, torchserve
 from kserve_torch.grpc.protos import inference_pb2 as pb
 from kserve_torch.grpc.protos import open_inference_pb2
+from kserve_torch.grpc.rpc import Call
 
 from .serving import Serving
 
@@ -45,6 +46,14 @@ async def test_input_map_is_one_row_of_bytearrays(serving: Serving) -> None:
         "target": ["bytearray", "bytearray(b'7')"],
     }
     assert said["headers"]["x-tenant"] == "blue"
+
+
+async def test_rows_can_be_made_anew(serving: Serving) -> None:
+    message = predict("mirror", data=b"1")
+    request = torchserve.Prediction(serving.registry, serving.settings, message, Call()).request
+    request.rows[0]["data"].clear()
+    assert request.again is not None
+    assert request.again() == [{"data": bytearray(b"1")}]
 
 
 async def test_version_can_be_named(serving: Serving) -> None:
