@@ -39,7 +39,8 @@ from ..clients.models import IDENTITY
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
 
-#: Answers each row with something of its own, but only in batches without a row that says "bad".
+#: Answers each row with something of its own, but only in batches without a row that says "poison":
+#: a word that is longer than those of `INSTANCES`.
 PICKY = """
 from ts.utils.util import PredictionException
 
@@ -47,8 +48,8 @@ from ts.utils.util import PredictionException
 def handle(data, context):
     if data is None:
         return None
-    if "bad" in data:
-        raise PredictionException("bad", 418)
+    if "poison" in data:
+        raise PredictionException("poison", 418)
     return [[row, len(str(row))] for row in data]
 """
 
@@ -256,9 +257,9 @@ def test_neither_splitting_nor_merging_nor_order_changes_an_answer(
     assert answers == [(200, expected(part)) for part in (instances, shuffled, *parts)]
 
 
-@given(parts=st.lists(st.lists(st.integers(0, 9) | st.just("bad"), max_size=3), max_size=8))
+@given(parts=st.lists(st.lists(st.integers(0, 9) | st.just("poison"), max_size=3), max_size=8))
 @settings(max_examples=60, deadline=None)
 def test_a_bad_request_harms_no_other(serving: Serving, parts: list[list[Any]]) -> None:
     answers = serving.predict(*parts)
-    refused = (418, {"error": "bad"})
-    assert answers == [refused if "bad" in part else (200, expected(part)) for part in parts]
+    refused = (418, {"error": "poison"})
+    assert answers == [refused if "poison" in part else (200, expected(part)) for part in parts]
