@@ -22,11 +22,10 @@ from kserve_torch.backoff import BackOff
 from kserve_torch.batcher import Lane, deliver
 from kserve_torch.courtesy import Courtesy
 from kserve_torch.errors import DeadlineExceeded, LoadFailed, NotReady, ServingError
-from kserve_torch.machine import cores
 from kserve_torch.reasons import brief
 from kserve_torch.roster import Roster
 from kserve_torch.starts import Starts
-from kserve_torch.torchstate import THREADS
+from kserve_torch.torchstate import thread_counts
 from kserve_torch.tuner import Tuner
 from kserve_torch.worker import Ran, Worker, WorkerState
 
@@ -296,6 +295,8 @@ class Pool:
             why,
             len(batch),
         )
+        if self.worn_out:
+            log.error("%s: %s, giving up on it", self.lane.label, self.why_none)
         deliver([(ticket, error) for ticket in batch])
         if started is not None:
             started.set_exception(error)
@@ -373,12 +374,3 @@ class Pool:
 async def _all(starts: Iterable[Future[Worker]]) -> None:
     """Wait for workers; to stop waiting does not stop them."""
     await asyncio.gather(*(asyncio.shield(asyncio.wrap_future(started)) for started in starts))
-
-
-def thread_counts(workers: int) -> tuple[int, ...]:
-    """Thread counts worth a try: one, and all that operators may have, shared out over ``workers``.
-
-    These are no more than the cores that we may use, and than ``OMP_NUM_THREADS``.
-    """
-    share = min(THREADS, cores()) // max(workers, 1)
-    return (1, share) if share > 1 else (1,)

@@ -34,6 +34,15 @@ def use_threads(count: int) -> None:
         torch.set_num_threads(count)
 
 
+def thread_counts(workers: int) -> tuple[int, ...]:
+    """Thread counts worth a try: one, and all that operators may have, shared out over ``workers``.
+
+    These are no more than the cores that we may use, and than ``OMP_NUM_THREADS``.
+    """
+    share = min(THREADS, cores()) // max(workers, 1)
+    return (1, share) if share > 1 else (1,)
+
+
 class DefaultDtype:
     """The default dtype that a handler chose when it was initialised.
 

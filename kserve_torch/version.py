@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -30,6 +29,7 @@ from kserve_torch.intake import Intake
 from kserve_torch.messages import NOTHING, Reply, Request, Verb
 from kserve_torch.pool import Pool
 from kserve_torch.statistics import VersionStatistics
+from kserve_torch.watch import Watch
 from kserve_torch.window import Window
 from kserve_torch.worker import Ran, Worker, WorkerState
 
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from kserve_torch.codec.signature import Signature
     from kserve_torch.instance import Instance
     from kserve_torch.settings import Limits
-
-log = logging.getLogger(__name__)
 
 #: Explanations that a version may run at a time: two on one thread each beat one on two.
 EXPLAIN_WORKERS = 2
@@ -92,7 +90,6 @@ class ModelVersion:
         self._seen: Signature = NOTHING
         self._scaling = asyncio.Lock()
         self._intake = Intake(name, version, limits.client_timeout, emit)
-        self._watch: asyncio.TimerHandle | None = None
         rows, delay = limits.batch_size, limits.max_batch_delay
         self._predict = self._pool(
             Verb.PREDICT, Window(rows, delay, limits.queue_size), crowded=lambda: self._explain.busy
@@ -101,6 +98,9 @@ class ModelVersion:
             Verb.EXPLAIN,
             Window(1, 0.0, limits.queue_size),
             courtesy=Courtesy(lambda: self._predict.busy),
+        )
+        self._watch = Watch(
+            (self._predict, self._explain), limits.response_timeout, lambda: self._intake.inflight
         )
 
     def _pool(
@@ -189,8 +189,7 @@ class ModelVersion:
             for ticket in pool.lane.close():
                 ticket.settle(NotReady(f"Model {self.name} {self.version} was unloaded"))
             pool.close()
-        if self._watch is not None:
-            self._watch.cancel()
+        self._watch.end()
         ends = time.monotonic() + seconds
         for pool in (self._predict, self._explain):
             await pool.join(max(0.0, ends - time.monotonic()))
@@ -272,8 +271,7 @@ class ModelVersion:
         self._require_loaded()
         self._emit(Accepted(self.name, self.version, request.asked, request.verb))
         self._require_workers()
-        if self._watch is None:
-            self._watch_for(self.limits.response_timeout)
+        self._watch.begin()
         pool = self._explain if request.verb is Verb.EXPLAIN else self._predict
         return await self._intake.submit(request, pool)
 
@@ -327,24 +325,6 @@ class ModelVersion:
         self._emit(
             WorkerChanged(self.name, self.version, worker.number, worker.state.value, seconds)
         )
-
-    def _check_hung(self) -> None:
-        """Look for hung handlers; runs again as long as there are requests, or calls that run.
-
-        A call may go on when the one who asked has left, and keeps its worker from others.
-        """
-        self._watch = None
-        left = [pool.give_up_hung() for pool in (self._predict, self._explain)]
-        soonest = min((wait for wait in left if wait is not None), default=None)
-        if not self.live:
-            log.error("%s %s: %s, giving up on it", self.name, self.version, self._hanging())
-        if soonest is None and self._intake.inflight:
-            soonest = self.limits.response_timeout
-        if soonest is not None:
-            self._watch_for(soonest)
-
-    def _watch_for(self, seconds: float) -> None:
-        self._watch = asyncio.get_running_loop().call_later(seconds, self._check_hung)
 
     async def describe(self) -> Any:
         """What the handler says about itself (CONTRACT E4)."""

@@ -402,15 +402,3 @@ async def test_who_comes_back_while_it_is_given_up_takes_no_other_batch(bench: B
     with pytest.raises(DeadlineExceeded):
         await asyncio.wait_for(held.ticket.future, 10)
     assert (await asyncio.wait_for(behind.future, 10)).results == ["served"]
-
-
-@pytest.mark.parametrize(
-    ("threads", "cores", "workers", "counts"),
-    [(4, 4, 1, (1, 4)), (4, 4, 2, (1, 2)), (4, 4, 0, (1, 4)), (4, 4, 3, (1,)), (1, 4, 1, (1,))],
-)
-def test_thread_counts_stay_within_what_operators_may_have(
-    monkeypatch: pytest.MonkeyPatch, threads: int, cores: int, workers: int, counts: tuple[int, ...]
-) -> None:
-    monkeypatch.setattr(pools, "THREADS", threads)
-    monkeypatch.setattr(pools, "cores", lambda: cores)
-    assert pools.thread_counts(workers) == counts

@@ -250,8 +250,7 @@ class Threads:
 """
     make_archive(tmp_path / "m.mar", {"handler.py": handler})
     monkeypatch.setattr(torchstate, "THREADS", 4)
-    monkeypatch.setattr(pool, "THREADS", 4)
-    monkeypatch.setattr(pool, "cores", lambda: 4)
+    monkeypatch.setattr(torchstate, "cores", lambda: 4)
     async with serving(tmp_path) as registry:
         await registry.register("m.mar")
         predicted = await registry.submit(request("a"))
@@ -269,8 +268,7 @@ def handle(data, context):
 """
     make_archive(tmp_path / "m.mar", {"handler.py": handler})
     monkeypatch.setattr(torchstate, "THREADS", 4)
-    monkeypatch.setattr(pool, "THREADS", 4)
-    monkeypatch.setattr(pool, "cores", lambda: 4)
+    monkeypatch.setattr(torchstate, "cores", lambda: 4)
     monkeypatch.setattr(pool, "BUSY_SECONDS", 60.0)
     async with serving(tmp_path) as registry:
         await registry.register("m.mar")
