@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kserve_torch.codec.snapshot import snapshot
 from kserve_torch.messages import Request, RowReply, Verb
 
 
@@ -111,7 +112,8 @@ class RequestProcessor:
         return self._response_header.get(key)
 
     def reply(self, result: Any) -> RowReply:
-        """This row's `RowReply` with ``result`` and all that was set for its response."""
+        """This row's `RowReply`: ``result`` as it is now, and all that was set for its response."""
+        result = snapshot(result)
         if not self._response_header and self._status_code == 200:
             return RowReply(result=result, phrase=self._reason_phrase or "")
         headers = dict(self._response_header)

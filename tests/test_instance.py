@@ -122,6 +122,25 @@ def objects(*values: Any) -> Any:
 
 
 @pytest.mark.parametrize(
+    "answer", ["own", "list(torch.full((1,), number, out=buffer))", "[{'all': [own[0]]}]"]
+)
+def test_a_reply_does_not_change_with_the_next_call(load: Load, answer: str) -> None:
+    text = f"""
+import torch
+own, buffer = [{{}}], torch.zeros(1)
+def handle(data, context):
+    if data is None: return None
+    own[0]["number"] = number = data[0]
+    return {answer}
+"""
+    instance = load(text)
+    first = instance.run([request(1)])[0].results
+    told = repr(first)
+    instance.run([request(2)])
+    assert repr(first) == told
+
+
+@pytest.mark.parametrize(
     ("given", "row"),
     [
         (

@@ -1,0 +1,64 @@
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+
+from kserve_torch.codec.snapshot import snapshot
+
+
+@pytest.mark.parametrize("value", ["a", b"a", 1, 2.5, True, None, np.float32(1), object()])
+def test_what_nobody_changes_passes(value):
+    assert snapshot(value) is value
+
+
+@pytest.mark.parametrize(
+    ("value", "change"),
+    [
+        ([1, 2], lambda value: value.append(3)),
+        ([[1], "a"], lambda value: value[0].append(3)),
+        ({"a": [1]}, lambda value: value["a"].clear()),
+        ({"a": 1}, lambda value: value.update(a=2)),
+        (OrderedDict(a=[1]), lambda value: value.clear()),
+        (([1], 2), lambda value: value[0].clear()),
+        (bytearray(b"ab"), lambda value: value.clear()),
+    ],
+)
+def test_what_is_changed_afterwards_is_not_changed_in_it(value, change):
+    taken = snapshot(value)
+    text = repr(value)
+    assert taken == value
+    change(value)
+    assert repr(value) != text
+    assert taken != value
+
+
+def test_memory_behind_a_view():
+    memory = bytearray(b"ab")
+    taken = snapshot(memoryview(memory))
+    memory[0] = 0
+    assert taken == b"ab"
+
+
+def test_arrays():
+    whole = np.arange(4)
+    taken = snapshot([whole[:2], {"a": whole}])
+    whole[:] = 7
+    assert taken[0].tolist() == [0, 1]
+    assert taken[1]["a"].tolist() == [0, 1, 2, 3]
+
+
+def test_tensors():
+    whole = torch.arange(4.0)
+    taken = snapshot(list(whole.requires_grad_()))
+    with torch.no_grad():
+        whole.fill_(7)
+    assert [value.item() for value in taken] == [0, 1, 2, 3]
+    assert not any(value.requires_grad for value in taken)
+
+
+def test_what_holds_itself_is_an_error():
+    value = []
+    value.append(value)
+    with pytest.raises(RecursionError):
+        snapshot(value)
