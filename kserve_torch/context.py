@@ -27,6 +27,10 @@ log = logging.getLogger(__name__)
 STREAM_NEXT = "ts_stream_next"
 
 
+class _RowId(str):
+    """A request's id in one call of the handler: clients choose ids, so equal ones say nothing."""
+
+
 class Context:
     """TorchServe's Context (CONTRACT 3.6); a handler may set any further attribute on it.
 
@@ -130,7 +134,7 @@ class Context:
 
     def begin(self, requests_by_row: Sequence[Request]) -> None:
         """Make ready for one ``handle()`` call: row ``i`` belongs to ``requests_by_row[i]``."""
-        self.request_ids = {index: request.id for index, request in enumerate(requests_by_row)}
+        self.request_ids = {i: _RowId(request.id) for i, request in enumerate(requests_by_row)}
         self.request_processor = [RequestProcessor.of(request) for request in requests_by_row]
         if self.metrics is not None:
             self.metrics.request_ids = self.request_ids
@@ -145,7 +149,7 @@ class Context:
     def emit(
         self, results: Sequence[Any] | Mapping[int, Any], request_ids: Mapping[int, str]
     ) -> None:
-        """Send an intermediate result for each row to whoever listens to its request.
+        """Send intermediate results of rows to those who listen to their requests.
 
         A thread that a handler left behind may still send for requests of an earlier call; what
         does not belong to a request of the running one is dropped.
@@ -154,15 +158,31 @@ class Context:
             results: one item per row of ``request_ids``, or a mapping from row index.
             request_ids: row index -> request id, for the rows that are meant.
         """
-        processors = self.request_processor
-        for index, request_id in request_ids.items():
-            request = processors[index].request if index < len(processors) else None
-            if request is None or request.id != request_id:
+        parts: dict[int, dict[int, RowReply]] = {}
+        for index, request_id in sorted(request_ids.items()):
+            if not self._runs(index, request_id):
                 log.debug("%s: a result for request %s came late", self.model_name, request_id)
                 continue
-            processors[index].add_response_property(STREAM_NEXT, "true")
-            if request.emit is not None:
-                request.emit(processors[index].reply(results[index]))
+            processor = self.request_processor[index]
+            processor.add_response_property(STREAM_NEXT, "true")
+            first = self._first_row(index)
+            parts.setdefault(first, {})[index - first] = processor.reply(results[index])
+        for first, rows in parts.items():
+            request = self.request_processor[first].request
+            if request is not None and request.emit is not None:
+                request.emit(rows)
+
+    def _runs(self, index: int, request_id: str) -> bool:
+        """Whether it is the id of row ``index`` of the running call, or one that a handler made."""
+        own = (self.request_ids or {}).get(index)
+        return own is request_id or (own == request_id and not isinstance(request_id, _RowId))
+
+    def _first_row(self, index: int) -> int:
+        """The first row of the request that row ``index`` belongs to."""
+        request = self.request_processor[index].request
+        while index and self.request_processor[index - 1].request is request:
+            index -= 1
+        return index
 
     def _replies(self, results: Sequence[Any]) -> Iterator[RowReply]:
         for processor, result in zip(self.request_processor, results, strict=True):

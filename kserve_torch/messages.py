@@ -22,9 +22,10 @@ Row = Any
 #: megabytes can hold millions of empty ones.
 MAX_ROWS = 100_000
 
-#: Called from a worker's thread with each intermediate result of a streaming handler. It is true
-#: once there was one: part of the answer is out, and the request must not be run a second time.
-Emit = Callable[["RowReply"], None]
+#: Called from a worker's thread with intermediate results of a streaming handler, by the row of the
+#: request. It is true once there were some: part of the answer is out, and the request must not be
+#: run a second time.
+Emit = Callable[[Mapping[int, "RowReply"]], None]
 
 
 class _Nothing(dict[str, Any]):

@@ -10,7 +10,8 @@ import asyncio
 import logging
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from kserve_torch.errors import (
 )
 from kserve_torch.events import Observers
 from kserve_torch.factory import VersionFactory
-from kserve_torch.messages import MAX_ROWS, NOTHING, Reply, Request, RowReply
+from kserve_torch.messages import MAX_ROWS, NOTHING, Reply, Request
 from kserve_torch.reloads import Reloads
 from kserve_torch.settings.metrics_file import read_metrics_file
 from kserve_torch.store import ModelStore
@@ -87,16 +88,14 @@ class Registry(Catalogue):
             return Reply(model=version.name, version=version.version, rows=())
         return await version.submit(request)
 
-    async def stream(self, request: Request) -> AsyncGenerator[RowReply]:
-        """The intermediate results of a streaming handler as they come, the final ones last."""
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[tuple[Emissions, Awaitable[Reply]]]:
+        """A streaming handler's intermediate results as they come, and its reply after them."""
         emissions = Emissions()
         answering = asyncio.ensure_future(self.submit(replace(request, emit=emissions)))
         answering.add_done_callback(lambda _: emissions.end())
         try:
-            while (row := await emissions.next()) is not None:
-                yield row
-            for row in (await answering).rows:
-                yield row
+            yield emissions, answering
         finally:
             answering.cancel()
 

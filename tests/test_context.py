@@ -173,14 +173,19 @@ def test_a_missing_result_is_an_error():
 def test_intermediate_results_go_to_their_own_requests():
     sent = {"a": [], "b": []}
     ctx = context()
-    ctx.begin([request(id=name, emit=sent[name].append) for name in sent])
-    ctx.emit(["a1", "b1"], ctx.request_ids)
-    ctx.emit({1: "b2"}, {1: "b"})
-    assert [reply.result for reply in sent["a"]] == ["a1"]
-    assert [reply.result for reply in sent["b"]] == ["b1", "b2"]
-    assert sent["a"][0].headers == {"ts_stream_next": "true"}
-    last = ctx.row_replies(["a2", "b3"])
-    assert [reply.headers for reply in last] == [{"ts_stream_next": "false"}] * 2
+    one, two = (request(id=name, emit=sent[name].append) for name in sent)
+    ctx.begin([one, two, two])
+    ctx.emit(["a1", "b1", "b2"], ctx.request_ids)
+    ctx.emit({2: "b3"}, {2: "b"})
+    assert told(sent["a"]) == [{0: "a1"}]
+    assert told(sent["b"]) == [{0: "b1", 1: "b2"}, {1: "b3"}]
+    assert sent["a"][0][0].headers == {"ts_stream_next": "true"}
+    last = ctx.row_replies(["a2", "b4", "b5"])
+    assert [reply.headers for reply in last] == [{"ts_stream_next": "false"}] * 3
+
+
+def told(parts):
+    return [{row: reply.result for row, reply in part.items()} for part in parts]
 
 
 def test_intermediate_results_of_an_earlier_call_reach_nobody_else():
@@ -188,12 +193,23 @@ def test_intermediate_results_of_an_earlier_call_reach_nobody_else():
     ctx = context()
     ctx.begin([request(id="a", emit=sent.append), request(id="b", emit=sent.append)])
     before = dict(ctx.request_ids)
-    ctx.begin([request(id="c", emit=sent.append)])
+    ctx.begin([request(id="a", emit=sent.append)])  # another client's, who chose the same id
     ctx.emit(["of a", "of b"], before)
     assert sent == []
     assert ctx.row_replies(["c"])[0].headers == {}
     ctx.emit(["of c"], ctx.request_ids)
-    assert [reply.result for reply in sent] == ["of c"]
+    assert told(sent) == [{0: "of c"}]
+
+
+def test_what_was_told_does_not_change_any_more():
+    sent, words = [], ["one"]
+    ctx = context()
+    ctx.begin([request(emit=sent.append)])
+    ctx.emit([words], ctx.request_ids)
+    (final,) = ctx.row_replies([words])
+    words.append("two")
+    assert told(sent) == [{0: ["one"]}]
+    assert final.result == ["one"]
 
 
 def test_intermediate_results_that_nobody_listens_to_are_dropped():

@@ -670,8 +670,10 @@ async def test_streams_come_in_order(tmp_path: Path) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": STREAMS})
     async with serving(tmp_path) as registry:
         await registry.register("m.mar")
-        rows = [row.result async for row in registry.stream(request("a"))]
-        assert rows == ["one", "two", "three"]
+        async with registry.stream(request("a", "b")) as (parts, answering):
+            told = [{row: one.result for row, one in part.items()} async for part in parts]
+            assert told == [{0: word, 1: word} for word in ("one", "two")]
+            assert (await answering).results == ["three", "three"]
         assert (await registry.submit(request("a"))).results == ["three"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.codec.results import join_batch, result_to_tensors
@@ -12,7 +13,7 @@ from kserve_torch.grpc import convert
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.http.serve import check_rows, row_headers
-from kserve_torch.messages import NOTHING, Reply, Request, Row, Tensor, fresh_id
+from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Tensor, fresh_id
 
 if TYPE_CHECKING:
     from kserve_torch.registry import Registry
@@ -72,13 +73,36 @@ class Inference:
             PredictionError: the handler gave a row an error status.
             InvalidInput: the request selects an output that there is not.
         """
+        names = [tensor.name for tensor in self._decoded.inputs]
+        return self._response(reply, self._outputs(reply, names), self._decoded)
+
+    def part(self, rows: Mapping[int, RowReply]) -> pb.ModelInferResponse:
+        """The response with intermediate results by row: as many of the selected as there are.
+
+        Raises:
+            PredictionError: the handler gave a row an error status.
+        """
+        model, version = self.request.model, self.request.version or ""
+        reply = Reply(model=model, version=version, rows=list(rows.values()))
+        inputs = self._decoded.inputs
+        names = [one.name for one in (inputs if self._batch else map(inputs.__getitem__, rows))]
+        outputs = self._outputs(reply, names)
+        if self._decoded.outputs is not None:
+            selected = {output.name for output in self._decoded.outputs}
+            outputs = [tensor for tensor in outputs if tensor.name in selected]
+        return self._response(reply, outputs, replace(self._decoded, outputs=None))
+
+    def _outputs(self, reply: Reply, names: Sequence[str]) -> list[Tensor]:
         check_rows(reply)
         join = join_batch if self._batch else result_to_tensors
-        names = [tensor.name for tensor in self._decoded.inputs]
-        outputs = join(reply.results, names, self._limits.v2_flatten)
+        return join(reply.results, names, self._limits.v2_flatten)
+
+    def _response(
+        self, reply: Reply, outputs: Sequence[Tensor], request: V2Request
+    ) -> pb.ModelInferResponse:
         headers = dict(row_headers(reply))
         self._trailing.update(headers)
-        return self._encode(outputs, self._decoded, headers)
+        return self._encode(outputs, request, headers)
 
     @property
     def wants_ending(self) -> bool:

@@ -15,7 +15,6 @@ from kserve_torch.grpc.report import reported
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.metadata import model_metadata, repository_index, server_metadata
-from kserve_torch.messages import Reply
 from kserve_torch.tokens import Access
 
 if TYPE_CHECKING:
@@ -124,10 +123,10 @@ class OpenInference:
         with reported(self._registry.emit, PROTOCOL, message.model_name) as exchange:
             infer = Inference(self._registry, message, call)
             request = exchange.request = infer.request
-            async with aclosing(self._registry.stream(request)) as rows:
-                async for row in rows:
-                    reply = Reply(model=request.model, version=request.version or "", rows=[row])
-                    yield infer.response(reply)
+            async with self._registry.stream(request) as (parts, answering):
+                async for rows in parts:
+                    yield infer.part(rows)
+                yield infer.response(await answering)
             if infer.wants_ending:
                 yield infer.ending()
 

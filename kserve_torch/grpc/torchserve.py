@@ -17,7 +17,7 @@ from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.native import save_tensor
 from kserve_torch.http.serve import check_rows
-from kserve_torch.messages import Reply, Request, fresh_id
+from kserve_torch.messages import Reply, Request, RowReply, fresh_id
 
 if TYPE_CHECKING:
     from google.protobuf.empty_pb2 import Empty
@@ -67,10 +67,11 @@ class TorchServeInference:
         with reported(self._registry.emit, PROTOCOL, message.model_name) as exchange:
             prediction = Prediction(self._registry, self._settings, message, call)
             request = exchange.request = prediction.request
-            async with aclosing(self._registry.stream(request)) as rows:
-                async for row in rows:
-                    reply = Reply(model=request.model, version=request.version or "", rows=[row])
-                    yield prediction.response(reply)
+            async with self._registry.stream(request) as (parts, answering):
+                async for rows in parts:
+                    for row in rows.values():
+                        yield prediction.part(row)
+                yield prediction.response(await answering)
 
     async def StreamPredictions2(
         self, messages: AsyncIterator[pb.PredictionsRequest], call: Call
@@ -153,6 +154,19 @@ class Prediction:
             HandlerError: the result cannot be sent.
         """
         check_rows(reply)
-        row = self._opened.seal(self.request, reply)
-        body, _ = native.encode(row, save_tensor)
-        return pb.PredictionResponse(prediction=body)
+        return _response(self._opened.seal(self.request, reply))
+
+    def part(self, row: RowReply) -> pb.PredictionResponse:
+        """The response with one row's intermediate result, which has no envelope.
+
+        Raises:
+            PredictionError: the handler gave the row an error status.
+            HandlerError: the result cannot be sent.
+        """
+        check_rows(Reply(model=self.request.model, version="", rows=[row]))
+        return _response(row)
+
+
+def _response(row: RowReply) -> pb.PredictionResponse:
+    body, _ = native.encode(row, save_tensor)
+    return pb.PredictionResponse(prediction=body)

@@ -14,7 +14,7 @@ from kserve_torch.emissions import Emissions
 from kserve_torch.errors import HandlerError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from kserve_torch.http.exchange import Answer
     from kserve_torch.messages import RowReply
@@ -38,11 +38,11 @@ async def answer_or_stream(
         first = await emissions.next()
         if first is None:
             return await task
-        answer = write(first)
+        answers = [write(row) for row in first.values()]
     except BaseException:
         task.cancel()
         raise
-    return replace(answer, body=_chunks(answer, task, emissions, write))
+    return replace(answers[0], body=_chunks(answers, task, emissions, write))
 
 
 async def _ending(answering: Callable[[], Awaitable[Answer]], emissions: Emissions) -> Answer:
@@ -53,15 +53,17 @@ async def _ending(answering: Callable[[], Awaitable[Answer]], emissions: Emissio
 
 
 async def _chunks(
-    first: Answer,
+    first: Sequence[Answer],
     task: asyncio.Future[Answer],
     emissions: Emissions,
     write: Callable[[RowReply], Answer],
 ) -> AsyncGenerator[bytes]:
     try:
-        yield _body(first)
-        while (row := await emissions.next()) is not None:
-            yield _body(write(row))
+        for answer in first:
+            yield _body(answer)
+        async for rows in emissions:
+            for row in rows.values():
+                yield _body(write(row))
         last = await task
         if last.status >= 400:
             # The status is out already: a body without its end is how HTTP says that it went wrong.

@@ -70,6 +70,18 @@ def handle(data, context):
         raise RuntimeError("half way")
     return [words[-1]]
 """,
+    # Tells all rows, then the second half of them, and answers all.
+    "tells": """
+from ts.handler_utils.utils import send_intermediate_predict_response as send
+def handle(data, context):
+    if data is None:
+        return None
+    values = [row["data"] for row in data]
+    send(values, context.request_ids, "", 200, context)
+    late = {i: id for i, id in context.request_ids.items() if i >= len(data) // 2}
+    send(values, late, "", 200, context)
+    return values
+""",
     # Waits until somebody opens the pipe that its input names.
     "gate": """
 def handle(data, context):

@@ -231,6 +231,28 @@ async def test_stream_of_a_streaming_handler(serving: Serving) -> None:
     assert responses[2].infer_response.raw_output_contents == [b"\x07"]
 
 
+@pytest.mark.parametrize(
+    ("selected", "told"),
+    [
+        ((), [{"a": [1], "b": [2]}, {"b": [2]}, {"a": [1], "b": [2]}]),
+        (("b",), [{"b": [2]}, {"b": [2]}, {"b": [2]}]),
+        (("a",), [{"a": [1]}, {}, {"a": [1]}]),
+    ],
+)
+async def test_stream_of_several_inputs(
+    serving: Serving, selected: tuple[str, ...], told: list[dict[str, list[int]]]
+) -> None:
+    outputs = [pb.ModelInferRequest.InferRequestedOutputTensor(name=name) for name in selected]
+    request = infer("tells", ("INT64", [1]), ("INT64", [2]), raw=False, outputs=outputs)
+    stream = serving.oip().ModelStreamInfer(iter([request]))
+    responses = [response.infer_response async for response in stream]
+    responses.append(await serving.oip().ModelInfer(request))
+    assert [
+        {output.name: list(output.contents.int64_contents) for output in response.outputs}
+        for response in responses
+    ] == [*told, told[-1]]
+
+
 async def test_stream_ends_with_an_empty_response_if_asked_to(serving: Serving) -> None:
     asked = parameters(triton_enable_empty_final_response=True)
     request = infer("words", ("BYTES", [b"one two"]), parameters=asked)

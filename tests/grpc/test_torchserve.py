@@ -95,6 +95,18 @@ async def test_stream_of_intermediate_results(serving: Serving) -> None:
     assert responses == [b"one", b"two", b"three"]
 
 
+async def test_a_stream_in_an_envelope_ends_with_the_whole_answer(store: Any) -> None:
+    serving = Serving(store, service_envelope="kserve")
+    await serving.start(["tells"])
+    try:
+        request = predict("tells", body=b'{"instances": [{"data": 1}, {"data": 2}]}')
+        responses = [r.prediction async for r in native(serving).StreamPredictions(request)]
+        assert responses == [b"1", b"2", b"2", b'{"predictions":[1,2]}']
+        assert (await native(serving).Predictions(request)).prediction == responses[-1]
+    finally:
+        await serving.stop()
+
+
 async def test_a_stream_that_fails_half_way(serving: Serving) -> None:
     stream = native(serving).StreamPredictions(predict("words", data=b"a crash"))
     assert (await stream.read()).prediction == b"a"
