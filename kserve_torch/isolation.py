@@ -57,24 +57,23 @@ def isolate(
                 part = [ticket for ticket in part if ticket not in dropped]
             if not part:
                 continue
-        guilty: Ticket | None = None
+        accused: Ticket | None = None
         error: ServingError
         try:
             requests = [ticket.request for ticket in part]
             replies = run(requests if part is batch else list(map(_anew, requests)))
         except RequestFault as fault:
-            guilty, error = part[fault.index], fault.error
-        except ServingError as failure:
-            guilty, error = part[0] if len(part) == 1 else None, failure
+            accused, error = part[fault.index], fault.error
+        except Exception as failure:
+            error = handler_failure(failure)
         else:
             yield list(zip(part, replies, strict=True))
             continue
         # Outside of `except`, or the next errors would hold this one and its traceback.
-        settled, rest = _sort(part, guilty, error, lane)
+        settled, rest = _sort(part, accused, error, lane)
         if settled:
             yield settled
-        half = len(rest) // 2
-        to_run += [rest] if settled else [rest[half:], rest[:half]]
+        to_run += _parts(rest, accused, whole=bool(settled))
         if isinstance(error, OutOfMemory):
             too_large.append(part)
             misfits.update(ticket for ticket, _ in settled)
@@ -98,21 +97,34 @@ def _anew(request: Request) -> Request:
         raise handler_failure(error) from error
 
 
+def _parts(rest: list[Ticket], accused: Ticket | None, whole: bool) -> list[list[Ticket]]:
+    """What to run next, the last one first.
+
+    Who is accused of a bad row is run alone before that is believed: a handler that was called for
+    some of the rows only may have counted wrongly.
+    """
+    if accused is not None:
+        others = [ticket for ticket in rest if ticket is not accused]
+        return [[accused] if accused in rest else [], others]
+    half = len(rest) // 2
+    return [rest] if whole else [rest[half:], rest[:half]]
+
+
 def _sort(
-    batch: Sequence[Ticket], guilty: Ticket | None, error: ServingError, lane: Lane
+    batch: Sequence[Ticket], accused: Ticket | None, error: ServingError, lane: Lane
 ) -> tuple[Outcomes, list[Ticket]]:
     """Those for whom a failed call is the end, with what they get, and those to run again."""
     settled: Outcomes = []
     rest: list[Ticket] = []
     for ticket in batch:
-        if ticket is guilty:
+        if len(batch) == 1 or (ticket is accused and ticket.request.emit):
             settled.append((ticket, error))
         elif ticket.request.emit:  # the error may speak of another's data
             settled.append((ticket, HandlerError("broken off: a request of its batch failed")))
         else:
             rest.append(ticket)
     if settled:
-        _log(lane, guilty or settled[0][0], error)
+        _log(lane, settled[0][0], error)
     return settled, rest
 
 

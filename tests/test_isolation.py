@@ -129,8 +129,38 @@ async def test_no_part_is_run_again_when_time_is_up() -> None:
 async def test_a_stream_is_not_run_twice_for_anothers_bad_row() -> None:
     bench = Bench("Sbx")
     assert bench.outcomes() == {"S": "HandlerError", "b": "InvalidInput", "x": "ok"}
-    assert bench.calls == ["Sbx", "x"]
+    assert bench.calls == ["Sbx", "x", "b"]
     assert bench.streams["S"].rows == ["S"]
+
+
+async def test_who_is_wrongly_accused_is_answered() -> None:
+    bench = Bench("xyz")
+    run = bench.run
+
+    def accuse(requests: Sequence[Request]) -> list[Reply]:
+        if "z" in (request.id for request in requests):
+            raise RequestFault(0, InvalidInput("unreadable"))
+        return run(requests)
+
+    bench.run = accuse  # type: ignore[method-assign]
+    assert bench.outcomes() == {"x": "ok", "y": "ok", "z": "InvalidInput"}
+
+
+async def test_an_error_that_is_none_of_ours_fails_its_request_alone() -> None:
+    class Odd(ServingError):
+        def __init__(self) -> None:
+            pass
+
+    bench = Bench("xo")
+    run = bench.run
+
+    def odd(requests: Sequence[Request]) -> list[Reply]:
+        if any(request.id == "o" for request in requests):
+            raise Odd
+        return run(requests)
+
+    bench.run = odd  # type: ignore[method-assign]
+    assert bench.outcomes() == {"x": "ok", "o": "HandlerError"}
 
 
 async def test_who_has_sent_nothing_is_run_without_the_streams_that_failed() -> None:
