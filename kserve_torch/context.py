@@ -2,9 +2,9 @@ r"""What a handler knows beside its rows: the model's facts, the requests' heade
 
 One `Context` belongs to one handler instance for the whole life of the model, so a handler may
 keep things on it (CONTRACT C1, C5). Before each ``handle()`` call the worker's thread calls
-`Context.begin`, afterwards `Context.row_replies`::
+`Context.begin`, afterwards `Context.row_replies` and `Context.end`::
 
-    begin(request per row) -> handle(rows, context) -> row_replies(results)
+    begin(request per row) -> handle(rows, context) -> row_replies(results) -> end()
                                    \-> emit(results, ids): intermediate results of a stream
 """
 
@@ -139,6 +139,11 @@ class Context:
         if self.metrics is not None:
             self.metrics.request_ids = self.request_ids
 
+    def end(self) -> None:
+        """Forget the call and its requests, which may be large."""
+        self.request_ids = None
+        self.request_processor = []
+
     def row_replies(self, results: Sequence[Any]) -> list[RowReply]:
         """The final reply of each row of the batch; ``results`` has one item per row."""
         for processor in self.request_processor:
@@ -215,8 +220,9 @@ class Context:
         return self.get_response_headers(idx).get("content-type")
 
     def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
-        """Set the HTTP status of row ``idx``'s response."""
-        self.request_processor[idx].report_status(code, phrase)
+        """Set the HTTP status of row ``idx``'s response; nothing while no call runs."""
+        if self.request_processor:
+            self.request_processor[idx].report_status(code, phrase)
 
     def set_all_response_status(self, code: int = 200, phrase: str = "") -> None:
         """Set the HTTP status of every row's response."""

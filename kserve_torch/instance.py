@@ -187,10 +187,10 @@ class Instance:
             return self._replies(requests, counts)
         except BadRow as error:
             raise _fault(error, requests, counts) from error
-        except ServingError:
-            raise
         except BaseException as error:  # also from our own code: to make rows takes memory
             failure = handler_failure(error)
+            if failure is error:
+                raise
             if isinstance(failure, OutOfMemory):
                 devices.free_cache()
             raise failure from error
@@ -213,9 +213,13 @@ class Instance:
         self.context.begin(
             [r for r, count in zip(requests, counts, strict=True) for _ in range(count)]
         )
-        with self._namespace.activate(), self._dtype, self._stream:
-            results = self._finish(self._entry.handle(data, self.context))
-        return self.context.row_replies(_checked(results, len(data)))
+        try:
+            with self._namespace.activate(), self._dtype, self._stream:
+                results = self._finish(self._entry.handle(data, self.context))
+                # Within the stream, which results on a device come from.
+                return self.context.row_replies(_checked(results, len(data)))
+        finally:
+            self.context.end()
 
     def _finish(self, result: Any) -> Any:
         """The result itself, or what it comes to if the handler is asynchronous (CONTRACT H4)."""
@@ -250,9 +254,10 @@ def _checked(results: Any, rows: int) -> list[Any]:
 
 def _fault(error: BadRow, requests: Sequence[Request], counts: list[int]) -> Exception:
     """The owner of a bad row, and the row by the name that its protocol has for it."""
+    row, reason = getattr(error, "index", None), str(getattr(error, "reason", ""))
     for index, end in enumerate(accumulate(counts)):
-        if 0 <= error.index < end:
-            element = requests[index].element.format(error.index - (end - counts[index]))
-            joint = "." if _FIELD.match(error.reason) else ": "
-            return RequestFault(index, InvalidInput(f"{element}{joint}{error.reason}"))
-    return HandlerError(f"the handler refused row {error.index} of {sum(counts)}: {error.reason}")
+        if isinstance(row, int) and 0 <= row < end:
+            element = requests[index].element.format(row - (end - counts[index]))
+            joint = "." if _FIELD.match(reason) else ": "
+            return RequestFault(index, InvalidInput(f"{element}{joint}{reason}"))
+    return HandlerError(f"the handler refused row {row} of {sum(counts)}: {reason}")

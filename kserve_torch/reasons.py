@@ -34,7 +34,14 @@ _INSTALL = "; install_py_dep_per_model=true installs what the archive's requirem
 
 def handler_failure(error: BaseException) -> ServingError:
     """The error for a client whose request made the handler raise ``error`` (CONTRACT R7, T-28)."""
-    if isinstance(error, ServingError):
+    try:
+        return _known_failure(error)
+    except Exception:  # an archive's own class may lack what its base class promises
+        return HandlerError(brief(error))
+
+
+def _known_failure(error: BaseException) -> ServingError:
+    if isinstance(error, ServingError) and isinstance(error.message, str):
         return error
     if isinstance(error, PredictionException):
         return PredictionError(_text(error.message), _status(error.error_code))

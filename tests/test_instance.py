@@ -1,3 +1,4 @@
+import gc
 import io
 import json
 import os
@@ -5,8 +6,10 @@ import sys
 import textwrap
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -771,3 +774,37 @@ def test_errors_tell_clients_no_addresses_and_no_colours(load: Load) -> None:
     with pytest.raises(HandlerError) as caught:
         results(instance, 1)
     assert caught.value.message == "ValueError: no image: <_io.BytesIO object>"
+
+
+# --- handlers' own exceptions ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "class Odd(PredictionException):\n    def __init__(self): pass\nraise Odd",
+        "class Odd(NotReady):\n    def __init__(self): pass\nraise Odd",
+        "class Odd(PredictionException):\n    message = property(id)\nraise Odd('a')",
+        "raise BadRow('0', 'data: odd')",
+        "raise BadRow(None, None)",
+    ],
+)
+def test_an_exception_that_lacks_what_its_base_promises(load: Load, body: str) -> None:
+    imports = "from ts.utils.util import PredictionException\n"
+    imports += "from kserve_torch.errors import BadRow, NotReady\n"
+    with pytest.raises(HandlerError):
+        results(load(imports + function(body)), 1)
+
+
+@pytest.mark.parametrize("body", ["return [1]", "raise ValueError"])
+def test_nothing_of_a_request_is_kept_after_it(load: Load, body: str) -> None:
+    class Large(dict[str, Any]):
+        pass
+
+    instance, row = load(function(body)), Large()
+    alive = weakref.ref(row)
+    with suppress(HandlerError):
+        results(instance, [row])
+    del row
+    gc.collect()  # errors and their tracebacks hold each other
+    assert alive() is None

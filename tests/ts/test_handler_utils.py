@@ -178,7 +178,7 @@ def test_intermediate_results(context):
     context.begin([Request(id="r", model="m", rows=[{}], emit=sent.append)])
     send_intermediate_predict_response(["one"], context.request_ids, "message", 200, context)
     send_intermediate_predict_response(["two"], context.request_ids, "message", 200, context)
-    assert [reply.result for reply in sent] == ["one", "two"]
+    assert [part[0].result for part in sent] == ["one", "two"]
 
 
 def test_classes_by_name():
