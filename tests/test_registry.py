@@ -271,7 +271,7 @@ def handle(data, context):
     monkeypatch.setattr(torchstate, "cores", lambda: 4)
     monkeypatch.setattr(pool, "BUSY_SECONDS", 60.0)
     async with serving(tmp_path) as registry:
-        await registry.register("m.mar")
+        version = await registry.register("m.mar")
 
         async def seen() -> set[int]:
             replies = [await registry.submit(request("a")) for _ in range(20)]
@@ -281,6 +281,8 @@ def handle(data, context):
         await registry.submit(request("a", verb=Verb.EXPLAIN))
         assert await seen() == {2}
         monkeypatch.setattr(pool, "BUSY_SECONDS", 0.0)
+        while version.statistics().running:  # noqa: ASYNC110  # a thread of low priority
+            await asyncio.sleep(0.001)
         assert 2 not in await seen()
 
 
