@@ -14,6 +14,7 @@ from kserve_torch.devices import gpu_for
 from kserve_torch.errors import NotReady, ServingError
 from kserve_torch.instance import Instance
 from kserve_torch.messages import NOTHING
+from kserve_torch.origin import Origin
 from kserve_torch.preparation import LoadOptions
 from kserve_torch.store import ModelStore
 from kserve_torch.version import ModelVersion
@@ -77,12 +78,14 @@ class VersionFactory:
         name, number = name or archive.name, archive.manifest.version
         limits = replace(self._settings.limits_for(name, number, archive.yaml), **overrides)
         load = functools.partial(self._load, archive, name, limits)
-        return ModelVersion(name, number, archive, limits, load, self._emit)
+        origin = Origin(handler=handler, overrides=overrides)
+        return ModelVersion(name, number, archive, limits, load, self._emit, origin)
 
     def broken(self, name: str, number: str, error: ServingError) -> ModelVersion:
         """What stands in for a configured version that could not even be opened."""
         limits = self._settings.limits_for(name, number, {})
-        version = ModelVersion(name, number, None, limits, _never, self._emit)
+        origin = Origin()
+        version = ModelVersion(name, number, None, limits, _never, self._emit, origin)
         version.fail(error.message)
         return version
 

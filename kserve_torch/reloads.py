@@ -21,6 +21,7 @@ from kserve_torch.errors import (
     ServingError,
 )
 from kserve_torch.factory import VersionFactory
+from kserve_torch.origin import Origin
 from kserve_torch.store import ModelStore
 from kserve_torch.version import ModelVersion
 
@@ -83,16 +84,24 @@ class Reloads:
         return version
 
     async def _made(self, name: str) -> ModelVersion:
-        """A version from where the present one came, else from what the store has by that name."""
-        sources = [self._store.by_name(name)]
+        """A version from where the present one came, else from what the store has by that name.
+
+        What was said at the registration, and by scaling since, is said of the model, and so holds
+        for the new version as well.
+        """
         present = self._catalogue.present(name)
+        origin = Origin() if present is None else present.origin
+        handler, overrides = origin.handler, origin.overrides
+        sources = [self._store.by_name(name)]
         if present is not None and present.archive is not None:
             sources.insert(0, present.archive.url)
         failure = ModelNotFound(f"Model with name {name} does not exist.")
         for source in sources:
             if source is not None:
                 try:
-                    return await self._factory.make(source, name=name)
+                    return await self._factory.make(
+                        source, name=name, handler=handler, overrides=overrides
+                    )
                 except ModelNotFound as error:  # the file is gone
                     failure = error
         raise failure

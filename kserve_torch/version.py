@@ -27,6 +27,7 @@ from kserve_torch.events import (
 )
 from kserve_torch.intake import Intake
 from kserve_torch.messages import NOTHING, Reply, Request, Verb
+from kserve_torch.origin import Origin
 from kserve_torch.pool import Pool
 from kserve_torch.statistics import VersionStatistics
 from kserve_torch.watch import Watch
@@ -63,6 +64,7 @@ class ModelVersion:
         load: makes a handler instance; called on a worker's thread with the worker's index and, by
             device, the first instances, whose weights it shares and to which it adds itself.
         emit: told of every event.
+        origin: what it was made from.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class ModelVersion:
         limits: Limits,
         load: Callable[[int, dict[int | None, Instance]], Instance],
         emit: Callable[[Event], None],
+        origin: Origin,
     ) -> None:
         self.name = name
         self.version = version
@@ -86,6 +89,7 @@ class ModelVersion:
         self.load_seconds = 0.0
         self._emit = emit
         self._load = load
+        self._origin = origin
         self._firsts: dict[int | None, Instance] = {}
         self._seen: Signature = NOTHING
         self._scaling = asyncio.Lock()
@@ -244,6 +248,17 @@ class ModelVersion:
     def scaled_to(self) -> tuple[int, int]:
         """The present bounds on workers."""
         return self._predict.minimum, self._predict.maximum
+
+    @property
+    def origin(self) -> Origin:
+        """What makes it again: what it was made from, with the workers that it was scaled to since.
+
+        That it has none at the moment does not count: to load a model is to want some.
+        """
+        fewest, most = self.scaled_to
+        if not fewest or (fewest, most) == (self.limits.min_workers, self.limits.max_workers):
+            return self._origin
+        return self._origin.with_workers(fewest, most)
 
     def statistics(self) -> VersionStatistics:
         """A snapshot for metrics, describe and tests."""

@@ -16,6 +16,7 @@ from kserve_torch.registration import Registration
 from kserve_torch.registry import Registry
 from kserve_torch.settings import load_settings
 from kserve_torch.settings.models import StartupModel
+from kserve_torch.startup import startup_models
 from kserve_torch.version import State
 
 from .archives import ECHO, make_archive
@@ -32,6 +33,14 @@ def handle(data, context):
 """
 #: Likewise, and fails then.
 GATED_AND_BROKEN = GATED.replace("    return data", "        raise OSError('bad weights')")
+
+#: Says which of its functions is the handler.
+TWO_HANDLERS = """
+def handle(data, context):
+    return data and ["standard"] * len(data)
+def special(data, context):
+    return data and ["special"] * len(data)
+"""
 
 
 class Gate:
@@ -54,8 +63,9 @@ def gate(tmp_path: Path) -> Gate:
 
 
 @asynccontextmanager
-async def serving(store: Path, gate: Gate) -> AsyncIterator[Registry]:
-    registry = Registry(load_settings(["--model_store", str(store)], {}, "kserve_torch"))
+async def serving(store: Path, gate: Gate, *options: str) -> AsyncIterator[Registry]:
+    settings = load_settings(["--model_store", str(store), *options], {}, "kserve_torch")
+    registry = Registry(settings)
     try:
         yield registry
     finally:
@@ -187,6 +197,51 @@ async def test_a_reload_takes_the_archive_from_where_it_came(tmp_path: Path, gat
         with pytest.raises(ModelNotFound):
             await registry.load("m")
         assert await answer(registry) == "1.0"
+
+
+async def test_a_reload_keeps_what_the_registration_said(tmp_path: Path, gate: Gate) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": TWO_HANDLERS})
+    async with serving(tmp_path, gate) as registry:
+        wish = {"url": "m.mar", "handler": "handler:special", "batch_size": 7}
+        registration = Registration.read({**wish, "initial_workers": 3})
+        version = await registration.enter(registry)
+        await registration.start(registry, version, 3)
+        for _ in range(2):
+            version = await registry.load("m")
+            reply = await registry.submit(Request(id="1", model="m", rows=[{}]))
+            assert reply.results == ["special"]
+            assert (version.limits.batch_size, version.ready_workers) == (7, 3)
+
+
+async def test_a_reload_keeps_the_number_of_workers(tmp_path: Path, gate: Gate) -> None:
+    """Those of the archive, which may be a new one, unless a client has asked for others."""
+
+    def archive(workers: int) -> None:
+        yaml = {"model-config.yaml": f"{{minWorkers: {workers}, maxWorkers: 4}}"}
+        files = {"handler.py": ECHO, **yaml}
+        make_archive(tmp_path / "m.mar", files, configFile="model-config.yaml")
+
+    archive(1)
+    async with serving(tmp_path, gate) as registry:
+        await registry.register("m.mar")
+        archive(2)
+        assert (await registry.load("m")).scaled_to == (2, 4)
+        await registry.scale("m", None, 1, 3)
+        assert (await registry.load("m")).scaled_to == (1, 3)
+        await registry.scale("m", None, 0, 0)
+        assert (await registry.load("m")).scaled_to == (1, 3)
+
+
+async def test_a_reload_keeps_what_was_configured(tmp_path: Path, gate: Gate) -> None:
+    make_archive(tmp_path / "m_v1.mar", {"handler.py": ECHO})
+    details = '"marName": "m_v1.mar", "minWorkers": 2, "maxWorkers": 3, "batchSize": 5'
+    config = tmp_path / "config.properties"
+    config.write_text(f'models={{"digits": {{"1.0": {{{details}}}}}}}\n')
+    async with serving(tmp_path, gate, "--ts-config", str(config)) as registry:
+        await registry.start(startup_models(registry.settings))
+        assert registry.find("digits").scaled_to == (2, 3)
+        version = await registry.load("digits")
+        assert (version.scaled_to, version.limits.batch_size) == ((2, 3), 5)
 
 
 async def test_a_start_up_model_stays_one_when_it_is_loaded_again(

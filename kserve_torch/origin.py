@@ -1,0 +1,27 @@
+"""What a model version is made from, and made again from when it is loaded again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kserve_torch.messages import NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What was said when it was registered.
+
+    Attributes:
+        handler: the handler to use instead of the archive's own.
+        overrides: limits that go before those of the archive: fields of `Limits`.
+    """
+
+    handler: str | None = None
+    overrides: Mapping[str, Any] = NOTHING
+
+    def with_workers(self, fewest: int, most: int) -> Origin:
+        """The same with other bounds on workers."""
+        bounds = {"min_workers": fewest, "max_workers": most}
+        return replace(self, overrides={**self.overrides, **bounds})
