@@ -195,7 +195,7 @@ class Registry(Catalogue):
         return found.ready_workers
 
     async def unregister(self, model: str, version: str | None = None) -> ModelVersion:
-        """Drain a version, stop it and forget it.
+        """Drain a version, stop it and forget it; without a version left, no load brings one back.
 
         Raises:
             Forbidden: it is the default of several.
@@ -204,6 +204,8 @@ class Registry(Catalogue):
         if found.is_default and len(self._models[model]) > 1:
             raise Forbidden(f"Cannot remove default version for model {model}")
         self.forget(found)
+        if self.present(found.name) is None:
+            self._reloads.overtake(found.name)
         await self.retire([found])
         return found
 

@@ -1,7 +1,7 @@
 """The repository extension's loads and unloads, which may overlap (CONTRACT O81-O83).
 
-Loads of one name take turns, and an unload overtakes those that run or wait: whatever was asked for
-last is what holds.
+Loads of one name take turns, and whoever removes the model, by an unload or by a DELETE of its last
+version, overtakes those that run or wait: whatever was asked for last is what holds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class _Loads:
-    """The loads of one name: whose turn it is, and which no unload has overtaken."""
+    """The loads of one name: whose turn it is, and which no removal has overtaken."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -130,8 +130,12 @@ class Reloads:
     def unload(self, name: str) -> asyncio.Task[None]:
         """Forget all versions of a model at once; see `Registry.unload`."""
         leaving = self._catalogue.versions(name)
-        if name in self._by_name:
-            self._by_name[name].wanted.clear()
+        self.overtake(name)
         for version in leaving:
             self._catalogue.forget(version)
         return keep(self._retire(leaving))
+
+    def overtake(self, name: str) -> None:
+        """Keep the loads that run or wait from bringing back a model that nobody wants any more."""
+        if name in self._by_name:
+            self._by_name[name].wanted.clear()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,8 +96,9 @@ async def test_two_loads_of_a_name_leave_one_that_serves(tmp_path: Path, gate: G
 
 
 @pytest.mark.parametrize("serves", [False, True])
-async def test_an_unload_overtakes_the_loads_that_run(
-    tmp_path: Path, gate: Gate, serves: bool
+@pytest.mark.parametrize("drop", [Registry.unload, Registry.unregister])
+async def test_a_removal_overtakes_the_loads_that_run(
+    tmp_path: Path, gate: Gate, serves: bool, drop: Callable[[Registry, str], Awaitable[Any]]
 ) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
     async with serving(tmp_path, gate) as registry:
@@ -108,7 +110,8 @@ async def test_an_unload_overtakes_the_loads_that_run(
         registry.observers.add(seen.append)
         loads = [asyncio.ensure_future(registry.load("m")) for _ in range(2)]
         await until(lambda: seen)
-        gone = registry.unload("m")
+        gone = asyncio.ensure_future(drop(registry, "m"))
+        await until(lambda: registry.names() == [])
         gate.open()
         for load in loads:
             with pytest.raises(NotReady, match="unloaded while it was loaded"):
