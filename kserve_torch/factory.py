@@ -78,13 +78,15 @@ class VersionFactory:
         name, number = name or archive.name, archive.manifest.version
         limits = replace(self._settings.limits_for(name, number, archive.yaml), **overrides)
         load = functools.partial(self._load, archive, name, limits)
-        origin = Origin(handler=handler, overrides=overrides)
+        origin = Origin(source=source, handler=handler, overrides=overrides)
         return ModelVersion(name, number, archive, limits, load, self._emit, origin)
 
-    def broken(self, name: str, number: str, error: ServingError) -> ModelVersion:
+    def broken(
+        self, source: str | Path, name: str, number: str, error: ServingError
+    ) -> ModelVersion:
         """What stands in for a configured version that could not even be opened."""
         limits = self._settings.limits_for(name, number, {})
-        origin = Origin()
+        origin = Origin(source=source)
         version = ModelVersion(name, number, None, limits, _never, self._emit, origin)
         version.fail(error.message)
         return version

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from kserve_torch.messages import NOTHING
@@ -11,13 +12,16 @@ from kserve_torch.messages import NOTHING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What was said when it was registered.
+    """Where an archive is, and what was said when it was registered.
 
     Attributes:
+        source: a file of the model store, a URL, or a path that the configuration names; None if
+            nothing names it.
         handler: the handler to use instead of the archive's own.
         overrides: limits that go before those of the archive: fields of `Limits`.
     """
 
+    source: str | Path | None = None
     handler: str | None = None
     overrides: Mapping[str, Any] = NOTHING
 

@@ -120,7 +120,7 @@ class Registry(Catalogue):
             version = await self._factory.make(model.file, name=model.name)
         except ServingError as error:
             name = model.name or Path(model.file).name.split(".")[0]
-            version = self._factory.broken(name, model.version or "1.0", error)
+            version = self._factory.broken(model.file, name, model.version or "1.0", error)
         version.loaded_at_startup = True
         self._configured.add(version.name)
         try:

@@ -92,11 +92,8 @@ class Reloads:
         present = self._catalogue.present(name)
         origin = Origin() if present is None else present.origin
         handler, overrides = origin.handler, origin.overrides
-        sources = [self._store.by_name(name)]
-        if present is not None and present.archive is not None:
-            sources.insert(0, present.archive.url)
         failure = ModelNotFound(f"Model with name {name} does not exist.")
-        for source in sources:
+        for source in (origin.source, self._store.by_name(name)):
             if source is not None:
                 try:
                     return await self._factory.make(

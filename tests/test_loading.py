@@ -20,7 +20,7 @@ from kserve_torch.settings.models import StartupModel
 from kserve_torch.startup import startup_models
 from kserve_torch.version import State
 
-from .archives import ECHO, make_archive
+from .archives import ECHO, make_archive, write
 from .grpc.serving import until
 
 #: Is initialised when the file is there.
@@ -233,6 +233,34 @@ async def test_a_reload_keeps_the_number_of_workers(tmp_path: Path, gate: Gate) 
         assert (await registry.load("m")).scaled_to == (1, 3)
         await registry.scale("m", None, 0, 0)
         assert (await registry.load("m")).scaled_to == (1, 3)
+
+
+@pytest.mark.parametrize("layout", ["archive", "bare", "mar"])
+async def test_the_model_that_the_model_folder_itself_is_can_be_loaded_again(
+    tmp_path: Path, layout: str
+) -> None:
+    path = tmp_path / f"digits.{layout}"
+    make = write if layout == "bare" else make_archive
+    make(path, {"handler.py": ECHO})
+    registry = Registry(load_settings(["--model_dir", str(path)], {}, "kserve_torch"))
+    await registry.start(startup_models(registry.settings))
+    [name] = registry.names()
+    first = registry.find(name)
+    second = await registry.load(name)
+    assert second.ready
+    assert second is not first
+    await registry.close(5.0)
+
+
+async def test_a_start_up_model_that_could_not_be_read_is_looked_for_where_it_was(
+    tmp_path: Path, gate: Gate
+) -> None:
+    (tmp_path / "m_v1.mar").write_bytes(b"no zip")
+    async with serving(tmp_path, gate) as registry:
+        await registry.start([StartupModel(name="m", file="m_v1.mar")])
+        assert registry.find("m").state is State.UNAVAILABLE
+        make_archive(tmp_path / "m_v1.mar", {"handler.py": ECHO})
+        assert (await registry.load("m")).ready
 
 
 async def test_a_reload_keeps_what_was_configured(tmp_path: Path, gate: Gate) -> None:
