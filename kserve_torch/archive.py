@@ -76,11 +76,6 @@ class Archive:
         weights = "" if self.manifest.model_file else self.manifest.serialized_file or ""
         return _PLATFORMS.get(weights.rpartition(".")[2], "pytorch_eager")
 
-    @property
-    def owned(self) -> bool:
-        """Whether the folder is ours to delete."""
-        return self.extracted is not None
-
 
 def open_archive(
     source: Path,

@@ -93,16 +93,17 @@ class VersionFactory:
 
     async def _open(self, source: str | Path, name: str | None, handler: str | None) -> Archive:
         path = source if isinstance(source, Path) else await self._store.resolve(source)
-        archive = await asyncio.to_thread(
-            open_archive,
-            path,
-            self._options.workdir,
-            name=name,
-            handler=handler,
-            default_handler=self._settings.default_service_handler,
-        )
-        if archive.owned:
-            self._store.discard(path)
+        try:
+            archive = await asyncio.to_thread(
+                open_archive,
+                path,
+                self._options.workdir,
+                name=name,
+                handler=handler,
+                default_handler=self._settings.default_service_handler,
+            )
+        finally:
+            self._store.discard(path)  # a download is a file: it was unpacked, or is of no use
         return replace(archive, url=source) if isinstance(source, str) else archive
 
     def _load(

@@ -79,7 +79,7 @@ class ModelStore:
         return None
 
     def discard(self, path: Path) -> None:
-        """Remove a download that has been opened; a path that is none is left alone."""
+        """Remove a download that is needed no more; a path that is none is left alone."""
         if self._downloads is not None and path.parent.parent == self._downloads:
             shutil.rmtree(path.parent)
 

@@ -53,7 +53,7 @@ def test_every_form_opens(tmp_path: Path, work: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["a.mar", "a.tar.gz"])
 def test_closing_removes_what_was_unpacked(tmp_path: Path, work: Path, name: str) -> None:
     archive = open_archive(make_archive(tmp_path / name, FILES), work)
-    assert archive.owned
+    assert archive.extracted is not None
     assert archive.root.is_relative_to(work)
     close_archive(archive)
     assert list((work / "models").iterdir()) == []
@@ -63,7 +63,7 @@ def test_closing_removes_what_was_unpacked(tmp_path: Path, work: Path, name: str
 def test_a_folder_is_served_in_place_and_stays(tmp_path: Path, work: Path) -> None:
     archive = open_archive(make_archive(tmp_path / "folder", FILES), work)
     assert archive.root == tmp_path / "folder"
-    assert not archive.owned
+    assert archive.extracted is None
     close_archive(archive)
     assert (tmp_path / "folder/handler.py").is_file()
     assert not work.exists()
