@@ -328,15 +328,20 @@ class ModelVersion:
     def _instance(self, index: int) -> Instance:
         instance = self._load(index, self._firsts)
         self._seen = self._seen or instance.signature
+        self._drop_firsts()  # the worker may have been given up while it loaded
         return instance
+
+    def _drop_firsts(self) -> None:
+        """Forget the first instances once nobody is there, or they would keep the weights."""
+        if not (self._predict.roster.all() or self._explain.roster.all()):
+            self._firsts.clear()
 
     def _ran(self, verb: Verb, ran: Ran) -> None:
         self._emit(BatchRan(self.name, self.version, ran.rows, ran.requests, ran.seconds, verb))
 
     def _worker_changed(self, worker: Worker) -> None:
         seconds = worker.load_seconds if worker.state is WorkerState.READY else 0.0
-        if not (self._predict.roster.all() or self._explain.roster.all()):
-            self._firsts.clear()  # or they would keep the weights in memory
+        self._drop_firsts()
         self._emit(
             WorkerChanged(self.name, self.version, worker.number, worker.state.value, seconds)
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from kserve_torch.errors import LoadFailed, ModelNotFound, NotReady, ServerError
+from kserve_torch.instance import Instance
 from kserve_torch.messages import Request
 from kserve_torch.registration import Registration
 from kserve_torch.registry import Registry
@@ -285,6 +288,33 @@ async def test_a_start_up_model_stays_one_when_it_is_loaded_again(
         await registry.unload("m")
         assert (await registry.load("m")).loaded_at_startup
         assert not (await registry.load("late")).loaded_at_startup
+
+
+async def test_what_was_loaded_too_late_is_not_kept_in_memory(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[weakref.ref[Instance]] = []
+    load = Instance.load
+
+    def gone() -> bool:
+        gc.collect()
+        return loaded[0]() is None
+
+    def noted(*args: Any, **options: Any) -> Instance:
+        instance = load(*args, **options)
+        loaded.append(weakref.ref(instance))
+        return instance
+
+    monkeypatch.setattr(Instance, "load", noted)
+    files = {**gate.guards(GATED), "model-config.yaml": "startupTimeout: 0.2"}
+    make_archive(tmp_path / "m.mar", files, configFile="model-config.yaml")
+    async with serving(tmp_path, gate) as registry:
+        await registry.start([StartupModel(name=None, file="m.mar")])
+        version = registry.find("m")
+        assert (version.state, version.statistics().hung) == (State.UNAVAILABLE, 1)
+        gate.open()
+        await until(lambda: version.statistics().hung == 0)
+        await until(gone)
 
 
 async def test_nothing_is_left_of_what_failed(tmp_path: Path, gate: Gate) -> None:
