@@ -81,12 +81,12 @@ class ModelStore:
     def discard(self, path: Path) -> None:
         """Remove a download that is needed no more; a path that is none is left alone."""
         if self._downloads is not None and path.parent.parent == self._downloads:
-            shutil.rmtree(path.parent)
+            _remove(path.parent)
 
     def close(self) -> None:
         """Remove every download."""
         if self._downloads is not None:
-            shutil.rmtree(self._downloads)
+            _remove(self._downloads)
             self._downloads = None
 
     def _within(self, name: str) -> Path:
@@ -115,8 +115,13 @@ class ModelStore:
                 url, folder, check=self._check_allowed, public_only=self._public_only
             )
         except BaseException:
-            await asyncio.to_thread(shutil.rmtree, folder)
+            await asyncio.to_thread(_remove, folder)
             raise
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, of which another thread may just remove the whole or a part."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _path(url: str) -> str:

@@ -402,14 +402,31 @@ async def test_too_large(
     assert os.listdir(tmp_path) == []
 
 
-async def test_a_cancelled_download_leaves_nothing(
-    open_store: ModelStore, host: Host, tmp_path: Path
-) -> None:
-    fetching = asyncio.ensure_future(open_store.resolve(f"{host.url}/slow.mar"))
+async def begun(store: ModelStore, host: Host, tmp_path: Path) -> asyncio.Future[Path]:
+    """A download that has written something and waits for more."""
+    fetching = asyncio.ensure_future(store.resolve(f"{host.url}/slow.mar"))
     async with asyncio.timeout(10):
         while not left(tmp_path):  # noqa: ASYNC110 - a file has no event
             await asyncio.sleep(0.01)
+    return fetching
+
+
+async def test_a_cancelled_download_leaves_nothing(
+    open_store: ModelStore, host: Host, tmp_path: Path
+) -> None:
+    fetching = await begun(open_store, host, tmp_path)
     fetching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await fetching
+    assert left(tmp_path) == []
+
+
+async def test_a_store_may_be_closed_before_a_cancelled_download_has_tidied_up(
+    open_store: ModelStore, host: Host, tmp_path: Path
+) -> None:
+    fetching = await begun(open_store, host, tmp_path)
+    fetching.cancel()
+    open_store.close()
     with pytest.raises(asyncio.CancelledError):
         await fetching
     assert left(tmp_path) == []
