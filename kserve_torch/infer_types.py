@@ -25,6 +25,7 @@ def decode(request: InferRequest) -> V2Request:
     Raises:
         InvalidInput: names the tensor and what is wrong with it.
     """
+    _check_names("inputs", request.inputs)
     inputs = [_tensor(i, one, request.from_grpc) for i, one in enumerate(request.inputs)]
     return V2Request(
         id=request.id or None,
@@ -33,6 +34,13 @@ def decode(request: InferRequest) -> V2Request:
         outputs=_requested(request.request_outputs),
         binary_output=request.use_binary_outputs,
     )
+
+
+def _check_names(key: str, members: Sequence[Any]) -> None:
+    """Refuse a name that is there twice: the answer could not tell one from the other."""
+    names: set[str] = set()
+    for i, one in enumerate(members):
+        v2.note_once(one.name, names, f'{key}[{i}] "{one.name}"')
 
 
 def _tensor(index: int, given: Any, from_grpc: bool) -> Tensor:
@@ -52,6 +60,7 @@ def _tensor(index: int, given: Any, from_grpc: bool) -> Tensor:
 def _requested(outputs: Any) -> Sequence[v2.RequestedOutput] | None:
     if not outputs:
         return None
+    _check_names("outputs", outputs)
     return [
         v2.RequestedOutput(
             name=one.name,

@@ -239,6 +239,20 @@ async def test_outputs_inherit_the_default(
         ({"inputs": 1}, kserve_errors.InvalidInput, "inputs"),
         (b"\xff{", kserve_errors.InvalidInput, "Unrecognized request format"),
         (InferRequest("m", [InferInput("x", [3], "INT8", [1])]), kserve_errors.InvalidInput, "x"),
+        (
+            InferRequest("m", [InferInput("x", [1], "INT8", [1])] * 2),
+            kserve_errors.InvalidInput,
+            r'inputs\[1\] "x": the name is there twice',
+        ),
+        (
+            InferRequest(
+                "m",
+                [InferInput("x", [1], "INT8", [1])],
+                request_outputs=[RequestedOutput("x"), RequestedOutput("x")],
+            ),
+            kserve_errors.InvalidInput,
+            r'outputs\[1\] "x": the name is there twice',
+        ),
     ],
 )
 async def test_bad_bodies(model: TorchModel, body: Any, kind: type[Exception], text: str) -> None:

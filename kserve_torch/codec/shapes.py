@@ -9,6 +9,7 @@ import numpy as np
 
 from kserve_torch.codec.document import brief
 from kserve_torch.errors import InvalidInput
+from kserve_torch.messages import MAX_ROWS
 
 MAX_DIMS = 32
 _MAX_DIM = 2**63 - 1
@@ -50,9 +51,25 @@ def _fitted(shape: tuple[int, ...], count: int, where: str) -> tuple[int, ...]:
 
 
 def shaped(values: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray:
-    """``values`` in its fitted shape."""
+    """``values`` in its fitted shape.
+
+    Raises:
+        InvalidInput: they do not fill it, or there are none and it is too large all the same.
+    """
     fitted = _fitted(shape, len(values), where)
+    _check_emptiness(fitted, where)
     try:
         return values.reshape(fitted)
     except ValueError:  # no elements, and numpy's own limit on the other dimensions
         raise InvalidInput(f"{where}.shape: {list(shape)} is too large") from None
+
+
+def _check_emptiness(shape: tuple[int, ...], where: str) -> None:
+    """Refuse what is empty and yet costs memory: as nested lists it is a list per empty part."""
+    if 0 not in shape:
+        return
+    parts = prod(shape[: shape.index(0)])
+    if parts > MAX_ROWS:
+        raise InvalidInput(
+            f"{where}.shape: {list(shape)} has {parts} empty parts, at most {MAX_ROWS} are allowed"
+        )

@@ -137,9 +137,7 @@ def _inputs(inputs: object, blobs: memoryview) -> list[Tensor]:
     offset = 0
     for i, name, member in _named_members(inputs, "inputs"):
         where = f'inputs[{i}] "{name}"'
-        if name in names:
-            raise InvalidInput(f"{where}: the name is there twice")
-        names.add(name)
+        note_once(name, names, where)
         size = _binary_size(member, where)
         decoded.append(_input(name, member, size, blobs[offset:], where))
         offset += size or 0
@@ -166,6 +164,17 @@ def _named_members(members: object, key: str) -> Iterator[tuple[int, str, dict[s
         if not document.is_sendable(name):
             raise InvalidInput(f"{key}[{i}].name: holds half of a surrogate pair")
         yield i, name, member
+
+
+def note_once(name: str, names: set[str], where: str) -> None:
+    """Add ``name`` to ``names``.
+
+    Raises:
+        InvalidInput: it is there already.
+    """
+    if name in names:
+        raise InvalidInput(f"{where}: the name is there twice")
+    names.add(name)
 
 
 def _binary_size(member: Mapping[str, Any], where: str) -> int | None:
@@ -205,8 +214,10 @@ def _outputs(outputs: object) -> list[RequestedOutput] | None:
     if not outputs and isinstance(outputs, list | None):
         return None
     selected: list[RequestedOutput] = []
+    names: set[str] = set()
     for i, name, member in _named_members(outputs, "outputs"):
         where = f'outputs[{i}] "{name}"'
+        note_once(name, names, where)
         parameters = document.parameters_of(member, where)
         binary = _flag(parameters, "binary_data", f"{where}.parameters")
         selected.append(RequestedOutput(name=name, binary=binary, parameters=parameters))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kserve_torch.codec import buffers, datatypes, tensors, v2_reply
-from kserve_torch.codec.v2 import RequestedOutput, V2Request
+from kserve_torch.codec.v2 import RequestedOutput, V2Request, note_once
 from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.messages import NOTHING, Tensor
@@ -38,9 +38,7 @@ def decode(message: pb.ModelInferRequest) -> V2Request:
     inputs: list[Tensor] = []
     for i, tensor in enumerate(message.inputs):
         where = f'inputs[{i}] "{tensor.name}"'
-        if tensor.name in names:
-            raise InvalidInput(f"{where}: the name is there twice")
-        names.add(tensor.name)
+        note_once(tensor.name, names, where)
         inputs.append(_raw(tensor, raw[i], where) if raw else _typed(tensor, where))
     return V2Request(
         id=message.id or None,
@@ -110,6 +108,9 @@ def _outputs(
     """The selection of outputs; none means all (CONTRACT O24)."""
     if not outputs:
         return None
+    names: set[str] = set()
+    for i, output in enumerate(outputs):
+        note_once(output.name, names, f'outputs[{i}] "{output.name}"')
     return [
         RequestedOutput(name=output.name, parameters=parameters_from(output.parameters))
         for output in outputs

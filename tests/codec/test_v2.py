@@ -148,6 +148,7 @@ def test_raw_binary_requests_that_no_declared_input_takes(declared, error):
         (body(parameters={"binary_data_output": 1}), "parameters.binary_data_output: expected tr"),
         (body(outputs={}), "outputs: expected a list of tensors, got an object"),
         (body(outputs="y"), "outputs: expected a list of tensors, got a string"),
+        (body(outputs=[{"name": "y"}] * 2), 'outputs[1] "y": the name is there twice'),
         (body(outputs=[{}]), "outputs[0].name: expected a string, got nothing"),
         (
             body(outputs=[{"name": "y", "parameters": {"binary_data": "yes"}}]),

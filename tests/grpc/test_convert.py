@@ -199,6 +199,10 @@ def broken(change):
             r'inputs\[0\] "x".contents: must be absent',
         ),
         (lambda r: setattr(r.inputs[1], "name", "x"), r'inputs\[1\] "x": the name is there twice'),
+        (
+            lambda r: (r.outputs.add(name="x"), r.outputs.add(name="x")),
+            r'outputs\[1\] "x": the name is there twice',
+        ),
         (lambda r: setattr(r.inputs[0], "datatype", "INT33"), r'inputs\[0\] "x".datatype: '),
         (lambda r: r.inputs[0].shape.append(2), r'inputs\[0\] "x".data: 6 elements'),
         (lambda r: r.inputs[0].shape.extend([-1, -1]), r'inputs\[0\] "x".shape: '),
@@ -217,6 +221,15 @@ def broken(change):
 def test_bad_requests_name_the_element(change, text):
     with pytest.raises(InvalidInput, match=text):
         convert.decode(broken(change))
+
+
+def test_an_empty_tensor_has_an_end():
+    """In lists, as most handlers take their data, this one would be millions of empty lists."""
+    empty = Input(name="x", datatype="FP32", shape=[20_000_000, 0])
+    for contents in ([], [b""]):
+        request = pb.ModelInferRequest(inputs=[empty], raw_input_contents=contents)
+        with pytest.raises(InvalidInput, match=r'inputs\[0\] "x".shape: \[20000000, 0\] has'):
+            convert.decode(request)
 
 
 def test_contents_of_another_datatype_are_named():
