@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 
 from kserve_torch.codec import datatypes
-from kserve_torch.codec.values import as_array, is_array, json_text
+from kserve_torch.codec.values import as_array, as_numbers, is_array, json_text
 from kserve_torch.errors import HandlerError
 from kserve_torch.messages import Tensor
 
 #: What becomes an element of a BYTES tensor as it is.
 _TEXT = (str, bytes, bytearray, memoryview)
+_INTEGER = (int, np.integer)
+#: numpy's own limit.
+_MAX_DIMS = 64
 
 
 def result_to_tensors(
@@ -28,7 +31,7 @@ def result_to_tensors(
     array, torch tensor                       its datatype and shape, a scalar as [1]
     bool, int, float                          BOOL, INT64, FP64 of shape [1]
     str, bytes                                BYTES of shape [1]
-    list, rectangular and of one kind         BOOL, INT64, FP64 or BYTES in its own shape
+    list, rectangular and of one kind         BOOL, INT64, UINT64, FP64 or BYTES in its own shape
     any other list                            BYTES, per item its text, or its JSON text
     dict of arrays and torch tensors only     a tensor per key
     any other JSON value                      BYTES of shape [1], its JSON text
@@ -131,19 +134,58 @@ def _from_list(result: Sequence[Any], name: str) -> tuple[str, np.ndarray]:
 
 def _rectangular(result: Sequence[Any]) -> np.ndarray | None:
     """The list as an array of numbers, booleans, text or bytes; None if it is ragged or mixed."""
-    if isinstance(_first_leaf(result), _TEXT):
+    leaf = _first_leaf(result)
+    if isinstance(leaf, _TEXT):
         return _texts(result)
     try:
-        values = np.array(result)
+        values = _array(result)
     except (ValueError, TypeError, OverflowError):
         return None
+    if values.dtype == np.float64 and isinstance(leaf, _INTEGER) and _is_huge(values):
+        return _whole_numbers(result, values)
     return values if values.dtype.kind in "biuf" else None
 
 
 def _first_leaf(value: Any) -> Any:
-    while isinstance(value, list | tuple) and value:
+    """What the list begins with; not further down than arrays go, for a list may hold itself."""
+    for _ in range(_MAX_DIMS):
+        if not (isinstance(value, list | tuple) and value):
+            break
         value = value[0]
     return value
+
+
+def _array(result: Sequence[Any]) -> np.ndarray:
+    """What numpy makes of the list; torch tensors of some kinds in it must become arrays before."""
+    try:
+        return np.array(result)
+    except (TypeError, RuntimeError):  # torch's, for what numpy cannot take as it is
+        return np.array(_with_arrays(result))
+
+
+def _with_arrays(value: Any) -> Any:
+    """Nested lists with each tensor as an array; bfloat16, of which numpy has none, as float32."""
+    if isinstance(value, list | tuple):
+        return [_with_arrays(item) for item in value]
+    return as_numbers(value) if is_array(value) else value
+
+
+def _is_huge(values: np.ndarray) -> bool:
+    """Whether some number is beyond INT64."""
+    return bool(values.size and max(values.max(), -values.min()) >= 2.0**63)
+
+
+def _whole_numbers(result: Sequence[Any], rounded: np.ndarray) -> np.ndarray | None:
+    """The list as UINT64, or None: numpy rounds integers on both sides of 2^63 to FP64.
+
+    Args:
+        result: the list.
+        rounded: numpy's array of it, which is right if some of the numbers are no integers.
+    """
+    leaves = np.array(result, object).reshape(-1).tolist()
+    if not all(isinstance(leaf, _INTEGER) for leaf in leaves):
+        return rounded
+    return np.array(leaves, np.uint64).reshape(rounded.shape) if min(leaves) >= 0 else None
 
 
 def _texts(result: Sequence[Any]) -> np.ndarray | None:

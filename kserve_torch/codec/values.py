@@ -36,10 +36,17 @@ def as_array(value: Any) -> tuple[str, np.ndarray]:
     if isinstance(value, np.ndarray | np.generic):
         return "", np.asarray(value)
     if hasattr(value, "detach"):
-        value = value.detach().cpu()
+        # By force: from another device, from a graph of gradients, or a view that is not resolved.
         if str(value.dtype) == "torch.bfloat16":
-            return "BF16", datatypes.fp32_to_bf16(value.float().numpy())
+            return "BF16", datatypes.fp32_to_bf16(value.float().numpy(force=True))
+        return "", value.numpy(force=True)
     return "", np.asarray(value.numpy())
+
+
+def as_numbers(value: Any) -> np.ndarray:
+    """As `as_array`, with bfloat16 as float32: an array whose elements are what they look like."""
+    datatype, array = as_array(value)
+    return datatypes.bf16_to_fp32(array) if datatype == "BF16" else array
 
 
 def json_text(value: Any, option: int = 0) -> bytes:
@@ -86,10 +93,7 @@ def default(value: Any) -> Any:
         return float(value)
     if not is_array(value):
         raise TypeError(f"{type(value).__name__} has no JSON form")
-    datatype, values = as_array(value)
-    if datatype == "BF16":
-        values = datatypes.bf16_to_fp32(values)
-    return values.tolist()
+    return as_numbers(value).tolist()
 
 
 def bytes_text(value: bytes) -> str:

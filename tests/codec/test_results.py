@@ -40,6 +40,14 @@ def only(result):
         ([1, 2.5], ("FP64", (2,), [1.0, 2.5])),
         ((1, 2), ("INT64", (2,), [1, 2])),
         ([[1, 2], [3, 4]], ("INT64", (2, 2), [1, 2, 3, 4])),
+        ([2**63 + 1, 1], ("UINT64", (2,), [2**63 + 1, 1])),
+        ([[1], [2**64 - 1]], ("UINT64", (2, 1), [1, 2**64 - 1])),
+        ([np.uint64(2**63), 1], ("UINT64", (2,), [2**63, 1])),
+        ([2**63 + 1, -1], ("BYTES", (2,), ["9223372036854775809", "-1"])),
+        ([[2**63 + 1], [-1]], ("BYTES", (2,), ["[9223372036854775809]", "[-1]"])),
+        ([2**63 + 1, 0.5], ("FP64", (2,), [2.0**63, 0.5])),
+        ([1, float("inf"), -1e300], ("FP64", (3,), [1.0, float("inf"), -1e300])),
+        ([1, float("nan")], ("FP64", (2,), None)),
         ([[True], [False]], ("BOOL", (2, 1), [True, False])),
         ([["a", "b"]], ("BYTES", (1, 2), ["a", "b"])),
         (["a", b"b"], ("BYTES", (2,), ["a", b"b"])),
@@ -65,6 +73,14 @@ def only(result):
         (torch.ones(2, dtype=torch.bfloat16), ("BF16", (2,), [BF16_ONE, BF16_ONE])),
         ([torch.tensor(1), torch.tensor(2)], ("INT64", (2,), [1, 2])),
         ([torch.ones(1, dtype=torch.bfloat16)] * 2, ("BF16", (2, 1), [BF16_ONE, BF16_ONE])),
+        ([[torch.ones(2, dtype=torch.bfloat16)]] * 2, ("FP32", (2, 1, 2), [1.0] * 4)),
+        ([[torch.ones(1, requires_grad=True)], [torch.ones(1)]], ("FP32", (2, 1, 1), [1.0, 1.0])),
+        ([0.5, torch.tensor(1.0, requires_grad=True)], ("FP64", (2,), [0.5, 1.0])),
+        ([[torch.ones(2, dtype=torch.bfloat16)], []], ("BYTES", (2,), ["[[1.0,1.0]]", "[]"])),
+        ([[torch.ones(1, requires_grad=True)], None], ("BYTES", (2,), ["[[1.0]]", "null"])),
+        (torch._neg_view(torch.ones(1)), ("FP32", (1,), [-1.0])),
+        ([torch._neg_view(torch.ones(1)), 1.0], ("BYTES", (2,), ["[-1.0]", "1.0"])),
+        (torch.tensor([1j]).conj().imag, ("FP32", (1,), [-1.0])),
         ([np.ones(2), np.ones(1)], ("BYTES", (2,), ["[1.0,1.0]", "[1.0]"])),
         ([np.ones(1, "f4"), np.ones(1, "i8")], ("BYTES", (2,), ["[1.0]", "[1]"])),
     ],
@@ -107,6 +123,19 @@ def test_flatten():
     assert tensor.shape == (2,)
     (tensor,) = join_batch([[1, 2], [3, 4]], ["x"], flatten=True)
     assert tensor.shape == (4,)
+
+
+@pytest.mark.gpu
+def test_tensors_on_a_gpu_in_nested_lists():
+    tensor = torch.ones(2, device="cuda")
+    assert only([[tensor], [tensor]]) == ("FP32", (2, 1, 2), [1.0] * 4)
+
+
+def test_a_list_that_holds_itself():
+    loop: list = []
+    loop.append(loop)
+    with pytest.raises(HandlerError):
+        only(loop)
 
 
 @pytest.mark.parametrize("result", [1j, np.array([1j]), object(), 2**80, [object()], {"a": 2**80}])
