@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,12 @@ from kserve_torch.messages import NOTHING, RowReply
 
 _FORM = "application/x-www-form-urlencoded"
 _MULTIPART = "multipart/form-data"
+
+#: Bytes of a JSON body up to which integers beyond 64 bits are read as such.
+_LOOKED_AT = 4096
+_DIGITS_AS_0 = bytes.maketrans(b"123456789", b"0" * 9)
+#: The digits of -(2^63) - 1; all shorter integers are exact.
+_LONG = b"0" * 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +89,23 @@ def _value(value: bytearray, media_type: str) -> Any:
 
 
 def _json(value: bytearray) -> Any:
-    """The JSON value; NaN and the like, which orjson refuses, as TorchServe reads them."""
+    """The JSON value; what orjson refuses, as NaN, or rounds is as TorchServe reads it (R2)."""
+    if not _has_long_number(value):
+        with suppress(orjson.JSONDecodeError):
+            return orjson.loads(value)
     try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError:
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _has_long_number(value: bytearray) -> bool:
+    """Whether so many digits stand in a row that orjson may make a float of an integer.
+
+    To look takes 2 us for the longest body that is looked at, but longer than to parse what is
+    mostly text. So larger ones are not: they hold images and tensors, small ones ids and the like.
+    """
+    return len(value) <= _LOOKED_AT and _LONG in value.translate(_DIGITS_AS_0)
 
 
 def encode(row: RowReply, save_tensor: Callable[[Any], bytes]) -> tuple[bytes, str]:
