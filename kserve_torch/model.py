@@ -8,6 +8,7 @@ dictionaries and v2 `InferRequest` objects become Requests of the same engine.
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import kserve
-import orjson
 from grpc_interceptor.exceptions import GrpcException
 from kserve import InferRequest, InferResponse
 from kserve import errors as kserve_errors
@@ -150,7 +150,8 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         )
         reply = await self._loaded().submit(request)
         check_rows(reply)
-        return orjson.loads(v1.encode(reply.results, verb)), dict(row_headers(reply))
+        # Not orjson: it rounds integers beyond 64 bits and refuses halves of surrogate pairs.
+        return json.loads(v1.encode(reply.results, verb)), dict(row_headers(reply))
 
     async def _infer(
         self,

@@ -151,6 +151,11 @@ async def test_v1(model: TorchModel) -> None:
     assert await model({"instances": [1, {"data": "x"}]}) == ({"predictions": [1, "x"]}, {})
 
 
+@pytest.mark.parametrize("result", [2**64, -(2**63) - 1, "\ud800"])
+async def test_v1_results_that_orjson_cannot_read(model: TorchModel, result: Any) -> None:
+    assert await model({"instances": [result]}) == ({"predictions": [result]}, {})
+
+
 @pytest.mark.parametrize("body", [b'{"instances": [1]}', b' {"instances": [1]}'])
 async def test_v1_unparsed(model: TorchModel, body: bytes) -> None:
     """The SDK hands over ``application/json; charset=utf-8`` as bytes (CONTRACT T-07)."""
@@ -199,6 +204,15 @@ async def test_v2(model: TorchModel) -> None:
     assert (answer.id, answer.model_name, answer.model_version) == ("7", "m", "1.0")
     (output,) = answer.outputs
     assert (output.name, output.shape) == ("x", [2, 3])
+
+
+async def test_v2_data_in_the_shape_of_its_tensor(model: TorchModel) -> None:
+    """`InferInput` takes arrays of any shape, as its own `set_data_from_numpy` leaves none."""
+    given = InferInput("x", [2, 2], "INT64", np.array([[1, 2], [3, 4]]))
+    answer, _ = await model(InferRequest("m", [given]))
+    assert isinstance(answer, InferResponse)
+    (output,) = answer.outputs
+    assert (output.shape, output.as_numpy().tolist()) == ([2, 2], [[1, 2], [3, 4]])
 
 
 async def test_v2_under_v1(model: TorchModel) -> None:

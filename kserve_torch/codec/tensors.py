@@ -36,8 +36,8 @@ def tensor_from_json(
 
     ``data`` is flat or nested, any rectangular nesting of the right number of elements will do; a
     bare value stands for a list of it (CONTRACT O25, T-18). ``null`` in a float tensor is NaN, as
-    in our own answers (CONTRACT O31). BYTES elements stay ``str`` (CONTRACT T-44). A flat array of
-    the widest numbers of the datatype's kind will do as well (`large`).
+    in our own answers (CONTRACT O31). BYTES elements stay ``str`` (CONTRACT T-44). An array
+    will do as well; `large` makes flat ones of the widest numbers of the datatype's kind.
 
     Raises:
         InvalidInput: datatype, shape, an element or the number of elements is wrong.
@@ -46,6 +46,10 @@ def tensor_from_json(
     dims = shape_from(shape, where)
     if not kind.code and kind.kind != "bytes":
         raise InvalidInput(f"{where}.data: {datatype} has no JSON form, use binary data")
+    if isinstance(data, np.ndarray):
+        data = data.reshape(-1)
+        if data.dtype.kind not in "biuf" or kind.kind == "bytes":
+            data = data.tolist()
     if isinstance(data, np.ndarray):
         values = _narrowed(data, kind, where)
     else:
@@ -73,7 +77,7 @@ def _flattened(data: list[Any], where: str) -> list[Any]:
 def _narrowed(values: np.ndarray, kind: Datatype, where: str) -> np.ndarray:
     """``values`` as ``kind``, if none of them loses more than digits behind the point by it."""
     dtype = kind.dtype.newbyteorder("=")
-    with suppress(FloatingPointError), np.errstate(over="raise"):
+    with suppress(FloatingPointError), np.errstate(over="raise", invalid="raise"):
         narrow = values.astype(dtype)
         if kind.kind == "float" or (narrow == values).all():
             return narrow

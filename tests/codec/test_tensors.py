@@ -211,6 +211,35 @@ def test_elements_that_lose_nothing(datatype, data, expected):
     assert from_json(datatype, [len(data)], data).array.tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("datatype", "array"),
+    [
+        ("FP32", np.array([[1.5, 2.5]])),
+        ("INT8", np.array([[1], [2]])),
+        ("BOOL", np.array([[True, False]])),
+        ("BYTES", np.array([["a", "b"]])),
+        ("BYTES", np.array([["a", "b"]], object)),
+    ],
+)
+def test_arrays_are_flattened_as_lists_are(datatype, array):
+    """Callers in the same process may hand one over."""
+    tensor = from_json(datatype, [2], array)
+    assert (tensor.shape, tensor.array.tolist()) == ((2,), array.reshape(-1).tolist())
+
+
+@pytest.mark.parametrize(
+    ("datatype", "array", "wrong"),
+    [
+        ("INT8", np.array([[1, 200]]), ".data[1]: 200 is not an INT8"),
+        ("INT8", np.array([[1, np.nan]]), ".data[0]: 1.0 is not an INT8"),
+        ("INT8", np.array(["a"]), ".data[0]: 'a' is not an INT8"),
+        ("BYTES", np.array([[1]]), ".data[0]: 1 is not a string"),
+    ],
+)
+def test_the_wrong_element_of_an_array_is_named(datatype, array, wrong):
+    assert refusal(datatype, [array.size], array) == WHERE + wrong
+
+
 def test_null_is_nan_in_float_tensors_only():
     assert np.isnan(from_json("FP32", [2], [None, 1]).array).tolist() == [True, False]
     with pytest.raises(InvalidInput, match=r"data\[0\]: None is not an INT32"):
