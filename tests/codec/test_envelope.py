@@ -76,6 +76,19 @@ def test_json_decodes_base64():
     assert opened("json", body).rows == [b"a", {"i": b"a", "k": {"b64": "", "x": 1}}, "t"]
 
 
+def test_base64_may_be_broken_into_lines():
+    body = rb'{"instances":[{"b64":"YW\nJj\r\n"},{"b64":""},{"b64":"\tYQ =="}]}'
+    assert opened("json", body).rows == [b"abc", b"", b"a"]
+
+
+@pytest.mark.parametrize("text", ["!!!!", "YQ", "YQ==YQ==", "YQ=!=", "a-_b", "Y*Q=="])
+def test_text_that_is_not_base64_is_named(text):
+    body = b'{"instances":["a",{"data":{"b64":"%s"}}]}' % text.encode()
+    with pytest.raises(InvalidInput) as caught:
+        opened("json", body)
+    assert caught.value.message == "instances[1].data.b64: not valid base64"
+
+
 @pytest.mark.parametrize("name", ["kservev2", "kfservingv2"])
 def test_v2(name):
     envelope = opened(name, orjson.dumps({"id": "1", "inputs": [X, Y]}))
