@@ -7,7 +7,7 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
-from kserve_torch.codec import cloudevents, v1
+from kserve_torch.codec import cloudevents, v1, v2
 from kserve_torch.codec.cloudevents import Event
 from kserve_torch.codec.v1 import V1Request
 from kserve_torch.codec.v2 import V2Request
@@ -15,7 +15,7 @@ from kserve_torch.errors import ServingError
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import JSON, Answer, Call
 from kserve_torch.http.serve import Serve, check_rows, deadline, request_id, row_headers
-from kserve_torch.http.v2 import V2
+from kserve_torch.http.v2 import HEADER_LENGTH, V2
 from kserve_torch.messages import Reply, Request, Verb, fresh_id
 
 if TYPE_CHECKING:
@@ -49,8 +49,14 @@ class V1:
             return method_not_allowed(call.method, call.path, ["POST"])
         model, verb = match.group("model"), Verb(match.group("verb"))
         try:
-            self._registry.find(model)
-            decoded = _read(call)
+            found = self._registry.find(model)
+            # v2's own header; its clients send binary data under a type that v1 takes for bytes.
+            length = call.headers.get(HEADER_LENGTH)
+            decoded = (
+                _read(call)
+                if length is None
+                else v2.decode(call.body, length, found.signature("inputs"))
+            )
         except ServingError as error:
             return self._serve.refuse(call, model, error)
         if isinstance(decoded, V2Request):

@@ -135,6 +135,21 @@ async def test_v2_tensors_are_answered_as_v2(registry: Registry) -> None:
     assert parsed(answer)["outputs"][0]["name"] == "a"
 
 
+@pytest.mark.parametrize("content_type", ["application/octet-stream", "application/json", ""])
+async def test_v2_tensors_with_binary_data(registry: Registry, content_type: str) -> None:
+    """As KServe's client and Triton's send them; the header says so, whatever the type does."""
+    size = {"binary_data_size": 2}
+    x = {"name": "a", "shape": [2], "datatype": "INT8", "parameters": size}
+    head = json.dumps({"id": "7", "inputs": [x]}).encode()
+    headers = {"content_type": content_type, "inference_header_content_length": str(len(head))}
+    answer = await answered(registry, PREDICT, head + b"\1\2", mode="row", **headers)
+    (output,) = parsed(answer)["outputs"]
+    assert (answer.status, parsed(answer)["id"], output["name"]) == (200, "7", "a")
+    answer = await answered(registry, PREDICT, head + b"\1", mode="row", **headers)
+    assert answer.status == 400
+    assert parsed(answer)["error"].startswith('inputs[0] "a": binary_data_size is 2, 1 bytes are')
+
+
 @pytest.mark.parametrize(
     ("mode", "status", "text"),
     [
