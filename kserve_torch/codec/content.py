@@ -18,6 +18,11 @@ _CHARSETS = frozenset(
 )
 _WBITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
+#: Members that a gzip body may have: those of bgzip hold 64 KB each, empty ones would only cost.
+_MAX_MEMBERS = 10_000
+#: Bytes of a body that are handed to zlib at once.
+_PIECE = 16 * 1024
+
 
 def parse_media_type(content_type: str) -> tuple[str, dict[str, str]]:
     """``type/subtype`` in lower case and the parameters by lower-case name (RFC 9110 8.3.1)."""
@@ -104,17 +109,42 @@ def decode_body(body: bytes, content_encoding: str, limit: int) -> bytes:
 def _inflate(body: bytes, coding: str, limit: int) -> bytes:
     """Undo one coding; ``deflate`` may lack its zlib wrapper, as some clients leave it out."""
     raw = coding == "deflate" and not _has_zlib_header(body)
-    stream = zlib.decompressobj(-zlib.MAX_WBITS if raw else _WBITS[coding])
+    wbits = -zlib.MAX_WBITS if raw else _WBITS[coding]
+    members = 1 if coding == "deflate" else _MAX_MEMBERS
     try:
-        decoded = stream.decompress(body, limit + 1)
+        decoded, fault = _undone(body, wbits, limit + 1, members)
     except zlib.error:
         raise InvalidInput(f"Content-Encoding: the body is not {coding} data") from None
     if len(decoded) > limit:
         raise PayloadTooLarge(f"the body is over {limit} bytes when decoded from {coding}")
-    if not stream.eof or stream.unused_data:
-        fault = "goes on after its end" if stream.eof else "is cut short"
+    if fault:
         raise InvalidInput(f"Content-Encoding: the {coding} data {fault}")
     return decoded
+
+
+def _undone(body: bytes, wbits: int, most: int, members: int) -> tuple[bytes, str]:
+    """What up to ``members`` members make, one behind the other (RFC 1952 2.2), and what is wrong.
+
+    No more than ``most`` bytes are made. Pieces of the body are read in turn, because zlib copies
+    what is left behind each member.
+
+    Raises:
+        zlib.error: the data is damaged.
+    """
+    parts: list[bytes] = []
+    stream = zlib.decompressobj(wbits)
+    for start in range(0, len(body), _PIECE):
+        piece = body[start : start + _PIECE]
+        while piece and most:
+            if stream.eof:
+                members -= 1
+                if not members:
+                    return b"".join(parts), "goes on after its end"
+                stream = zlib.decompressobj(wbits)
+            parts.append(stream.decompress(piece, most))
+            most -= len(parts[-1])
+            piece = stream.unused_data
+    return b"".join(parts), "" if stream.eof else "is cut short"
 
 
 def _has_zlib_header(body: bytes) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import zlib
 from contextlib import suppress
 
@@ -84,13 +85,38 @@ def test_bombs_are_refused_before_they_unfold(coding):
         (b"", "deflate", InvalidInput),
         (gzip.compress(b"x", mtime=0)[:-1], "gzip", InvalidInput),
         (gzip.compress(b"x", mtime=0) + b"y", "gzip", InvalidInput),
-        (gzip.compress(b"x", mtime=0) + gzip.compress(b"y", mtime=0), "gzip", InvalidInput),
+        (gzip.compress(b"x", mtime=0) + gzip.compress(b"y", mtime=0)[:-1], "gzip", InvalidInput),
+        (zlib.compress(b"x") * 2, "deflate", InvalidInput),
         (zlib.compress(b"x")[:-1] + b"\0", "deflate", InvalidInput),
     ],
 )
 def test_damaged_bodies(body, coding, error):
     with pytest.raises(error, match=r"^Content-Encoding: "):
         content.decode_body(body, coding, LIMIT)
+
+
+@given(st.lists(st.binary(max_size=LIMIT // 4), min_size=1, max_size=4))
+def test_gzip_data_may_have_several_members(members):
+    """RFC 1952 2.2; bgzip and ``cat a.gz b.gz`` make such."""
+    sent = b"".join(map(gzip.compress, members))
+    assert content.decode_body(sent, "gzip", LIMIT) == b"".join(members)
+
+
+def test_members_larger_than_what_is_read_at_once():
+    members = [random.Random(i).randbytes(30_000) for i in range(5)]
+    sent = b"".join(map(gzip.compress, members))
+    assert content.decode_body(sent, "gzip", 150_000) == b"".join(members)
+    with pytest.raises(PayloadTooLarge):
+        content.decode_body(sent, "gzip", 149_999)
+
+
+def test_members_have_one_limit_in_all_and_are_no_endless_work():
+    sent = gzip.compress(bytes(LIMIT // 2)) * 2
+    assert len(content.decode_body(sent, "gzip", LIMIT)) == LIMIT
+    with pytest.raises(PayloadTooLarge):
+        content.decode_body(sent + gzip.compress(b"x"), "gzip", LIMIT)
+    with pytest.raises(InvalidInput, match="goes on after its end"):
+        content.decode_body(gzip.compress(b"") * 10_001, "gzip", LIMIT)
 
 
 @given(st.binary(max_size=100), st.sampled_from(["gzip", "deflate", "gzip,deflate"]))
