@@ -207,7 +207,7 @@ class App:
             return answer or self._not_found(call)
         self._guard(call)
         coding = call.headers.get("content-encoding")
-        if coding:
+        if coding and call.body:  # without a body there is nothing to undo
             call.body = decode_body(call.body, coding, self.max_body)
         for route in self._routes:
             answer = await route(call)

@@ -18,9 +18,14 @@ JSON = "application/json"
 #: Where the metrics are; a slash at the end makes no other path (CONTRACT N20).
 METRICS_PATHS = ("/metrics", "/metrics/")
 
+_CODING = "content-encoding"
+
 
 class Headers(Mapping[str, str]):
-    """Request headers: lookup ignores case, names come in lower case, the last value wins."""
+    """Request headers: lookup ignores case, names come in lower case, the last value wins.
+
+    Only content codings, all of which must be undone, are joined (RFC 9110 5.3).
+    """
 
     __slots__ = ("_raw", "_table")
 
@@ -31,6 +36,11 @@ class Headers(Mapping[str, str]):
     def _load(self) -> dict[str, str]:
         if self._table is None:
             self._table = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in self._raw}
+            if len(self._table) < len(self._raw) and _CODING in self._table:
+                values = [
+                    v.decode("latin-1") for k, v in self._raw if k.lower() == _CODING.encode()
+                ]
+                self._table[_CODING] = ", ".join(values)
         return self._table
 
     def __getitem__(self, name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import uuid
+import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -168,6 +169,10 @@ async def test_codings() -> None:
     bomb = gzip.compress(b"x" * (LIMIT + 1))
     assert (await exchange(app(), "/told", bomb, headers=headers))[0] == 413
     assert (await exchange(app(), "/told", b"abc", headers=headers))[0] == 400
+    twice = [*headers, ("Content-Encoding", "deflate")]
+    body = zlib.compress(gzip.compress(b"abc"))
+    assert orjson.loads((await exchange(app(), "/told", body, headers=twice))[2])[1] == "abc"
+    assert (await exchange(app(), "/told", b"", headers=headers))[0] == 200
     other = [("transfer-encoding", "chunked"), ("content-encoding", "br")]
     assert (await exchange(app(), "/told", b"abc", headers=other))[0] == 415
 
