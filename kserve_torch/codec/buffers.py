@@ -12,7 +12,7 @@ from kserve_torch.codec import datatypes
 from kserve_torch.codec.datatypes import DATATYPES
 from kserve_torch.codec.elements import bools, objects
 from kserve_torch.codec.shapes import shape_from, shaped
-from kserve_torch.errors import InvalidInput
+from kserve_torch.errors import HandlerError, InvalidInput
 from kserve_torch.messages import NOTHING, Tensor
 
 _LENGTH = struct.Struct("<I")
@@ -75,16 +75,32 @@ def _bytes_elements(buffer: memoryview, where: str) -> list[bytes]:
 
 
 def to_raw(tensor: Tensor) -> bytes | memoryview:
-    """The elements as little-endian bytes; a view of the array where it is contiguous."""
+    """The elements as little-endian bytes; a view of the array where it is contiguous.
+
+    Raises:
+        HandlerError: a BYTES element is text with half of a surrogate pair.
+    """
     if tensor.datatype == "BYTES":
-        return b"".join(_prefixed(tensor.array.reshape(-1).tolist()))
+        return b"".join(_prefixed(encoded(tensor)))
     dtype = DATATYPES[tensor.datatype].dtype
     flat = np.ascontiguousarray(tensor.array, dtype).reshape(-1)
     return flat.view(np.uint8).data if flat.size else b""
 
 
-def _prefixed(values: Iterable[bytes | str]) -> Iterable[bytes]:
-    for value in values:
-        element = value.encode() if isinstance(value, str) else value
+def encoded(tensor: Tensor) -> list[bytes]:
+    """The elements of a BYTES tensor, flat and row-major, text in UTF-8.
+
+    Raises:
+        HandlerError: an element is text with half of a surrogate pair.
+    """
+    values: list[bytes | str] = tensor.array.reshape(-1).tolist()
+    try:
+        return [value.encode() if isinstance(value, str) else bytes(value) for value in values]
+    except UnicodeEncodeError as error:
+        raise HandlerError(f'output "{tensor.name}": {error}') from error
+
+
+def _prefixed(elements: Iterable[bytes]) -> Iterable[bytes]:
+    for element in elements:
         yield _LENGTH.pack(len(element))
         yield element

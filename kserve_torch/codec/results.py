@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kserve_torch.codec import datatypes
+from kserve_torch.codec.document import is_sendable
 from kserve_torch.codec.values import as_array, as_numbers, is_array, json_text
 from kserve_torch.errors import HandlerError
 from kserve_torch.messages import Tensor
@@ -93,8 +94,10 @@ def tensor_from_result(name: str, result: Any) -> Tensor:
     """The tensor for one result; see `result_to_tensors` for the rules.
 
     Raises:
-        HandlerError: the result is of a kind that no datatype holds.
+        HandlerError: the result is of a kind that no datatype holds, or the name cannot be sent.
     """
+    if not is_sendable(name):
+        raise HandlerError(f'output "{name}": the name holds half of a surrogate pair')
     if is_array(result):
         datatype, values = _typed(*as_array(result), name)
     elif isinstance(result, list | tuple):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kserve_torch.codec import datatypes
+from kserve_torch.codec import buffers, datatypes
 from kserve_torch.codec.datatypes import DATATYPES, Datatype
 from kserve_torch.codec.document import brief
 from kserve_torch.codec.elements import numbers, objects
@@ -147,8 +147,12 @@ def tensor_from_typed(
 
 
 def to_typed(tensor: Tensor) -> list[Any]:
-    """The elements, flat and row-major, for the field that `Datatype.contents` names."""
+    """The elements, flat and row-major, for the field that `Datatype.contents` names.
+
+    Raises:
+        HandlerError: a BYTES element is text with half of a surrogate pair.
+    """
+    if tensor.datatype == "BYTES":
+        return buffers.encoded(tensor)
     values: list[Any] = tensor.array.reshape(-1).tolist()
-    if tensor.datatype != "BYTES":
-        return values
-    return [value.encode() if isinstance(value, str) else bytes(value) for value in values]
+    return values

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import orjson
 
 from kserve_torch.codec import buffers, tensors
 from kserve_torch.codec.v2 import SIZE, V2Request
-from kserve_torch.errors import InvalidInput
+from kserve_torch.errors import HandlerError, InvalidInput
 from kserve_torch.messages import NOTHING, Tensor
 
 
@@ -28,7 +29,7 @@ def encode(
 
     Raises:
         InvalidInput: the request selects an output that there is not.
-        HandlerError: an output is not UTF-8 text and was not asked for in binary.
+        HandlerError: an output is not UTF-8 text and was not asked for in binary, or no text.
     """
     blobs: list[bytes | memoryview] = []
     answer: dict[str, Any] = {"id": id} if id is not None else {}
@@ -41,10 +42,27 @@ def encode(
         _binary_output(tensor, blobs) if binary else _json_output(tensor)
         for tensor, binary in select(outputs, request)
     ]
-    header = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    header = _json(answer)
     if not blobs:
         return header, None
     return b"".join((header, *blobs)), len(header)
+
+
+def _json(answer: dict[str, Any]) -> bytes:
+    """The answer's JSON.
+
+    Raises:
+        HandlerError: names the output that has half of a surrogate pair.
+    """
+    try:
+        return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError as error:
+        for output in answer["outputs"]:
+            with suppress(TypeError):
+                orjson.dumps(output, option=orjson.OPT_SERIALIZE_NUMPY)
+                continue
+            raise HandlerError(f'output "{output["name"]}": {error}') from error
+        raise HandlerError(f"parameters: {error}") from error
 
 
 def select(outputs: Sequence[Tensor], request: V2Request) -> Iterator[tuple[Tensor, bool]]:

@@ -131,6 +131,11 @@ def test_tensors_on_a_gpu_in_nested_lists():
     assert only([[tensor], [tensor]]) == ("FP32", (2, 1, 2), [1.0] * 4)
 
 
+def test_a_name_that_cannot_be_sent():
+    with pytest.raises(HandlerError, match="the name holds half of a surrogate pair"):
+        result_to_tensors([{"\ud800": np.ones(1)}], ["x"])
+
+
 def test_a_list_that_holds_itself():
     loop: list = []
     loop.append(loop)

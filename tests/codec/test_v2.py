@@ -312,6 +312,21 @@ def test_bytes_that_are_no_text_need_binary():
         v2_reply.encode("m", None, None, outputs, request())
 
 
+@pytest.mark.parametrize("binary_output", [False, True])
+def test_an_output_that_is_no_text_in_any_form_is_named(binary_output):
+    outputs = [
+        tensor("y", np.array(["a"], object), "BYTES"),
+        tensor("z", np.array(["\ud800"], object), "BYTES"),
+    ]
+    with pytest.raises(HandlerError, match=r'^output "z": .*surrogates not allowed'):
+        v2_reply.encode("m", None, None, outputs, request(binary_output=binary_output))
+
+
+def test_parameters_that_are_no_text():
+    with pytest.raises(HandlerError, match=r"^parameters: .*surrogates not allowed"):
+        v2_reply.encode("m", None, None, [tensor("y", [1])], request(), {"p": "\ud800"})
+
+
 @pytest.mark.parametrize(
     ("members", "where"),
     [

@@ -7,7 +7,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from kserve_torch.codec.buffers import to_raw
 from kserve_torch.codec.datatypes import DATATYPES
 from kserve_torch.codec.tensors import to_typed
-from kserve_torch.errors import InvalidInput
+from kserve_torch.errors import HandlerError, InvalidInput
 from kserve_torch.grpc import convert
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.messages import Tensor
@@ -156,6 +156,14 @@ def test_unknown_output_is_refused():
     request.outputs.add(name="z")
     with pytest.raises(InvalidInput, match=r'outputs\[0\]: no output "z", there is a'):
         convert.encode("m", "1", "7", [tensor("INT32", name="a")], convert.decode(request))
+
+
+@pytest.mark.parametrize("made", [raw_request, typed_request])
+def test_an_output_that_is_no_text_is_named(made):
+    decoded = convert.decode(made(tensor("BYTES")))
+    broken = Tensor(name="y", datatype="BYTES", array=np.array(["\ud800"], object))
+    with pytest.raises(HandlerError, match=r'^output "y": .*surrogates not allowed'):
+        convert.encode("m", "1", "7", [broken], decoded)
 
 
 def test_parameters_there_and_back():
