@@ -146,6 +146,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._end_of_head()
         if self._first_packet + self._head_bytes > MAX_HEAD:
             self._check_length()
+        self._check_transfer_codings()
+        if self.parser.get_http_version() < "1.1":
+            self.expect_100_continue = False  # such a client may take it for the answer
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
@@ -180,6 +183,14 @@ class GuardedProtocol(HttpToolsProtocol):
         if len(self.url) + fields > MAX_HEAD:
             self._too_large()
             raise HttpParserError("stops the parser")
+
+    def _check_transfer_codings(self) -> None:
+        """Refuse all but chunks (RFC 9112 6.1): the parser undoes these and leaves the rest."""
+        for name, value in self.headers:
+            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                coding = value.decode("latin-1")[:40]
+                self._end(501, f"Transfer-Encoding: {coding!r} is not chunked")
+                raise HttpParserError("stops the parser")
 
     # --- requests that came as a whole ---
 

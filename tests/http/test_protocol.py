@@ -142,6 +142,24 @@ def test_trailers_are_no_headers(server: Server) -> None:
         assert client.answer()[2] == predicted("b")
 
 
+@pytest.mark.parametrize(
+    "codings", [b"gzip, chunked", b"gzip", b"gzip\r\nTransfer-Encoding: chunked"]
+)
+def test_transfer_codings_that_nobody_undoes_are_refused(server: Server, codings: bytes) -> None:
+    with Client(server) as client:
+        client.send(chunked("a").replace(b": chunked", b": " + codings))
+        status, headers, body = client.answer()
+        assert (status, headers["connection"]) == (501, "close")
+        assert body.startswith(b'{"error":"Transfer-Encoding: \'gzip')
+        assert client.ended()
+
+
+def test_chunks_by_any_other_case(server: Server) -> None:
+    with Client(server) as client:
+        client.send(chunked("a").replace(b": chunked", b":  Chunked "))
+        assert client.answer()[2] == predicted("a")
+
+
 #: More than one read of a socket brings.
 FIELDS = [b"x-%d: y" % i for i in range(60_000)]
 
@@ -275,6 +293,17 @@ def test_http_1_0_clients_may_stay_connected(server: Server, asked: str) -> None
         client.send(post("c", "1.0"))
         assert client.answer()[1]["connection"] == "close"
         assert client.ended()
+
+
+def test_http_1_0_clients_get_no_interim_answer(server: Server) -> None:
+    """RFC 9110 10.1.1; one of HTTP/1.1 gets it."""
+    for version, first in (("1.0", b"HTTP/1.1 200 OK"), ("1.1", b"HTTP/1.1 100 Continue")):
+        head, body = split(post("a", version, "Expect: 100-continue"))
+        with Client(server) as client:
+            client.send(head)
+            time.sleep(0.1)
+            client.send(body)
+            assert client.lines(1) == [first]
 
 
 def test_http_1_0_clients_that_pipeline_are_answered_in_turn(server: Server) -> None:
