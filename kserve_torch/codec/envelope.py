@@ -153,7 +153,7 @@ def _seal_v1(request: Request, reply: Reply, verb: Verb | None = None) -> RowRep
 def _seal_v2(decoded: V2Request, request: Request, reply: Reply) -> RowReply:
     names = [tensor.name for tensor in decoded.inputs]
     outputs = result_to_tensors(reply.results, names)
-    id_ = decoded.id or request.id
+    id_ = request.id if decoded.id is None else decoded.id
     wanted = replace(decoded, binary_output=False, outputs=None)
     body, _ = v2_reply.encode(reply.model, reply.version, id_, outputs, wanted)
     return _as_one(reply, body)

@@ -114,10 +114,11 @@ class Exchange:
         """The response, in JSON or with binary data behind it."""
         check_rows(reply)
         headers = row_headers(reply)
+        sent = self._decoded.id  # also an empty one, which is none for us, is echoed (CONTRACT O21)
         body, json_length = v2_reply.encode(
             reply.model,
             reply.version,
-            request.id,
+            request.id if sent is None else sent,
             self.outputs(reply),
             self._decoded,
             dict(headers),

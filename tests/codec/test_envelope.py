@@ -106,6 +106,11 @@ def test_v2(name):
     }
 
 
+def test_v2_with_an_empty_id_keeps_it():
+    envelope = opened("kservev2", orjson.dumps({"id": "", "inputs": [X]}))
+    assert orjson.loads(sealed(envelope, 1).result)["id"] == ""
+
+
 def test_v2_without_an_id_gets_the_requests():
     answer = sealed(opened("kservev2", orjson.dumps({"inputs": [Y]})), 1)
     assert orjson.loads(answer.result)["id"] == "7"

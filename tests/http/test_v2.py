@@ -69,6 +69,7 @@ async def test_ids(registry: Registry) -> None:
     body = {"inputs": [text("x")]}
     assert parsed(await answered(registry, body, x_request_id="9"))["id"] == "9"
     assert parsed(await answered(registry, {**body, "id": "7"}, x_request_id="9"))["id"] == "7"
+    assert parsed(await answered(registry, {**body, "id": ""}, x_request_id="9"))["id"] == ""
     first, second = [parsed(await answered(registry, body))["id"] for _ in range(2)]
     assert first
     assert first != second
