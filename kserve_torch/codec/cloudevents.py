@@ -1,4 +1,4 @@
-"""CloudEvents around a v1 body: binary, in headers, or structured, in the JSON (CONTRACT K16)."""
+"""CloudEvents around a body: binary, in headers, or structured, in the JSON (CONTRACT K16)."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ class Event:
     """A CloudEvent.
 
     Attributes:
-        attributes: ``id``, ``source``, ``type``, ``specversion`` and whatever else it carries.
+        attributes: ``id``, ``source``, ``type``, ``specversion`` and whatever else it carries;
+            booleans and integers only as values of extensions.
         data: the request inside a structured event; empty for a binary one, whose data is the body.
         structured: whether the answer is to be a structured event, too (CONTRACT K17).
     """
 
-    attributes: Mapping[str, str]
+    attributes: Mapping[str, str | int]
     data: Mapping[str, Any]
     structured: bool = False
 
@@ -73,7 +74,7 @@ def unwrap(request: Mapping[str, Any], media_type: str) -> Event | None:
     if not isinstance(data, dict):
         raise InvalidInput(f"data: expected an object, got {document.kind_of(data)}")
     attributes = {
-        name: str(value)
+        name: value if isinstance(value, int) and name not in _STRUCTURED else str(value)
         for name, value in request.items()
         if name != "data" and value is not None and not isinstance(value, dict | list)
     }
@@ -89,7 +90,7 @@ def response_attributes(
     type: str | None = None,
     source: str | None = None,
     merge: bool = False,
-) -> dict[str, str]:
+) -> dict[str, str | int]:
     """Attributes of the event that answers ``request``.
 
     Args:
@@ -107,16 +108,21 @@ def response_attributes(
     return {**kept, **own, "id": id, "time": time}
 
 
-def to_headers(attributes: Mapping[str, str]) -> list[tuple[str, str]]:
+def to_headers(attributes: Mapping[str, str | int]) -> list[tuple[str, str]]:
     """Response headers of a binary event, without attributes whose names are none."""
     return [
-        (f"ce-{name}", quote(value, safe=_PLAIN, errors="replace"))
+        (f"ce-{name}", quote(_text(value), safe=_PLAIN, errors="replace"))
         for name, value in attributes.items()
         if _NAME.fullmatch(name)
     ]
 
 
-def to_structured(attributes: Mapping[str, str], body: bytes) -> bytes:
+def _text(value: str | int) -> str:
+    """An attribute's value where only text will do (specification, Type System)."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def to_structured(attributes: Mapping[str, str | int], body: bytes) -> bytes:
     """A structured event around a JSON body."""
     head = orjson.dumps({**attributes, "datacontenttype": "application/json"})
     return b'%s,"data":%s}' % (head[:-1], body)

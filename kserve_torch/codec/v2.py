@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kserve_torch.codec import buffers, document, large, tensors
+from kserve_torch.codec.cloudevents import Event
 from kserve_torch.errors import InvalidInput
 from kserve_torch.frozen import frozen
 from kserve_torch.messages import NOTHING, Tensor, Verb
@@ -32,6 +33,7 @@ class V2Request:
         inputs: at least one, each name once.
         outputs: the outputs to send, in this order; None means all.
         binary_output: whether outputs that do not say otherwise are sent as binary data.
+        event: the structured CloudEvent around the body, or None; only v1's routes take one.
     """
 
     inputs: Sequence[Tensor]
@@ -39,6 +41,7 @@ class V2Request:
     parameters: Mapping[str, Any] = NOTHING
     outputs: Sequence[RequestedOutput] | None = None
     binary_output: bool = False
+    event: Event | None = None
 
 
 def decode(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
@@ -59,11 +60,12 @@ class V1:
             )
         except ServingError as error:
             return self._serve.refuse(call, model, error)
-        if isinstance(decoded, V2Request):
-            return await self._v2.answer(call, model, None, verb, decoded)
         event = decoded.event
         if event is None and "ce-specversion" in call.headers:
             event = cloudevents.from_headers(call.headers)
+        if isinstance(decoded, V2Request):
+            answer = await self._v2.answer(call, model, None, verb, decoded)
+            return answer if event is None or answer.status != 200 else _event(answer, event, model)
         return await self._serve(
             call,
             model,
@@ -94,21 +96,23 @@ def _request(call: Call, model: str, verb: Verb, decoded: V1Request) -> Request:
 def _answer(request: Request, reply: Reply, event: Event | None) -> Answer:
     check_rows(reply)
     body = v1.encode(reply.results, request.verb)
-    headers = row_headers(reply)
-    if event is None:
-        return Answer(body=body, content_type=JSON, headers=headers)
+    answer = Answer(body=body, content_type=JSON, headers=row_headers(reply))
+    return answer if event is None else _event(answer, event, request.model)
+
+
+def _event(answer: Answer, event: Event, model: str) -> Answer:
+    """The answer as the event that answers ``event``."""
     attributes = cloudevents.response_attributes(
         event,
-        request.model,
+        model,
         id=fresh_id(),
         time=datetime.now(UTC).isoformat(),
         type=os.environ.get("CE_TYPE"),
         source=os.environ.get("CE_SOURCE"),
         merge=os.environ.get("CE_MERGE", "").lower() == "true",
     )
-    if event.structured:
-        structured = cloudevents.to_structured(attributes, body)
-        return Answer(body=structured, content_type=cloudevents.MEDIA_TYPE, headers=headers)
-    return Answer(
-        body=body, content_type=JSON, headers=[*headers, *cloudevents.to_headers(attributes)]
-    )
+    # Tensors that were asked for as binary data do not fit into JSON, so these go by headers, too.
+    if event.structured and answer.content_type == JSON and isinstance(answer.body, bytes):
+        body = cloudevents.to_structured(attributes, answer.body)
+        return replace(answer, body=body, content_type=cloudevents.MEDIA_TYPE)
+    return replace(answer, headers=[*answer.headers, *cloudevents.to_headers(attributes)])

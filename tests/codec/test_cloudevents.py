@@ -94,6 +94,23 @@ def test_response_attributes():
     assert merged == {"specversion": "1.0", "extra": "e", "type": "t", "source": "s", **NEW}
 
 
+def test_attributes_keep_their_types():
+    """A boolean is ``true`` in both forms, not Python's ``True``; a name remains text."""
+    event = structured(flag=True, count=5, share=0.5, source=7).event
+    merged = cloudevents.response_attributes(event, "m", **NEW, merge=True, source="s")
+    headers = dict(cloudevents.to_headers(merged))
+    assert (headers["ce-flag"], headers["ce-count"], headers["ce-share"]) == ("true", "5", "0.5")
+    body = orjson.loads(cloudevents.to_structured(merged, b"{}"))
+    assert (body["flag"], body["count"], body["share"]) == (True, 5, "0.5")
+    assert event.attributes["source"] == "7"
+
+
+def test_structured_event_around_tensors():
+    inputs = [{"name": "x", "datatype": "INT8", "shape": [1], "data": [1]}]
+    decoded = structured(data={"inputs": inputs})
+    assert (decoded.inputs[0].name, decoded.event.structured) == ("x", True)
+
+
 def test_both_forms_are_read_by_the_cloudevents_sdk():
     attributes = cloudevents.response_attributes(cloudevents.from_headers(HEADERS), "m", **NEW)
     body = v1.encode([1])

@@ -135,6 +135,32 @@ async def test_v2_tensors_are_answered_as_v2(registry: Registry) -> None:
     assert parsed(answer)["outputs"][0]["name"] == "a"
 
 
+X = {"name": "a", "shape": [1], "datatype": "BYTES", "data": ["x"]}
+EVENT = {"specversion": "1.0", "id": "1", "source": "s", "type": "t"}
+
+
+@pytest.mark.parametrize("binary", [False, True])
+async def test_events_with_v2_tensors_are_answered_as_events(
+    registry: Registry, binary: bool
+) -> None:
+    data = {"inputs": [X], "parameters": {"binary_data_output": binary}}
+    headers = {f"ce_{name}": value for name, value in EVENT.items()}
+    answer = await answered(registry, PREDICT, data, mode="row", **headers)
+    assert dict(answer.headers)["ce-source"] == "io.kserve.inference.echo"
+    assert answer.content_type != "application/cloudevents+json"
+    body = {**EVENT, "data": data}
+    declared = {"content_type": "application/cloudevents+json", "mode": "row"}
+    answer = await answered(registry, PREDICT, body, **declared)
+    if binary:  # which JSON has no place for
+        assert answer.content_type == "application/octet-stream"
+        assert dict(answer.headers)["ce-source"] == "io.kserve.inference.echo"
+    else:
+        assert answer.content_type == "application/cloudevents+json"
+        assert parsed(answer)["data"]["outputs"][0]["name"] == "a"
+    answer = await answered(registry, PREDICT, body, **{**declared, "mode": "raise"})
+    assert (answer.status, list(parsed(answer))) == (500, ["error"])
+
+
 @pytest.mark.parametrize("content_type", ["application/octet-stream", "application/json", ""])
 async def test_v2_tensors_with_binary_data(registry: Registry, content_type: str) -> None:
     """As KServe's client and Triton's send them; the header says so, whatever the type does."""
