@@ -106,6 +106,12 @@ class Context:
     def request_processor(self, request_processor: list[RequestProcessor]) -> None:
         self._request_processor = request_processor
 
+    @property
+    def has_one_request(self) -> bool:
+        """Whether all rows of the running batch are of one request."""
+        # Found when it is asked for: hardly a batch needs it, and `begin` is in the way of all.
+        return len({id(processor.request) for processor in self._request_processor}) < 2
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Context) and self._facts() == other._facts()
 

@@ -67,6 +67,15 @@ def test_each_row_has_its_requests_id_and_headers():
     assert [ctx.get_request_header(i, "x-key") for i in range(3)] == ["1", "1", "2"]
 
 
+def test_whether_a_batch_has_one_request():
+    ctx = context()
+    assert ctx.has_one_request
+    one, alike = request(), request()
+    for requests, has_one in [([one], True), ([one, one], True), ([one, alike], False)]:
+        ctx.begin(requests)
+        assert ctx.has_one_request is has_one
+
+
 def test_header_lookup_ignores_case_and_iteration_keeps_it():
     ctx = context()
     ctx.begin([request(headers={"Content-Type": "text/plain"})])

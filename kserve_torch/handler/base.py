@@ -158,11 +158,11 @@ class BaseHandler:
 
         Raises:
             BadRow: a row holds something else.
-            InvalidInput: the rows have different shapes.
+            InvalidInput: the rows have different shapes, or different dtypes in several requests.
         """
         if isinstance(data, int | float):
             return torch.as_tensor(data, device=self.device)
-        return as_batch([payload(row) for row in data]).to(self.device)
+        return as_batch([payload(row) for row in data], context=self.context).to(self.device)
 
     @timed
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:

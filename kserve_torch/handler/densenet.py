@@ -23,9 +23,10 @@ class DenseNetHandler(BaseHandler):
 
         Raises:
             BadRow: a row holds neither.
-            InvalidInput: the rows have different shapes.
+            InvalidInput: the rows have different shapes, or different dtypes in several requests.
         """
-        return stack([load_tensor(index, payload(row)) for index, row in enumerate(data)])
+        tensors = [load_tensor(index, payload(row)) for index, row in enumerate(data)]
+        return stack(tensors, self.context)
 
     @timed
     def postprocess(self, data: Any) -> list[Any]:

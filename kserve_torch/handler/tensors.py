@@ -46,17 +46,19 @@ def _why_no_tensor(value: Any) -> str:
     return f"data: expected numbers or lists of numbers, got {type(value).__name__}"
 
 
-def as_batch(values: Sequence[Any], dtype: torch.dtype | None = None) -> torch.Tensor:
-    """`as_tensor` of each value, in one batch ``[rows, ...]``.
+def as_batch(
+    values: Sequence[Any], dtype: torch.dtype | None = None, context: Any = None
+) -> torch.Tensor:
+    """`as_tensor` of each value, in one batch ``[rows, ...]``; see `stack`.
 
     Raises:
         BadRow: one of them is none of what that takes.
-        InvalidInput: their shapes differ.
+        InvalidInput: their shapes differ, or their dtypes in several requests.
     """
     if len(values) > 1 and _are_alike(values):
         rows = np.array(values)  # one copy of all, where the longer way makes two of each
         return torch.from_numpy(rows).to(dtype or _dtype_of_lists(rows))
-    return stack([as_tensor(index, value, dtype) for index, value in enumerate(values)])
+    return stack([as_tensor(index, value, dtype) for index, value in enumerate(values)], context)
 
 
 def _are_alike(values: Sequence[Any]) -> bool:
@@ -73,11 +75,19 @@ def _are_alike(values: Sequence[Any]) -> bool:
     )
 
 
-def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def stack(tensors: Sequence[torch.Tensor], context: Any = None) -> torch.Tensor:
     """Tensors of one shape as a batch ``[rows, ...]``; ``[0]`` for none.
 
+    Rows of one request share a dtype that holds them all, as numbers of one list do. Rows of
+    several must have one already: integers change beside another client's floats. They are run
+    again apart.
+
+    Args:
+        tensors: one per row.
+        context: of the running call; None counts as one request.
+
     Raises:
-        InvalidInput: their shapes differ.
+        InvalidInput: their shapes differ, or their dtypes in several requests.
     """
     if not tensors:
         return torch.empty(0)
@@ -90,6 +100,9 @@ def stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
             raise InvalidInput(
                 f"rows have different shapes: row 0 {list(shape)}, row {index} {list(tensor.shape)}"
             )
+    dtypes = {tensor.dtype for tensor in tensors}
+    if len(dtypes) > 1 and not getattr(context, "has_one_request", True):
+        raise InvalidInput("rows of several requests have different dtypes")
     return torch.stack(list(tensors))
 
 

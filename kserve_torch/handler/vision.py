@@ -52,7 +52,7 @@ class VisionHandler(BaseHandler):
 
         Raises:
             BadRow: a row holds none of these.
-            InvalidInput: the rows have different shapes.
+            InvalidInput: the rows have different shapes, or different dtypes in several requests.
         """
         return self._batch([payload(row) for row in data]).to(self.device)
 
@@ -73,7 +73,8 @@ class VisionHandler(BaseHandler):
             [
                 processed[index] if index in processed else as_tensor(index, value, torch.float32)
                 for index, value in enumerate(values)
-            ]
+            ],
+            self.context,
         )
 
     @cached_property

@@ -40,6 +40,11 @@ class Loaded:
         self.context.begin([request] * len(rows))
         return self.handler.handle(list(rows), self.context)
 
+    def ask_apart(self, *rows):
+        """The same with a request per row."""
+        self.context.begin([Request(id="r", model="m", rows=[row]) for row in rows])
+        return self.handler.handle(list(rows), self.context)
+
 
 @pytest.fixture
 def folder(tmp_path):

@@ -79,6 +79,18 @@ def test_rows_of_different_shapes(folder, load):
         load(BaseHandler(), folder).ask(ZEROS, torch.zeros(1, 9, 9).tolist())
 
 
+def test_only_rows_of_one_request_choose_each_others_dtype(folder, load):
+    """16777217 is no float32: it would be another number beside a client who sends floats."""
+    loaded = load(BaseHandler(), folder)
+    loaded.handler.model = lambda data: data.long()
+    whole, broken = {"data": [16777217]}, {"data": [0.5]}
+    assert loaded.ask(whole, broken) == [[16777216], [0]]
+    assert loaded.ask_apart(whole, {"data": [2]}) == [[16777217], [2]]
+    with pytest.raises(InvalidInput, match="different dtypes") as caught:
+        loaded.ask_apart(whole, broken)
+    assert not isinstance(caught.value, BadRow)
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [

@@ -23,6 +23,13 @@ def test_tensors_in_tensors_out(folder, load):
     assert torch.allclose(torch.cat(answers), expected)
 
 
+def test_another_clients_dtype_changes_no_tensor(folder, load):
+    loaded = load(DenseNetHandler(), folder)
+    rows = [{"data": saved(torch.tensor([2**53 + 1]))}, {"data": saved(torch.rand(1))}]
+    with pytest.raises(InvalidInput, match="different dtypes"):
+        loaded.ask_apart(*rows)
+
+
 def test_numbers_do_too(folder, load):
     loaded = load(DenseNetHandler(), folder)
     zeros = torch.zeros(1, 8, 8)

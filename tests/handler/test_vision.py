@@ -93,6 +93,15 @@ def test_images_of_different_sizes_in_one_batch(folder, load, png):
         load(Vision(), folder).ask({"data": png()}, {"data": png(size=(9, 9))})
 
 
+def test_images_that_become_other_numbers_in_the_requests_of_a_batch(folder, load, png):
+    class Bytes(VisionHandler):
+        image_processing = transforms.Compose([transforms.PILToTensor()])
+
+    loaded = load(Bytes(), folder)
+    with pytest.raises(InvalidInput, match="different dtypes"):
+        loaded.ask_apart({"data": png()}, {"data": np.zeros((1, 8, 8))})
+
+
 def test_colour_for_a_grey_model_is_the_clients_fault(folder, load, png):
     with pytest.raises(InvalidInput, match=r"does not take \[1, 3, 8, 8\] float32"):
         load(Vision(), folder).ask({"data": png("RGB")})
