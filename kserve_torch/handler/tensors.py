@@ -10,6 +10,9 @@ import torch
 
 from kserve_torch.errors import BadRow, InvalidInput
 
+#: How torch begins to say that a number in a list does not fit.
+_TOO_LARGE = "Overflow when unpacking"
+
 
 def as_tensor(index: int, value: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Numbers, nested lists of them, an array or a tensor as a tensor of its own memory.
@@ -21,20 +24,24 @@ def as_tensor(index: int, value: Any, dtype: torch.dtype | None = None) -> torch
             gives what the same numbers in lists give.
 
     Raises:
-        BadRow: ``value`` is none of these, or is ragged.
+        BadRow: ``value`` is none of these, or is ragged, or has a number too large for the dtype.
     """
     try:
         if isinstance(value, np.ndarray):
             # A copy: arrays may be read-only views of the request's bytes.
             return torch.from_numpy(np.array(value)).to(dtype or _dtype_of_lists(value))
         return torch.as_tensor(value, dtype=dtype)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        if str(error).startswith(_TOO_LARGE):
+            raise BadRow(index, "data: a number is too large for INT64") from None
         raise BadRow(index, _why_no_tensor(value)) from None
 
 
 def _dtype_of_lists(array: np.ndarray) -> torch.dtype:
     if array.dtype.kind == "f":
         return torch.get_default_dtype()
+    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+        raise OverflowError(_TOO_LARGE)  # it would be a negative number
     return torch.bool if array.dtype.kind == "b" else torch.int64
 
 

@@ -107,6 +107,15 @@ def test_rows_that_are_no_batch(rows, error):
         as_batch(rows)
 
 
+@pytest.mark.parametrize("value", [[2**63], np.array([2**63], "u8"), np.array(2**64 - 1, "u8")])
+def test_a_number_too_large_is_refused_as_an_array_too(value):
+    for rows in ([value], [value, value]):
+        with pytest.raises(BadRow, match="row 0: data: a number is too large for INT64"):
+            as_batch(rows)
+    assert as_batch([value], torch.float32).min() >= 2**63
+    assert as_batch([np.array([2**63 - 1], "u8")]).item() == 2**63 - 1
+
+
 def test_rows_of_several_kinds():
     rows = [np.array([1, 2]), np.array([0.5, 1]), [3, 4], torch.ones(2)]
     assert as_batch(rows, torch.float32).tolist() == [[1, 2], [0.5, 1], [3, 4], [1, 1]]
