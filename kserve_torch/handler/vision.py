@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from PIL import Image
@@ -31,6 +32,14 @@ class VisionHandler(BaseHandler):
 
     image_processing: Any = transforms.Compose([transforms.ToTensor()])
     ig: Any = None
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
+        """With transforms of its own; not in ``__init__``, which archives' handlers may skip."""
+        handler = super().__new__(cls)
+        owner = next(owner for owner in cls.__mro__ if "image_processing" in vars(owner))
+        if owner.__module__.startswith("kserve_torch."):  # one that all archives share
+            handler.image_processing = copy.deepcopy(cls.image_processing)
+        return handler
 
     def initialize(self, context: Context) -> None:
         """Load the model and make ready for explanations.

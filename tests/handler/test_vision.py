@@ -70,6 +70,20 @@ def test_processing_may_be_a_method_of_the_handler(folder, load, png):
     )
 
 
+def test_transforms_that_a_handler_changes_are_its_own(folder, load, png):
+    class NoInit(VisionHandler):
+        def __init__(self, extra=1):
+            pass
+
+    for kind in (VisionHandler, NoInit):
+        first, second = kind(), kind()
+        first.image_processing.transforms.insert(0, transforms.Pad(1))
+        assert len(second.image_processing.transforms) == 1
+        assert len(VisionHandler.image_processing.transforms) == 1
+        assert load(first, folder).handler.preprocess([{"data": png()}]).shape == (1, 1, 10, 10)
+        assert load(second, folder).handler.preprocess([{"data": png()}]).shape == (1, 1, 8, 8)
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
