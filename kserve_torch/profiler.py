@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -22,6 +23,9 @@ log = logging.getLogger(__name__)
 SWITCH = "ENABLE_TORCH_PROFILER"
 TRACES = Path("/tmp/pytorch_profiler")  # where TorchServe's documents say to look
 _ROWS = 10
+#: torch has one profiler per process; two at once end it. Reentrant, so that one within another
+#: gets torch's own error.
+_turn = threading.RLock()
 
 
 def enabled() -> bool:
@@ -42,13 +46,13 @@ class Steps:
 
 @contextmanager
 def profile(model_name: str, profiler_args: Mapping[str, Any]) -> Iterator[Steps]:
-    """Profile the block, write its trace and log its table.
+    """Profile the block, write its trace and log its table; other threads' profiles wait.
 
     Args:
         model_name: names the folder of the traces.
         profiler_args: arguments for `torch.profiler.profile`; they win over the defaults.
     """
-    with torch.profiler.profile(**_arguments(model_name, profiler_args)) as running:
+    with _turn, torch.profiler.profile(**_arguments(model_name, profiler_args)) as running:
         yield Steps(running)
     log.info(
         "%s\n%s",

@@ -1,5 +1,6 @@
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -90,6 +91,22 @@ def test_the_handlers_own_arguments(ask, tmp_path):
     assert len(seen) == 1
     assert not (tmp_path / "doubler").exists()
     assert set(handler.profiler_args) == {"activities", "on_trace_ready"}
+
+
+def test_one_profile_at_a_time():
+    """Two at once end the process with a segmentation fault."""
+    inside, overlaps = [], []
+
+    def work(name):
+        for _ in range(3):
+            with profiler.profile(name, {"on_trace_ready": lambda _: inside.remove(name)}):
+                inside.append(name)
+                overlaps.append(len(inside))
+                torch.ones(2).sum()
+
+    with ThreadPoolExecutor(4) as executor:
+        list(executor.map(work, "abcd"))
+    assert overlaps == [1] * 12
 
 
 def test_a_model_name_cannot_leave_the_folder(ask, tmp_path):
