@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torchvision import transforms
+from ts.service import PredictionException
 from ts.torch_handler.image_classifier import ImageClassifier
 
 #: Edges of an MNIST picture and of the box inside that holds the digit, in pixels.
@@ -22,6 +23,10 @@ def as_mnist(image: Image.Image) -> Image.Image:
     any other, the ink is cut out, made to fit the box and centred by its mass, as MNIST's authors
     did; a bright background is inverted first. Transparent parts count as white paper.
     """
+    if image.mode in ("I", "F"):
+        raise PredictionException("data: 8 or 16 bits a channel expected, not 32", 400)
+    if image.mode.startswith("I;16"):  # PIL would take all that is above 255 for white
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.has_transparency_data:
         paper = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(paper, image.convert("RGBA"))

@@ -9,11 +9,12 @@ from itertools import takewhile
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torchvision import transforms
 
-from kserve_torch.errors import BadRow
+from kserve_torch.errors import BadRow, InvalidInput
 from kserve_torch.handler.pixels import to_batch
 from kserve_torch.handler.png import read_plain_png
 from kserve_torch.handler.rows import from_base64, is_base64
@@ -93,8 +94,18 @@ class ToRGB:
     """A transform: any image as RGB, for models that know nothing else."""
 
     def __call__(self, image: Image.Image) -> Image.Image:
-        """``image`` itself if it is RGB already."""
-        return image if image.mode == "RGB" else image.convert("RGB")
+        """``image`` itself if it is RGB already.
+
+        Raises:
+            InvalidInput: its pixels are numbers that say nothing about what is white.
+        """
+        if image.mode == "RGB":
+            return image
+        if image.mode in ("I", "F"):
+            raise InvalidInput("data: expected an image of 8 or 16 bits a channel, got one of 32")
+        if image.mode.startswith("I;16"):  # PIL would cut off at 255: nearly all would be white
+            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        return image.convert("RGB")
 
     def __repr__(self) -> str:
         return "ToRGB()"

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from kserve_torch.errors import BadRow
+from kserve_torch.errors import BadRow, InvalidInput
 from kserve_torch.handler.images import LARGE, ToRGB, decode_image, decode_images, to_tensors
 
 TO_TENSOR = transforms.ToTensor()
@@ -178,6 +178,24 @@ def test_to_rgb(png):
     colour = grey.convert("RGB")
     assert ToRGB()(colour) is colour
     assert repr(ToRGB()) == "ToRGB()"
+
+
+@pytest.mark.parametrize("dtype", ["<u2", ">u2"])
+def test_16_bits_to_rgb(dtype):
+    """Their upper halves: PIL would take all that is above 255 for white."""
+    grey = np.arange(0, 65536, 1024).reshape(8, 8).astype(dtype)
+    buffer = io.BytesIO()
+    Image.fromarray(grey).save(buffer, "TIFF")
+    image = decode_image(0, buffer.getvalue())
+    assert image.mode.startswith("I;16")
+    rgb = np.asarray(ToRGB()(image))
+    assert (rgb == (grey // 256)[..., None]).all()
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_32_bits_to_rgb(mode):
+    with pytest.raises(InvalidInput, match="data: expected an image of 8 or 16 bits a channel"):
+        ToRGB()(Image.new(mode, (8, 8)))
 
 
 @pytest.fixture

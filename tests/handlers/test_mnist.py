@@ -47,7 +47,7 @@ def net():
 
 @pytest.fixture(scope="module")
 def handler_module():
-    names = ["ts", "ts.torch_handler", "ts.torch_handler.image_classifier"]
+    names = ["ts", "ts.service", "ts.torch_handler", "ts.torch_handler.image_classifier"]
     with pytest.MonkeyPatch.context() as patch:
         for name in names:
             patch.setitem(sys.modules, name, importlib.import_module(f"kserve_torch.{name}"))
@@ -296,3 +296,17 @@ def test_training_has_help():
     done = train("--help")
     assert done.returncode == 0
     assert "--epochs" in done.stdout
+
+
+def test_16_bits_are_read_as_8(handler_module):
+    grey = np.asarray(picture(2))
+    image = Image.fromarray(grey.astype(np.uint16) * 257)
+    assert image.mode == "I;16"
+    assert np.array_equal(np.asarray(handler_module.as_mnist(image)), grey)
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_32_bits_are_refused(handler_module, mode):
+    with pytest.raises(handler_module.PredictionException, match="8 or 16 bits") as caught:
+        handler_module.as_mnist(Image.new(mode, (28, 28)))
+    assert caught.value.error_code == 400
