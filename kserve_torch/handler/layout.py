@@ -118,7 +118,9 @@ def _is_picture(value: Any) -> bool:
 
 
 def _last(value: Any) -> Any:
-    return value.contiguous(memory_format=torch.channels_last) if _is_picture(value) else value
+    # A copy also where both orders are one, as with a single channel: a model may change what it is
+    # given, and it is given the same again if it turns out not to take this order.
+    return value.clone(memory_format=torch.channels_last) if _is_picture(value) else value
 
 
 @torch.inference_mode(False)

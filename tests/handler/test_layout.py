@@ -120,6 +120,23 @@ def test_what_a_model_does_to_its_input_it_does_once():
     torch.testing.assert_close(pictures, 2 * PICTURES)
 
 
+def test_what_a_model_did_to_its_input_is_not_there_when_it_is_called_again():
+    """A picture of one channel is in both orders at once."""
+
+    class Shifting(Net):
+        def __init__(self):
+            super().__init__(lambda hidden: hidden.view(len(hidden), -1))
+            self.conv = nn.Sequential(nn.Conv2d(1, 4, 1), nn.Conv2d(4, 4, 3))
+
+        def forward(self, pictures):
+            return super().forward(pictures.sub_(0.5))
+
+    small, large = torch.ones(1, 1, 3, 3), torch.ones(1, 1, 8, 8)
+    _, answer = answers(model := Shifting(), small, large.clone())
+    with torch.inference_mode():
+        torch.testing.assert_close(answer, model(large))
+
+
 @pytest.mark.parametrize(
     "wrap",
     [
