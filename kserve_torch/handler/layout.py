@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -147,9 +148,19 @@ def _rearrange(model: nn.Module, twins: dict[int, torch.Tensor]) -> None:
         parameter.data = twins[id(parameter)].data
     with _lock:
         for other in _rearranged:
-            if other is not model and type(other) is type(model):
+            if other is not model and _are_alike(type(other), type(model)):
                 tie([model], [other])
         _rearranged.add(model)
+
+
+def _are_alike(one: type, other: type) -> bool:
+    """Whether classes are one, or one of an archive's file: each instance imports its own."""
+    names = one.__qualname__ == other.__qualname__
+    return one is other or (names and _file(one) == _file(other) is not None)
+
+
+def _file(kind: type) -> str | None:
+    return getattr(sys.modules.get(kind.__module__), "__file__", None)
 
 
 def _agree(output: Any, expected: Any) -> bool:

@@ -2,6 +2,7 @@
 
 import logging
 from collections import OrderedDict, namedtuple
+from contextlib import ExitStack, closing
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 from kserve_torch.handler import layout
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.layout import ChannelsLast
+from kserve_torch.loader import Namespace
 
 Scores = namedtuple("Scores", "scores maps")
 PICTURES = torch.arange(2 * 3 * 8 * 8, dtype=torch.float32).reshape(2, 3, 8, 8).sin()
@@ -214,6 +216,24 @@ def test_instances_share_what_was_moved():
         answers(model, PICTURES)
     first, second = (model.conv.weight.data_ptr() for model in models)
     assert first == second
+
+
+def test_instances_whose_archive_brings_the_class_share_it_too(tmp_path):
+    """Each imports its own class; one of the same name in another archive is another one."""
+    (tmp_path / "other").mkdir()
+    code = "from torch import nn\n\n\nclass Own(nn.Sequential):\n    pass\n"
+    for folder in (tmp_path, tmp_path / "other"):
+        (folder / "net.py").write_text(code)
+    folders = [tmp_path, tmp_path, tmp_path / "other"]
+    with ExitStack() as stack:
+        spaces = [stack.enter_context(closing(Namespace(folder))) for folder in folders]
+        kinds = [space.import_module("net").Own for space in spaces]
+        models = [kind(Net()) for kind in kinds]
+        for model in models:
+            answers(model, PICTURES)
+        first, second, other = (model[0].conv.weight.data_ptr() for model in models)
+    assert len(set(kinds)) == 3
+    assert first == second != other
 
 
 def test_the_moved_model_can_be_explained():
