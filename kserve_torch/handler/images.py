@@ -47,7 +47,7 @@ def decode_image(index: int, data: Any) -> Image.Image:
             image = Image.open(io.BytesIO(encoded))
             image.load()
     except _BOMB:
-        raise BadRow(index, "data: the image has too many pixels") from None
+        raise _too_many_pixels(index) from None
     except MemoryError:
         raise
     except Exception as error:  # PIL's readers raise nearly anything on damaged files
@@ -62,23 +62,54 @@ def decode_images(
 ) -> tuple[list[Image.Image], Callable[[Any], Any]]:
     """The images of some rows, and what of ``processing`` is left to do; see `decode_image`.
 
+    An image that a first Resize would make too large is one of too many pixels as well.
+
     Args:
         encoded: by row, an image file's bytes or base64 text of them.
         processing: what is to become of each image.
         team: threads that decode `LARGE` images, and begin their processing, at the same time.
     """
+    edge = _shorter_edge(processing)
     large = sum(map(len, encoded.values())) >= LARGE * len(encoded)
     if team is None or len(encoded) < 2 or not large:
-        return [decode_image(index, data) for index, data in encoded.items()], processing
+        images = [_decode_to_resize(index, data, edge) for index, data in encoded.items()]
+        return images, processing
     first, rest = _begin(processing)
 
     def begun(row: tuple[int, Any]) -> Any:
-        image: Any = decode_image(*row)
+        image: Any = _decode_to_resize(*row, edge)
         for step in first:
             image = step(image)
         return image
 
     return list(team.map(begun, encoded.items())), rest
+
+
+def _shorter_edge(processing: Any) -> int | None:
+    """The length that a plain Compose gives to the shorter edge of images as they are, if any."""
+    if type(processing) is not transforms.Compose:
+        return None
+    steps = (step for step in processing.transforms if type(step) not in _SAME_SIZE)
+    step: Any = next(steps, None)
+    if type(step) is not transforms.Resize or step.max_size is not None:
+        return None
+    size = [step.size] if isinstance(step.size, int) else step.size
+    return size[0] if len(size) == 1 else None
+
+
+def _decode_to_resize(index: int, data: Any, edge: int | None) -> Image.Image:
+    """`decode_image`; a strip of few pixels has thousands of times as many at another width."""
+    image = decode_image(index, data)
+    limit = Image.MAX_IMAGE_PIXELS
+    if edge is not None and limit is not None:
+        shorter, longer = sorted(image.size)
+        if edge * edge * longer > limit * shorter:
+            raise _too_many_pixels(index)
+    return image
+
+
+def _too_many_pixels(index: int) -> BadRow:
+    return BadRow(index, "data: the image has too many pixels")
 
 
 def _begin(processing: Any) -> tuple[list[Any], Any]:
@@ -109,6 +140,10 @@ class ToRGB:
 
     def __repr__(self) -> str:
         return "ToRGB()"
+
+
+#: Transforms that change colours alone.
+_SAME_SIZE = (ToRGB, transforms.Grayscale)
 
 
 def to_tensors(

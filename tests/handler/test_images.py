@@ -172,6 +172,29 @@ def test_decompression_bombs_are_refused(png, monkeypatch):
     assert decode_image(0, png()).size == (8, 8)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("size", [24, [24]])
+def test_a_strip_that_resize_would_make_a_bomb_is_refused(png, monkeypatch, team, threads, size):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 24 * 24 * 10)
+    monkeypatch.setattr("kserve_torch.handler.images.LARGE", 0)
+    processing = transforms.Compose([ToRGB(), transforms.Resize(size), TO_TENSOR])
+    rows = {3: png(size=(2, 20)), 5: png(size=(21, 2))}
+    team = team if threads > 1 else None
+    with pytest.raises(BadRow, match="row 5: data: the image has too many pixels"):
+        decode_images(rows, processing, team)
+    images, rest = decode_images({3: rows[3]}, processing, team)
+    assert to_tensors(images, rest).shape == (1, 3, 240, 24)
+    for first in (
+        transforms.CenterCrop(8),
+        transforms.Resize((24, 24)),
+        transforms.Resize(8, max_size=16),
+    ):
+        decode_images(rows, transforms.Compose([first, transforms.Resize(size)]), team)
+    decode_images(rows, TO_TENSOR, team)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    decode_images(rows, processing, team)
+
+
 def test_to_rgb(png):
     grey = images(png, 1)[0]
     assert ToRGB()(grey).mode == "RGB"
