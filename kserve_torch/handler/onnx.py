@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from kserve_torch.errors import LoadFailed
-from kserve_torch.handler.tensors import is_cuda
+from kserve_torch.errors import InvalidInput, LoadFailed
+from kserve_torch.handler.tensors import describe, is_cuda
 
 
 class OnnxModel:
@@ -21,6 +21,7 @@ class OnnxModel:
     def __init__(self, path: Path, device: torch.device) -> None:
         try:
             import onnxruntime
+            from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
         except ImportError as error:
             raise LoadFailed(f"{path.name}: serving it needs the package onnxruntime") from error
         options = onnxruntime.SessionOptions()
@@ -28,14 +29,24 @@ class OnnxModel:
         wanted = ["CPUExecutionProvider"]
         if is_cuda(device) and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
             wanted.insert(0, "CUDAExecutionProvider")
+        self._refusal = InvalidArgument
         self.session = onnxruntime.InferenceSession(str(path), options, providers=wanted)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.session, name)
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
-        """The model's outputs: one tensor, or a tuple of them."""
+        """The model's outputs: one tensor, or a tuple of them.
+
+        Raises:
+            InvalidInput: the model takes other shapes or dtypes.
+        """
         names = (spec.name for spec in self.session.get_inputs())
         feed = {name: tensor.cpu().numpy() for name, tensor in zip(names, tensors, strict=True)}
-        outputs = tuple(torch.as_tensor(output) for output in self.session.run(None, feed))
+        try:
+            results = self.session.run(None, feed)
+        except self._refusal as error:
+            text = str(error).rpartition("INVALID_ARGUMENT : ")[2]
+            raise InvalidInput(f"the model does not take {describe(tensors)}: {text}") from error
+        outputs = tuple(torch.as_tensor(result) for result in results)
         return outputs[0] if len(outputs) == 1 else outputs

@@ -31,6 +31,8 @@ _ABOUT_THE_INPUT = re.compile(
             r"must be equal to input_size",  # recurrent layers
             r"[Dd]imension out of range|index out of range in self",  # flatten; Embedding
             r"is out of bounds for dimension",  # indexing
+            r"^Guard failed: ",  # exported programs: sizes
+            r"^tuple index out of range$",  # shape[i], also in their guards: dimensions
         )
     )
 )
@@ -40,7 +42,7 @@ _ABOUT_THE_INPUT = re.compile(
 #: catches it.
 _KINDS: dict[type[Exception], type[InvalidInput]] = {
     kind: type("InvalidInput", (InvalidInput, kind), {})
-    for kind in (RuntimeError, ValueError, IndexError)
+    for kind in (RuntimeError, ValueError, IndexError, AssertionError)
 }
 
 
@@ -62,7 +64,7 @@ def blame_input(inputs: Any) -> Iterator[None]:
     """
     try:
         yield
-    except (RuntimeError, ValueError, IndexError) as error:
+    except tuple(_KINDS) as error:
         text = _said(error)
         if not _ABOUT_THE_INPUT.search(text):
             raise

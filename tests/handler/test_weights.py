@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from kserve_torch.errors import LoadFailed
+from kserve_torch.errors import InvalidInput, LoadFailed
 from kserve_torch.handler import weights
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.loader import Namespace
@@ -147,6 +147,9 @@ def test_an_exported_program(folder, load):
     torch.export.save(program, folder / "program.pt2")
     loaded = load(BaseHandler(), folder, {"serializedFile": "program.pt2"})
     assert np.allclose(loaded.ask(*rows), eager.ask(*rows), atol=1e-6)
+    for shape, said in [((1, 9, 9), r"Guard failed: x\.size"), ((), "tuple index out of range")]:
+        with pytest.raises(InvalidInput, match=rf"does not take .* float32: {said}"):
+            loaded.ask(torch.ones(shape).tolist())
 
 
 def test_a_suffix_that_needs_a_model_file(folder):
@@ -213,6 +216,13 @@ def test_onnx(folder, load):
     handler = load(BaseHandler(), folder, {"serializedFile": "sum.onnx"}).handler
     assert handler.inference(torch.ones(3, 2)).item() == 6
     assert handler.model.run(None, {"x": np.ones((1, 2), np.float32)})[0] == 2
+    for data, said in [
+        (torch.ones(3, 3), r"\[3, 3\] float32: Got invalid dimensions"),
+        (torch.ones(3), r"\[3\] float32: Invalid rank"),
+        (torch.ones(3, 2, dtype=torch.int64), r"\[3, 2\] int64: Unexpected input data type"),
+    ]:
+        with pytest.raises(InvalidInput, match=f"^the model does not take {said}"):
+            handler.inference(data)
 
 
 @pytest.mark.parametrize("saved", [nn.Linear(2, 2).state_dict(), nn.Linear(2, 2)])
