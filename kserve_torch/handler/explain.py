@@ -94,7 +94,7 @@ def integrated_gradients(
     """
     rows = len(inputs)
     limit = max(internal_batch_size, rows) if rows * N_STEPS > internal_batch_size else None
-    with blame_input(inputs), _blame_target(target):
+    with blame_input(inputs), blame_target(target):
         attributions = method.attribute(
             inputs, target=target, n_steps=N_STEPS, internal_batch_size=limit
         )
@@ -103,8 +103,12 @@ def integrated_gradients(
 
 
 @contextmanager
-def _blame_target(target: Any) -> Iterator[None]:
-    """Say that a class is the client's choice, where captum raises about an index or its form."""
+def blame_target(target: Any) -> Iterator[None]:
+    """Explain ``target``, one class or a list of them.
+
+    Raises:
+        InvalidInput: in place of what captum raises about an index or its form.
+    """
     try:
         yield
     except (IndexError, RuntimeError, AssertionError) as error:

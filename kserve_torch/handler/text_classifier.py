@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from kserve_torch.errors import BadRow
+from kserve_torch.handler.explain import blame_target
 from kserve_torch.handler.labels import map_class_to_label
 from kserve_torch.handler.rows import payload
 from kserve_torch.handler.text import TextHandler
@@ -58,21 +59,28 @@ class TextClassifier(TextHandler):
         return map_class_to_label(torch.softmax(data, dim=1).tolist(), self.mapping)
 
     def get_insights(self, text_preprocess: Any, _: Any, target: Any = 0) -> list[Any]:
-        """``{"importances": ..., "words": tokens}`` for each row, about its row's target."""
+        """``{"importances": ..., "words": tokens}`` for each row, about its row's target.
+
+        Raises:
+            InvalidInput: the model has no such class.
+        """
         _numbers, tokens = text_preprocess
         targets = target if isinstance(target, list) else [target] * len(tokens)
         return [self._explain(row, goal) for row, goal in zip(tokens, targets, strict=True)]
 
     def _explain(self, tokens: list[str], target: Any) -> dict[str, Any]:
+        if not tokens:  # captum takes no empty texts
+            return {"importances": [], "words": []}
         numbers = torch.tensor(
             [self.source_vocab[gram] for gram in self._grams(tokens)], device=self.device
         )
-        attributions = self.lig.attribute(
-            numbers,
-            torch.zeros_like(numbers),
-            additional_forward_args=(torch.tensor([0], device=self.device),),
-            target=target,
-        )
+        with blame_target(target):
+            attributions = self.lig.attribute(
+                numbers,
+                torch.zeros_like(numbers),
+                additional_forward_args=(torch.tensor([0], device=self.device),),
+                target=target,
+            )
         importances = self.summarize_attributions(attributions)
         return {"importances": importances.tolist(), "words": self.get_word_token(tokens)}
 
