@@ -13,21 +13,23 @@ from kserve_torch.errors import BadRow
 
 #: Fields that hold the payload, in the order of their right of way. TorchServe knows the first two.
 PAYLOAD_FIELDS = ("data", "body", "image")
+#: What is never empty: a number is a payload also if it is 0, and an array's truth value raises.
+_NEVER_EMPTY = (np.ndarray, torch.Tensor, int, float, np.generic)
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*")
 
 
 def payload(row: Any) -> Any:
     """The row's payload, as ``row.get("data") or row.get("body")`` finds it (CONTRACT 3.8).
 
-    Arrays and tensors, whose truth value raises, are taken as they are. A row that is no dict is
-    its own payload, ``{"b64": text}`` stands for its text, a dict without a field has None.
+    Numbers, arrays and tensors are taken as they are, 0 and False too. A row that is no dict is its
+    own payload, ``{"b64": text}`` stands for its text, a dict without a field has None.
     """
     if not isinstance(row, dict):
         return row
     found: Any = row if "b64" in row else None
     for field in PAYLOAD_FIELDS:
         value = row.get(field)
-        if isinstance(value, (np.ndarray, torch.Tensor)) or value:
+        if isinstance(value, _NEVER_EMPTY) or value:
             found = value
             break
     return found["b64"] if isinstance(found, dict) and "b64" in found else found

@@ -50,6 +50,15 @@ def test_rows_of_every_kind_give_the_same_answer(folder, load, row):
     assert loaded.ask(row) == loaded.ask(ZEROS)
 
 
+@pytest.mark.parametrize("number", [0, 0.0, False, np.float32(0)])
+def test_a_zero_is_not_empty(folder, load, number):
+    loaded = load(BaseHandler(), folder)
+    loaded.handler.model = lambda data: data
+    assert loaded.ask({"data": number}, {"body": number}) == [0, 0]
+    for empty in (None, "", b"", bytearray(), [], {}):
+        assert loaded.ask({"data": empty, "body": number}) == [0]
+
+
 def test_read_only_arrays_are_not_written_to(folder, load):
     array = np.frombuffer(bytes(8 * 8 * 4), np.float32).reshape(1, 8, 8)
     loaded = load(BaseHandler(), folder)
