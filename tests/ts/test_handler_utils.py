@@ -4,6 +4,7 @@ from contextlib import closing
 import pytest
 
 from kserve_torch.context import Context
+from kserve_torch.errors import BadRow
 from kserve_torch.loader import Namespace
 from kserve_torch.messages import Request, Verb
 from kserve_torch.ts.handler_utils.micro_batching import HANDLER_METHODS, MicroBatching
@@ -78,6 +79,21 @@ def test_an_error_in_a_step_is_raised_and_the_next_batch_is_well(micro, context)
     with pytest.raises(RuntimeError, match="a bad row"):
         ask(micro, context, [1, 2, 3, "bad", 5])
     assert ask(micro, context, [1]) == [{"result": 2}]
+
+
+def test_a_refused_row_has_its_index_in_the_batch(context):
+    class Picky(Steps):
+        def preprocess(self, data):
+            for index, row in enumerate(data):
+                if row["data"] == "bad":
+                    raise BadRow(index, "data: bad")
+            return super().preprocess(data)
+
+    micro = MicroBatching(Picky(), 3)
+    with pytest.raises(BadRow, match="row 4: data: bad") as caught:
+        ask(micro, context, [1, 2, 3, 4, "bad", 6, "bad"])
+    assert caught.value.index == 4
+    micro.shutdown()
 
 
 def test_explain_and_describe_go_through_the_handler(micro, context):

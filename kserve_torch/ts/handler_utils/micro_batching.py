@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kserve_torch import profiler
+from kserve_torch.errors import BadRow
 
 __all__ = ["HANDLER_METHODS", "MicroBatching", "WorkerThread", "execute_call"]
 
@@ -142,6 +143,7 @@ class MicroBatching:
 
         Raises:
             RuntimeError: a step has no threads.
+            BadRow: a step refused a row; with its index among ``data``, not in its micro batch.
             Exception: what a step raised, of the first micro batch that failed.
         """
         for method, group in self.thread_groups.items():
@@ -154,6 +156,9 @@ class MicroBatching:
         done = [self.queues["postprocess_out"].get() for _ in starts]
         done.sort(key=lambda micro: micro.index)
         for micro in done:
+            if isinstance(micro.value, BadRow):
+                row = starts[micro.index] + micro.value.index
+                raise BadRow(row, micro.value.reason) from micro.value
             if isinstance(micro.value, Exception):
                 raise micro.value
         return [result for micro in done for result in micro.value]
