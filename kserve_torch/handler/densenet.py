@@ -12,6 +12,7 @@ from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.rows import payload
 from kserve_torch.handler.tensors import as_tensor, stack
 from kserve_torch.handler.timer import timed
+from kserve_torch.tying import is_plain
 
 
 class DenseNetHandler(BaseHandler):
@@ -38,7 +39,7 @@ def load_tensor(index: int, value: Any) -> torch.Tensor:
     """A tensor that a client saved, read without unpickling anything else.
 
     Raises:
-        BadRow: it is no tensor.
+        BadRow: it is no tensor, or a sparse, nested, quantized or meta one.
     """
     if not isinstance(value, (bytes, bytearray, memoryview)):
         return as_tensor(index, value, torch.float32)
@@ -50,4 +51,6 @@ def load_tensor(index: int, value: Any) -> torch.Tensor:
         raise BadRow(index, "data: not a tensor saved by torch") from error
     if not isinstance(tensor, torch.Tensor):
         raise BadRow(index, f"data: expected one saved tensor, got {type(tensor).__name__}")
+    if not is_plain(tensor) or tensor.is_nested:
+        raise BadRow(index, "data: expected a tensor of plain numbers in memory")
     return tensor

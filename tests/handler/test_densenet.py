@@ -53,6 +53,24 @@ def test_what_is_no_tensor(folder, load, value, reason):
     assert (caught.value.index, caught.value.reason) == (0, reason)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # of torch
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.eye(2).to_sparse(),
+        lambda: torch.eye(2).to_sparse_csr(),
+        lambda: torch.empty(2, device="meta"),
+        lambda: torch.nested.nested_tensor([torch.rand(1), torch.rand(2)]),
+        lambda: torch.quantize_per_tensor(torch.rand(2), 0.1, 0, torch.quint8),
+    ],
+    ids=["sparse", "rows", "meta", "nested", "quantized"],
+)
+def test_tensors_that_no_batch_can_be_made_of(folder, load, make):
+    data = saved(make())
+    with pytest.raises(BadRow, match="row 1: data: expected a tensor of plain numbers"):
+        load(DenseNetHandler(), folder).ask({"data": saved(torch.zeros(1, 8, 8))}, {"data": data})
+
+
 def test_a_shape_that_the_model_does_not_take(folder, load):
     with pytest.raises(InvalidInput, match=r"\[1, 2, 3\]"):
         load(DenseNetHandler(), folder).ask({"data": saved(torch.zeros(2, 3))})
