@@ -30,7 +30,7 @@ from kserve_torch.handler.compile import (
 )
 from kserve_torch.handler.labels import load_label_mapping
 from kserve_torch.handler.layout import ChannelsLast
-from kserve_torch.handler.rows import as_target, payload
+from kserve_torch.handler.rows import as_targets, payload
 from kserve_torch.handler.shapes import blame_input
 from kserve_torch.handler.tensors import as_batch, to_device
 from kserve_torch.handler.timer import timed
@@ -249,7 +249,7 @@ class BaseHandler:
 
     def explain_handle(self, data_preprocess: Any, raw_data: list[Any]) -> list[Any]:
         """One explanation per row, each about its row's own target (CONTRACT E1, T-40)."""
-        targets = [as_target(index, row) for index, row in enumerate(raw_data)]
+        targets = as_targets(raw_data)
         target = targets[0] if len(targets) == 1 else targets
         return self.get_insights(data_preprocess, payload(raw_data[0]), target)
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import binascii
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from kserve_torch.errors import BadRow
+from kserve_torch.errors import BadRow, InvalidInput
 
 #: Fields that hold the payload, in the order of their right of way. TorchServe knows the first two.
 PAYLOAD_FIELDS = ("data", "body", "image")
 #: What is never empty: a number is a payload also if it is 0, and an array's truth value raises.
 _NEVER_EMPTY = (np.ndarray, torch.Tensor, int, float, np.generic)
+_LARGEST = 2**63 - 1  # of torch's integers
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*")
 
 
@@ -52,7 +54,7 @@ def as_target(index: int, row: Any) -> Any:
     """The class that an explanation of this row is about: ``row["target"]``, else 0 (CONTRACT E1).
 
     Returns:
-        An int, or a tuple of ints for outputs of more than two dimensions.
+        An int, or a tuple of several ints for outputs of more than two dimensions.
 
     Raises:
         BadRow: the target is neither.
@@ -60,11 +62,36 @@ def as_target(index: int, row: Any) -> Any:
     value = row.get("target") if isinstance(row, dict) else None
     if isinstance(value, (bytes, bytearray)):
         value = value.decode("utf-8", "replace")
-    if not isinstance(value, (np.ndarray, torch.Tensor)) and not value:
-        return 0
     if isinstance(value, (np.ndarray, torch.Tensor)):
         value = value.tolist()
+    if not value:
+        return 0
+    several = isinstance(value, (list, tuple))
     try:
-        return tuple(map(int, value)) if isinstance(value, (list, tuple)) else int(value)
-    except (TypeError, ValueError):
+        numbers = tuple(map(_as_index, value if several else [value]))
+    except (TypeError, ValueError, OverflowError):
         raise BadRow(index, "target: not a class index (an integer)") from None
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _as_index(value: Any) -> int:
+    number = int(value)
+    if not isinstance(value, str) and number != value:
+        raise ValueError("a fraction")
+    if abs(number) > _LARGEST:
+        raise ValueError("torch has no such integers")
+    return number
+
+
+def as_targets(rows: Sequence[Any]) -> list[Any]:
+    """`as_target` of each row.
+
+    Raises:
+        BadRow: the target of one is no class.
+        InvalidInput: they are for outputs of different dimensions, and a model has one.
+    """
+    targets = [as_target(index, row) for index, row in enumerate(rows)]
+    lengths = {len(target) if isinstance(target, tuple) else 1 for target in targets}
+    if len(lengths) > 1:
+        raise InvalidInput("target: rows have class indices of different lengths")
+    return targets

@@ -245,6 +245,9 @@ def test_explain_is_not_sticky(folder, load):
         ([[1, 2]], (1, 2)),
         ([np.array([1, 2])], (1, 2)),
         ([1, 2, None], [1, 2, 0]),
+        ([[1], 2, (3,), np.array([4])], [1, 2, 3, 4]),
+        ([2.0, np.array([]), []], [2, 0, 0]),
+        ([True], 1),
     ],
 )
 def test_each_row_is_explained_for_its_own_target(folder, load, targets, passed):
@@ -260,10 +263,19 @@ def test_each_row_is_explained_for_its_own_target(folder, load, targets, passed)
     assert seen == [passed]
 
 
-@pytest.mark.parametrize("target", ["x", {"a": 1}, ["x"], bytearray(b"\xff")])
+@pytest.mark.parametrize(
+    "target",
+    ["x", {"a": 1}, ["x"], bytearray(b"\xff"), 2.7, [0, 0.5], 2**70, -(2**70), 1e300, float("inf")],
+)
 def test_a_target_that_is_no_class(folder, load, target):
     rows = [{"data": ZEROS}, {"data": ZEROS, "target": target}]
     with pytest.raises(BadRow, match="row 1: target: not a class index"):
+        load(BaseHandler(), folder).ask(*rows, verb=Verb.EXPLAIN)
+
+
+def test_targets_for_different_outputs(folder, load):
+    rows = [{"data": ZEROS, "target": 1}, {"data": ZEROS, "target": [1, 2]}]
+    with pytest.raises(InvalidInput, match="target: rows have class indices of different lengths"):
         load(BaseHandler(), folder).ask(*rows, verb=Verb.EXPLAIN)
 
 
