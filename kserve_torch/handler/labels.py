@@ -8,9 +8,13 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from kserve_torch.errors import LoadFailed
+from kserve_torch.errors import HandlerError, LoadFailed
 
 log = logging.getLogger(__name__)
+
+
+class NoLabel(HandlerError, KeyError):
+    """The model found a class that the archive has no label for."""
 
 
 def load_label_mapping(mapping_file_path: str | Path) -> dict[str, str] | None:
@@ -63,7 +67,7 @@ def map_class_to_label(
         lbl_classes: per row, the class index of each value; None counts from 0.
 
     Raises:
-        KeyError: ``mapping`` lacks a class index.
+        NoLabel: ``mapping`` lacks a class index.
         TypeError: ``probs`` is no list, ``mapping`` no dict.
     """
     if not isinstance(probs, list):
@@ -79,4 +83,9 @@ def map_class_to_label(
 
 
 def _name(mapping: dict[str, str] | None, index: Any) -> str:
-    return str(index) if mapping is None else mapping[str(index)]
+    if mapping is None:
+        return str(index)
+    try:
+        return mapping[str(index)]
+    except KeyError:
+        raise NoLabel(f"index_to_name.json: no label for class {index}") from None

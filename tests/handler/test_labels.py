@@ -2,6 +2,7 @@ import pytest
 
 from kserve_torch.errors import LoadFailed
 from kserve_torch.handler.labels import load_label_mapping, map_class_to_label
+from kserve_torch.reasons import handler_failure
 
 
 @pytest.mark.parametrize(
@@ -50,8 +51,9 @@ def test_values_by_label():
 
 
 def test_a_class_without_label():
-    with pytest.raises(KeyError, match="1"):
+    with pytest.raises(KeyError) as caught:  # as handlers catch it
         map_class_to_label([[0.1, 0.9]], {"0": "cat"})
+    assert handler_failure(caught.value).message == "index_to_name.json: no label for class 1"
 
 
 @pytest.mark.parametrize("arguments", [("x",), ([[1]], ["cat"])])
