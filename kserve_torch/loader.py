@@ -27,6 +27,7 @@ from kserve_torch.imports import PREFIX, scopes, thread
 from kserve_torch.workdir import own_directory, working_in
 
 _lock = threading.Lock()
+_numbers = itertools.count()
 
 
 class Namespace:
@@ -181,7 +182,6 @@ class Namespace:
         self.closed = True
         searchpath.release(self.root)
         with _lock:
-            # In this order: the number is free only when nothing of this archive is left under it.
             imports.forget(self.name)
             scopes.pop(self.name, None)
         for folder in (str(self.root), *self.path):
@@ -207,9 +207,13 @@ class _Active:
 
 
 def _claim(namespace: Namespace) -> str:
-    """Register ``namespace`` under the lowest free number, so that names do not pile up."""
+    """Register ``namespace`` under a number that no other one has ever had.
+
+    TorchScript keeps each class by its module's name for the life of the process: under an old
+    number it would take another archive's class for this one's.
+    """
     with _lock:
-        name = next(name for n in itertools.count() if (name := f"{PREFIX}{n}") not in scopes)
+        name = f"{PREFIX}{next(_numbers)}"
         package = ModuleType(name, "The modules of one model archive.")
         package.__path__ = namespace.path
         sys.modules[name] = package

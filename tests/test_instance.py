@@ -629,6 +629,34 @@ def test_scripted_models_of_function_handlers_share_too(load: Load) -> None:
     assert results(first, 1) == results(load(text, first=first), 1)
 
 
+SCRIPTED_TUPLE = """
+import torch
+from typing import NamedTuple
+
+class Scaled(NamedTuple):
+    x: torch.Tensor
+    factor: float = FACTOR
+
+@torch.jit.script
+def scale(x: torch.Tensor):
+    scaled = Scaled(x)
+    return scaled.x * scaled.factor
+
+def handle(data, context):
+    return data and [float(scale(torch.ones(1))) for row in data]
+"""
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning"
+)
+def test_scripted_classes_are_not_those_of_an_instance_that_is_gone(load: Load) -> None:
+    first = load(SCRIPTED_TUPLE.replace("FACTOR", "10.0"))
+    assert results(first, 1) == [10.0]
+    first.close()
+    assert results(load(SCRIPTED_TUPLE.replace("FACTOR", "99.0")), 1) == [99.0]
+
+
 # --- warm-up --------------------------------------------------------------------------------------
 
 
