@@ -8,6 +8,7 @@ the process ends; a second signal or ``grace_period`` ends it at once.
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import logging
 import os
@@ -49,6 +50,8 @@ log = logging.getLogger(__name__)
 SWITCH_SECONDS = 0.001
 #: Tools wait for this line on standard output (CONTRACT F6).
 STARTED = "Model server started."
+#: What ends the process.
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(settings: Settings) -> int:
@@ -124,8 +127,9 @@ class Server:
         """Start, serve, drain, stop; returns the exit code."""
         began = time.monotonic()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS:
             loop.add_signal_handler(number, self._signalled)
+        _keep_signals_from_forks()
         bindings = self.settings.bindings()
         listeners: list[Listener] = []
         https: list[asyncio.Task[None]] = []
@@ -248,6 +252,23 @@ class Server:
         await self.registry.drain(self.settings.grace_period)
         # uvicorn ends when the last answer has left.
         await asyncio.gather(*https)
+
+
+@functools.cache
+def _keep_signals_from_forks() -> None:
+    """Let signals end processes that handlers fork; once, because nothing takes it back."""
+    os.register_at_fork(after_in_child=_forget_signals)
+
+
+def _forget_signals() -> None:
+    """A fork has our signal handlers and the file that tells our loop: its SIGTERM would be ours.
+
+    Without a loop that listens, as in a program whose server has ended, there is nothing to forget.
+    """
+    if signal.set_wakeup_fd(-1) == -1:
+        return
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _has_tls(settings: Settings) -> bool:

@@ -15,6 +15,7 @@ import httpx
 import psutil
 import pytest
 
+from ..archives import make_archive
 from ..server import STARTED, Server, free_ports
 from .actor import GRPC, PROTOCOLS, V1, Answer, Client, Gate, add_actor, store_of, talking_to, until
 
@@ -271,3 +272,31 @@ def test_as_process_1(store: Path, tmp_path: Path) -> None:
     child.send_signal(signal.SIGTERM)
     assert server.wait() == 0
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+FORKING = """
+import multiprocessing, time
+
+def handle(data, context):
+    if data is None:
+        return None
+    other = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,), daemon=True)
+    other.start()
+    time.sleep(0.1)
+    other.terminate()
+    other.join(5)
+    return [other.exitcode for row in data]
+"""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_the_end_of_a_process_that_a_handler_forked_is_not_the_servers(
+    tmp_path: Path, loop: str
+) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": FORKING}, modelName="m")
+    with talking_to(tmp_path, "--event-loop", loop) as client:
+        for _ in range(2):
+            answer = client.http.post("/v1/models/m:predict", json={"instances": [1]})
+            assert answer.json() == {"predictions": [-signal.SIGTERM]}
+        assert ready(client)
+        assert client.server.stop() == 0
