@@ -227,9 +227,12 @@ class Instance:
 
     def close(self) -> None:
         """Forget the handler and its modules."""
-        if self._loop is None or not self._loop.is_closed():  # a handler may have closed it
-            self._runner.close()
-        self._namespace.close()
+        try:
+            # A handler may have closed the loop, or have a thread that runs it still.
+            if self._loop is None or not (self._loop.is_closed() or self._loop.is_running()):
+                self._runner.close()
+        finally:
+            self._namespace.close()
 
 
 def _handler_rows(request: Request, arrays: bool) -> list[Row]:

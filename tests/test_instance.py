@@ -30,6 +30,7 @@ from kserve_torch.errors import (
     Unsupported,
 )
 from kserve_torch.events import Measured
+from kserve_torch.imports import scopes
 from kserve_torch.instance import Instance, RequestFault
 from kserve_torch.messages import Request, Row, RowReply, Tensor, Verb
 
@@ -433,6 +434,56 @@ def test_a_workers_thread_is_the_handlers_own(load: Load) -> None:
     assert seen == [[True, "one", 3, False], [True, "two", 3, False]]
     assert (os.getcwd(), torch.get_num_threads()) == before
     assert torch.is_grad_enabled()
+
+
+RUNS_ITS_LOOP = """
+import asyncio, threading
+class H:
+    def initialize(self, context):
+        self.loop = asyncio.get_event_loop()
+        threading.Thread(target=self.loop.run_forever).start()
+    def handle(self, data, context):
+        answer = asyncio.run_coroutine_threadsafe(asyncio.sleep(0, "answer"), self.loop)
+        return [answer.result()]
+"""
+HAS_A_TASK = """
+import asyncio
+class H:
+    async def initialize(self, context):
+        self.task = asyncio.ensure_future(self.wait())
+    async def wait(self):
+        try:
+            await asyncio.sleep(100)
+        finally:
+            raise SystemExit
+    async def handle(self, data, context):
+        return ["answer"]
+"""
+
+
+def test_a_handler_may_run_its_loop_in_a_thread(load: Load) -> None:
+    def work() -> None:
+        instance = load(RUNS_ITS_LOOP)
+        assert results(instance, 1) == ["answer"]
+        instance.close()
+        assert not is_open(instance)
+        assert instance._loop is not None
+        instance._loop.call_soon_threadsafe(instance._loop.stop)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
+
+
+def test_an_instance_is_forgotten_also_if_its_loop_ends_badly(load: Load) -> None:
+    instance = load(HAS_A_TASK)
+    assert results(instance, 1) == ["answer"]
+    with pytest.raises(SystemExit):
+        instance.close()
+    assert not is_open(instance)
+
+
+def is_open(instance: Instance) -> bool:
+    return instance._namespace.name in scopes
 
 
 # --- loading --------------------------------------------------------------------------------------
