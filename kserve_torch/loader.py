@@ -9,13 +9,14 @@ from __future__ import annotations
 import builtins
 import importlib
 import importlib.util
+import io
 import itertools
 import linecache
 import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -58,10 +59,10 @@ class Namespace:
             "__import__": self._import,
             "open": self._open,
         }
-        self._importlib = _Importlib(self)
+        self.pickle_module = _pickle_module(self)
+        self._importlib = _Lent(importlib, import_module=self.import_module)
         self._full_names: dict[str, str] = {}
         self._foreign = {"ts", "importlib", *sys.builtin_module_names}
-        self.pickle_module = _pickle_module(self)
         self.name = _claim(self)
         searchpath.claim(root)
 
@@ -127,6 +128,8 @@ class Namespace:
         full = self._open_name(name) if level == 0 else None
         if full is None and level == 0:
             module = builtins.__import__(name, globals, locals, fromlist or (), 0)
+            if module is pickle:
+                return self.pickle_module
             return self._importlib if module is importlib else module
         with _bare_names():
             module = builtins.__import__(full or name, globals, locals, fromlist or (), level)
@@ -234,28 +237,28 @@ def _bare_names() -> Iterator[None]:
         raise
 
 
-class _Importlib(ModuleType):
-    """``importlib`` as archives see it: `import_module` knows their modules."""
+class _Lent(ModuleType):
+    """A standard module as archives see it: some of its functions know their modules."""
 
-    def __init__(self, namespace: Namespace) -> None:
-        super().__init__("importlib")
-        self.import_module: Callable[..., ModuleType] = namespace.import_module
+    def __init__(self, module: ModuleType, **own: Any) -> None:
+        super().__init__(module.__name__)
+        vars(self).update(own)
+        self._module = module
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib, name)
+        return getattr(self._module, name)
 
 
 def _pickle_module(namespace: Namespace) -> ModuleType:
-    """``pickle`` for ``torch.load(pickle_module=...)``: it finds the archive's classes first."""
+    """``pickle`` that finds the archive's classes first, in whatever thread it is used."""
 
     class Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str, /) -> Any:
             return super().find_class(namespace.full_name(module) or module, name)
 
-    module = ModuleType("pickle")
-    vars(module).update({name: getattr(pickle, name) for name in pickle.__all__})
-    vars(module).update(
+    return _Lent(
+        pickle,
         Unpickler=Unpickler,
         load=lambda file, **options: Unpickler(file, **options).load(),
+        loads=lambda data, /, **options: Unpickler(io.BytesIO(data), **options).load(),
     )
-    return module

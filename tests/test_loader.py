@@ -276,6 +276,34 @@ def test_pickles_with_bare_names(make: Make) -> None:
         assert type(found) is namespace.import_module("model").Net
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        "import pickle\ndef read(file): return pickle.load(file)",
+        "import pickle as p\ndef read(file): return p.loads(file.read())",
+        "from pickle import load as read",
+        "from pickle import *\ndef read(file): return loads(file.read())",
+        "import pickle\nclass Own(pickle.Unpickler): pass\ndef read(file): return Own(file).load()",
+    ],
+)
+def test_the_archives_code_unpickles_its_classes_in_any_thread(make: Make, read: str) -> None:
+    data = pickled_by_bare_name(make)
+    for name in ("one", "two"):
+        namespace = make(name, handler=read, model=NET)
+        handler = namespace.import_module("handler")
+        found = in_thread(lambda read=handler.read: read(io.BytesIO(data)))
+        assert type(found) is namespace.import_module("model").Net
+
+
+def test_the_archives_pickle_is_pickle(make: Make) -> None:
+    text = "import pickle\nfrom pickle import _Unpickler, PickleError, HIGHEST_PROTOCOL, dumps"
+    module = make(handler=text).import_module("handler")
+    assert module.PickleError is module.pickle.PickleError is pickle.PickleError
+    assert module.pickle.loads(module.dumps([1], module.HIGHEST_PROTOCOL), encoding="ascii") == [1]
+    with pytest.raises(pickle.UnpicklingError):
+        module.pickle.loads(b"nothing")
+
+
 def test_unpicklers_that_know_nothing_of_us(make: Make) -> None:
     data = pickled_by_bare_name(make)
     one, two = make("one", model=NET), make("two", model=NET)
