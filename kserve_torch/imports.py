@@ -235,9 +235,14 @@ def install() -> None:
 def known_elsewhere(name: str) -> bool:
     """Whether a top-level module ``name`` exists outside all archives."""
     if name in sys.modules:
-        return not isinstance(sys.modules[name], _Alias)
+        return not is_alias(name)
     finders = (finder for finder in sys.meta_path if not isinstance(finder, _FINDERS))
     return any(finder.find_spec(name, None) is not None for finder in finders)
+
+
+def is_alias(name: str) -> bool:
+    """Whether a module ``name`` is there only because some archive's was asked for by that name."""
+    return isinstance(sys.modules.get(name), _Alias)
 
 
 def forget(package: str) -> None:

@@ -143,6 +143,9 @@ class Namespace:
         full = self.full_name(name)
         if full is not None and self.closed:
             raise ImportError(f"cannot import {name!r}: the model is unloaded", name=name)
+        if full is None and imports.is_alias(name.partition(".")[0]):
+            # Another archive's; it must not seem to be there where an import is only tried.
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return full
 
     # --- files ---

@@ -317,6 +317,19 @@ def test_unpicklers_that_know_nothing_of_us(make: Make) -> None:
         pickle.loads(data)
 
 
+@pytest.mark.parametrize(
+    "attempt", ["import model", "import model.x", "importlib.import_module('model')"]
+)
+def test_what_another_archive_brings_does_not_seem_to_be_there(make: Make, attempt: str) -> None:
+    with make("one", model=NET).activate():
+        importlib.import_module("model")
+    text = f"import importlib\ntry:\n    {attempt}\n    HAS = True\n"
+    absent = make("two", handler=text + "except ModuleNotFoundError:\n    HAS = False\n")
+    assert absent.import_module("handler").HAS is False
+    with absent.activate(), pytest.raises(ModuleNotFoundError, match=r"^No module named 'model'$"):
+        absent.import_module("model")
+
+
 def test_who_looks_through_all_modules_imports_none(make: Make) -> None:
     data = pickled_by_bare_name(make)
     one, two = make("one", model=NET), make("two", model="raise MemoryError")
