@@ -28,7 +28,7 @@ from importlib.machinery import (
 )
 from importlib.metadata import DistributionFinder, MetadataPathFinder
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kserve_torch import searchpath, turns
@@ -47,6 +47,7 @@ class Scope(Protocol):
 
     name: str
     builtins: Mapping[str, Any]
+    pickle_module: ModuleType
 
     def full_name(self, name: str) -> str | None:
         """The name in ``sys.modules`` of the archive's module ``name``; None if it has none."""
@@ -68,6 +69,17 @@ class _Thread(threading.local):
 
 #: What archive the calling thread is working for.
 thread = _Thread()
+
+
+def calling_scope() -> Scope | None:
+    """The archive whose code is the nearest among the callers, whatever thread this is."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package in scopes:
+            return scopes[package]
+        frame = frame.f_back
+    return None
 
 
 # --- modules of archives --------------------------------------------------------------------------

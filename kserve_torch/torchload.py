@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import functools
 import os
+from types import ModuleType
 from typing import Any
 
 import torch
 
-from kserve_torch import searchpath
+from kserve_torch import imports, searchpath
 
 #: Set to 1 to refuse weights that only a full unpickling, which can run code, would read.
 FORBID_PICKLE = "KSERVE_TORCH_FORBID_PICKLE"
@@ -32,12 +33,20 @@ def load(f: Any, *args: Any, weights_only: bool | None = None, **options: Any) -
     """`torch.load`, in full where the call does not say and the file is an open archive's."""
     if weights_only is None and _is_an_archives(f) and not forbidden():
         weights_only = False
+    if weights_only is False and len(args) < 2:  # the second is another pickle_module
+        options.setdefault("pickle_module", _pickle_module())
     return _load(f, *args, weights_only=weights_only, **options)
 
 
 def install() -> None:
     """Put `load` into the place of torch's own."""
     torch.load = torch.serialization.load = load
+
+
+def _pickle_module() -> ModuleType | None:
+    """Finds the calling archive's classes in a thread that the handler started; else None."""
+    scope = imports.calling_scope() if imports.thread.scope is None else None
+    return None if scope is None else scope.pickle_module
 
 
 def _is_an_archives(file: Any) -> bool:

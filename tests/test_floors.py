@@ -47,7 +47,7 @@ FLOORS: list[dict[str, str]] = [
         "reasons": "imports manifest ts",
         "tying": "",
         "torchstate": "machine",
-        "torchload": "searchpath",
+        "torchload": "imports searchpath",
         "rootlog": "",
         "warmup": "archive",
     },

@@ -830,6 +830,23 @@ def test_a_handler_loads_whole_objects_of_its_archive(load: Load) -> None:
     assert results(instance, {}) == [True]
 
 
+def test_a_handlers_own_threads_load_whole_objects_too(load: Load) -> None:
+    text = """
+        import torch
+        from concurrent.futures import ThreadPoolExecutor
+        from net import Net
+        def read(path):
+            return torch.load(path, "cpu", weights_only=False)
+        def handle(data, context):
+            path = context.system_properties["model_dir"] + "/net.pt"
+            with ThreadPoolExecutor(1) as pool:
+                return data and [type(pool.submit(read, path).result()) is Net]
+        """
+    for _ in range(2):
+        instance = load(text, {"net.py": WHOLE, "net.pt": pickled_net()})
+        assert results(instance, {}) == [True]
+
+
 def test_what_is_not_the_archives_is_weights_only(load: Load, tmp_path: Path) -> None:
     instance = load(PICKLED, {"net.py": WHOLE, "net.pt": pickled_net()})
     elsewhere = tmp_path / "sent.pt"
