@@ -10,6 +10,7 @@ keep things on it (CONTRACT C1, C5). Before each ``handle()`` call the worker's 
 
 from __future__ import annotations
 
+import copy
 import importlib
 import logging
 import os
@@ -119,6 +120,19 @@ class Context:
         """All that a handler sees, but for the ways to import, which are each instance's own."""
         own = ("import_module", "unpickler")
         return {name: value for name, value in vars(self).items() if name not in own}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Context:
+        """A copy for the same instance: it imports, measures and answers as this one (CONTRACT H4).
+
+        Modules cannot be copied, nor can whoever waits for a request's intermediate results.
+        """
+        requests = [processor.request for processor in self.request_processor]
+        for shared in (self.import_module, self.unpickler, self.metrics, *requests):
+            memo[id(shared)] = shared
+        other = copy.copy(self)
+        memo[id(self)] = other
+        vars(other).update(copy.deepcopy(vars(self), memo))
+        return other
 
     def _name_sequence_headers(self) -> None:
         """TorchServe's names, unless the environment has others (CONTRACT C4)."""

@@ -1,4 +1,8 @@
+import copy
+import importlib
 import json
+import pickle
+import threading
 
 import pytest
 
@@ -56,6 +60,38 @@ def test_a_handler_may_keep_things_on_it():
     ctx.cache = {"a": 1}
     ctx.begin([request()])
     assert ctx.cache == {"a": 1}
+
+
+def test_a_copy_is_for_the_same_instance():
+    emitted = Emitted()
+    ctx = context(metrics=threading.local())
+    ctx.unpickler, ctx.import_module, ctx.cache = pickle, importlib.import_module, {"a": [1]}
+    ctx.begin([request(emit=emitted.take)])
+    other = copy.deepcopy(ctx)
+    assert (other.metrics, other.unpickler) == (ctx.metrics, pickle)
+    assert other.import_module("json") is json
+    other.cache["a"].append(2)
+    other.set_response_status(404)
+    other.model_yaml_config["b"] = 1
+    assert (ctx.cache, ctx.get_response_status(0)[0], ctx.model_yaml_config) == (
+        {"a": [1]},
+        200,
+        {},
+    )
+    other.emit(["x"], other.request_ids)
+    assert [reply.result for reply in emitted.replies] == ["x"]
+
+
+class Emitted:
+    """Whoever waits for a stream: it holds what cannot be copied."""
+
+    def __init__(self):
+        self.replies = []
+        self.lock = threading.Lock()
+
+    def take(self, reply):
+        with self.lock:
+            self.replies.append(reply)
 
 
 def test_each_row_has_its_requests_id_and_headers():

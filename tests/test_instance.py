@@ -386,6 +386,12 @@ def test_the_handlers_view_of_the_archive(load: Load) -> None:
     assert (properties["gpu_id"], properties["batch_size"]) == (None, 1)
 
 
+def test_a_handler_may_copy_its_context(load: Load) -> None:
+    copies = "import copy; other = copy.deepcopy(context); "
+    instance = load(function(copies + "return [other.get_request_id(0)]"))
+    assert results(instance, 1) == ["r"]
+
+
 # --- isolation ------------------------------------------------------------------------------------
 
 
