@@ -11,6 +11,10 @@ from torch import nn
 
 #: A container of so many members holds words or paths, not models.
 _VOCABULARY = 1000
+#: Bytes below which a buffer is no weight: counters, statistics, masks, a state between calls.
+_LARGE = 1 << 16
+#: By their bytes, the types as which numbers are compared: some types know no comparison.
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def tie(service: Any, first: Any) -> int:
@@ -18,6 +22,15 @@ def tie(service: Any, first: Any) -> int:
 
     Looks at every `nn.Module` that is an attribute of the handler, or a member of one (a pipeline's
     ``model``, an item of a list), and at the same one of ``first``.
+
+    What a call may write to must stay each instance's own, or calls that run at the same moment
+    would spoil each other's. So these are tied:
+
+    - parameters: nobody writes to them outside of training
+    - buffers that are as good as parameters, such as quantized weights: large ones that belong to
+      the module's state, hold more than zeros, and that ``first`` has not written to since it was
+      initialised. In a module in training mode none is, nor one that was made in inference mode:
+      there nobody keeps count of what writes to it.
 
     Args:
         service: a handler instance or module, initialised.
@@ -54,24 +67,45 @@ def _members(value: Any) -> list[tuple[str, Any]]:
 
 @torch.no_grad()
 def _tie_module(module: nn.Module, original: nn.Module) -> int:
-    theirs = dict(_weights(original))
     saved = 0
-    for name, tensor in _weights(module):
-        other = theirs.get(name)
-        if other is not None and _interchangeable(tensor, other):
+    for tensor, other in _pairs(module, original):
+        if _interchangeable(tensor, other):
             tensor.data = other.data
             saved += tensor.nbytes
     return saved
 
 
-def _weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters, and buffers that hold something: one of zeros may be a cache yet to be filled."""
-    yield from module.named_parameters()
-    yield from ((name, buffer) for name, buffer in module.named_buffers() if _is_filled(buffer))
+def _pairs(module: nn.Module, original: nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Parameters and buffers that may be tied, each with the original's of the same name."""
+    parameters = dict(original.named_parameters())
+    for name, parameter in module.named_parameters():
+        if name in parameters:
+            yield parameter, parameters[name]
+    buffers = dict(_lasting_buffers(original))
+    for name, buffer in _lasting_buffers(module):
+        # A version counts what has written to a tensor. This one is fresh from its initialisation,
+        # which was that of the other one too.
+        if name in buffers and buffer._version == buffers[name]._version:
+            yield buffer, buffers[name]
 
 
-def _is_filled(buffer: torch.Tensor) -> bool:
-    return is_plain(buffer) and bool(buffer.any())
+def _lasting_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for path, part in module.named_modules():
+        if not part.training:
+            passing = getattr(part, "_non_persistent_buffers_set", ())
+            for name, buffer in part.named_buffers(recurse=False):
+                if name not in passing and _is_lasting(buffer):
+                    yield f"{path}.{name}", buffer
+
+
+def _is_lasting(buffer: torch.Tensor) -> bool:
+    """Whether a buffer may be a weight; one of zeros may be a cache yet to be filled."""
+    return (
+        is_plain(buffer)
+        and buffer.nbytes >= _LARGE
+        and not buffer.is_inference()
+        and bool(_numbers(buffer).any())
+    )
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -80,8 +114,13 @@ def is_plain(tensor: torch.Tensor) -> bool:
         type(tensor) in (torch.Tensor, nn.Parameter)
         and tensor.layout is torch.strided
         and tensor.device.type != "meta"
-        and not tensor.is_quantized
+        and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
     )
+
+
+def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory, as integers where there are such of its size."""
+    return tensor.detach().view(_INTEGERS.get(tensor.itemsize, tensor.dtype))
 
 
 def _interchangeable(tensor: torch.Tensor, other: torch.Tensor) -> bool:
@@ -91,5 +130,5 @@ def _interchangeable(tensor: torch.Tensor, other: torch.Tensor) -> bool:
         and tensor.data_ptr() != other.data_ptr()
         and (tensor.dtype, tensor.device, tensor.shape, tensor.stride())
         == (other.dtype, other.device, other.shape, other.stride())
-        and torch.equal(tensor, other)
+        and torch.equal(_numbers(tensor), _numbers(other))
     )
