@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from kserve_torch import operators
 from kserve_torch.archive import Archive
 from kserve_torch.context import Context
 from kserve_torch.errors import LoadFailed
@@ -42,6 +43,8 @@ DEFAULTS = LoadOptions()
 def namespace_of(archive: Archive, name: str, options: LoadOptions) -> Namespace:
     """The archive's modules, with the packages that it asks for where the server installs them.
 
+    From now on archives' operators are `operators`' concern.
+
     Args:
         archive: whose.
         name: the registered name.
@@ -50,6 +53,7 @@ def namespace_of(archive: Archive, name: str, options: LoadOptions) -> Namespace
     Raises:
         LoadFailed: a package could not be installed.
     """
+    operators.install()
     handler = PurePosixPath(archive.manifest.handler.partition(":")[0])
     path = [archive.root / handler.parent, archive.root]
     packages = packages_of(archive, name, options.workdir) if options.install_packages else None

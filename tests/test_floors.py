@@ -36,7 +36,7 @@ FLOORS: list[dict[str, str]] = [
             "archive context devices entry loader preparation reasons rootlog torchload torchstate "
             "tying warmup"
         ),
-        "preparation": "archive context loader packages ts",
+        "preparation": "archive context loader operators packages ts",
         "entry": "context handler imports loader",
         "context": "processor",
         "processor": "",
@@ -48,6 +48,7 @@ FLOORS: list[dict[str, str]] = [
         "tying": "",
         "torchstate": "machine",
         "torchload": "imports searchpath",
+        "operators": "imports",
         "rootlog": "",
         "warmup": "archive",
     },

@@ -710,6 +710,72 @@ def test_scripted_classes_are_not_those_of_an_instance_that_is_gone(load: Load) 
     assert results(load(SCRIPTED_TUPLE.replace("FACTOR", "99.0")), 1) == [99.0]
 
 
+# --- operators ------------------------------------------------------------------------------------
+
+OPERATOR = """
+import torch
+
+FACTOR = 2.0
+
+@torch.library.custom_op("NAME::scale", mutates_args=())
+def scale(x: torch.Tensor) -> torch.Tensor:
+    return x * FACTOR
+
+@scale.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+scale.register_autograd(lambda context, grad: grad * FACTOR)
+
+def handle(data, context):
+    x = torch.ones(1, requires_grad=True)
+    y = scale(x)
+    y.backward()
+    return data and [[y.item(), x.grad.item(), torch.ops.NAME.scale(x).item()]] * len(data)
+"""
+
+
+def test_instances_share_an_operator(load: Load) -> None:
+    text = OPERATOR.replace("NAME", "shared")
+    first = load(text)
+    second = load(text)
+    assert results(first, 1) == results(second, 1) == [[2.0, 2.0, 2.0]]
+    first.close()
+    third = load(text)
+    assert results(second, 1) == results(third, 1) == [[2.0, 2.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "answer"),
+    [
+        ("FACTOR = 2.0", "FACTOR = 3.0", [3.0, 3.0, 3.0]),
+        ("x * FACTOR", "x + FACTOR", [3.0, 2.0, 3.0]),
+        ("Tensor) -> torch", "Tensor, by: float = 1.0) -> torch", [2.0, 2.0, 2.0]),
+    ],
+)
+def test_an_operator_has_one_meaning_as_long_as_it_is_used(
+    load: Load, old: str, new: str, answer: list[float]
+) -> None:
+    text = OPERATOR.replace("NAME", f"one{len(old)}")
+    first = load(text)
+    with pytest.raises(LoadFailed, match=r"has an operator one.*::scale that differs"):
+        load(text.replace(old, new))
+    assert results(first, 1) == [[2.0, 2.0, 2.0]]
+    first.close()
+    assert results(load(text.replace(old, new)), 1) == [answer]
+
+
+def test_operators_of_others_are_torchs_affair(load: Load) -> None:
+    load()
+
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    define = torch.library.custom_op("others::twice", mutates_args=())
+    for _ in range(2):
+        assert float(define(twice)(torch.ones(1))) == 2.0
+
+
 # --- warm-up --------------------------------------------------------------------------------------
 
 
