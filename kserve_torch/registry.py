@@ -21,6 +21,7 @@ from kserve_torch.background import keep
 from kserve_torch.catalogue import Catalogue
 from kserve_torch.emissions import Emissions
 from kserve_torch.errors import (
+    Conflict,
     Forbidden,
     InvalidInput,
     NotReady,
@@ -28,6 +29,7 @@ from kserve_torch.errors import (
 )
 from kserve_torch.events import Observers
 from kserve_torch.factory import VersionFactory
+from kserve_torch.lineup import lineup, stem_of
 from kserve_torch.messages import MAX_ROWS, NOTHING, Reply, Request
 from kserve_torch.reloads import Reloads
 from kserve_torch.settings.metrics_file import read_metrics_file
@@ -102,10 +104,20 @@ class Registry(Catalogue):
     # --- coming and going ---
 
     async def start(self, models: Sequence[StartupModel]) -> None:
-        """Load the start-up models, in parallel; one that fails stays, with its reason."""
-        started = await asyncio.gather(*map(self._start_configured, models))
-        # Which was loaded first is chance, and what is loaded may have been unloaded since.
-        here = [(m, v) for m, v in zip(models, started, strict=True) if v in self.all()]
+        """Load the start-up models, in parallel; one that fails stays, with its reason.
+
+        Of archives with one name and version always the same one serves, see `lineup`.
+        """
+        opened = await asyncio.gather(*map(self._open_configured, models))
+        entered = lineup(models, opened, self._factory.broken)
+        for version in {*opened} - {version for _, version in entered}:
+            if version.archive is not None:
+                keep(asyncio.to_thread(close_archive, version.archive))
+        for model, version in entered:
+            self._enter_configured(model, version)
+        await asyncio.gather(*(self._start_configured(*each) for each in entered))
+        # What is loaded may have been unloaded since.
+        here = [(model, version) for model, version in entered if version in self.all()]
         # Of several versions that can serve the one that stands first answers, unless the
         # configuration names another: that one answers, or says why it does not.
         for _, version in reversed(here):
@@ -115,16 +127,26 @@ class Registry(Catalogue):
             if model.is_default:
                 self.set_default(version.name, version.version)
 
-    async def _start_configured(self, model: StartupModel) -> ModelVersion:
+    async def _open_configured(self, model: StartupModel) -> ModelVersion:
         try:
-            version = await self._factory.make(model.file, name=model.name)
+            return await self._factory.make(model.file, name=model.name)
         except ServingError as error:
-            name = model.name or Path(model.file).name.split(".")[0]
-            version = self._factory.broken(model.file, name, model.version or "1.0", error)
+            name = model.name or stem_of(model)
+            return self._factory.broken(model.file, name, model.version or "1.0", error)
+
+    def _enter_configured(self, model: StartupModel, version: ModelVersion) -> None:
         version.loaded_at_startup = True
         self._configured.add(version.name)
         try:
             self._enter(version)
+        except Conflict as error:  # a client was quicker
+            log.error("model %s failed to load: %s", model.name or model.file, error.message)
+            self.withdraw(version)
+
+    async def _start_configured(self, model: StartupModel, version: ModelVersion) -> None:
+        if version not in self.all():
+            return
+        try:
             if version.state is State.UNAVAILABLE:
                 raise NotReady(version.reason)
             await version.start()
@@ -134,7 +156,6 @@ class Registry(Catalogue):
                 self.withdraw(version)
         else:
             log.info("model %s %s is ready", version.name, version.version)
-        return version
 
     async def register(
         self,

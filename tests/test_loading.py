@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from kserve_torch import factory
+from kserve_torch.archive import Archive
 from kserve_torch.errors import LoadFailed, ModelNotFound, NotReady, ServerError
 from kserve_torch.instance import Instance
 from kserve_torch.messages import Request
@@ -159,6 +162,91 @@ async def test_a_configured_default_that_fails_is_not_replaced_by_another_versio
             assert not registry.ready()
             with pytest.raises(NotReady, match="it failed to load"):
                 await answer(registry)
+
+
+#: Says which archive it came with.
+NAMED = "def handle(data, context):\n    return [{0!r} for _ in data or ()]"
+
+
+def named(path: Path, **model: str) -> None:
+    make_archive(path, {"handler.py": NAMED.format(path.name)}, **model)
+
+
+async def said(registry: Registry, name: str = "m") -> list[str]:
+    reply = await registry.submit(Request(id="1", model=name, rows=[{"data": "x"}]))
+    return list(reply.results)
+
+
+def startup(*files: str, **more: Any) -> list[StartupModel]:
+    return [StartupModel(name=None, file=file, **more) for file in files]
+
+
+@pytest.mark.parametrize("slow", ["m_one.mar", "m_two.mar"])
+async def test_of_two_archives_with_one_name_and_version_the_first_serves_and_the_other_is_shown(
+    tmp_path: Path, gate: Gate, slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named(tmp_path / "m_one.mar")
+    named(tmp_path / "m_two.mar")
+    opens = factory.open_archive
+
+    def slowly(path: Path, *args: Any, **more: Any) -> Archive:
+        time.sleep(0.2 * (path.name == slow))
+        return opens(path, *args, **more)
+
+    monkeypatch.setattr(factory, "open_archive", slowly)
+    async with serving(tmp_path, gate) as registry:
+        await registry.start(startup("m_one.mar", "m_two.mar"))
+        assert await said(registry) == ["m_one.mar"]
+        assert registry.names() == ["m", "m_two"]
+        [other] = registry.versions("m_two")
+        assert (other.state, other.version) == (State.UNAVAILABLE, "1.0")
+        assert other.reason == ("m_two.mar: version 1.0 of model m is another archive's, m_one.mar")
+        assert not registry.ready()
+        with pytest.raises(NotReady, match=r"another archive's, m_one\.mar"):
+            await said(registry, "m_two")
+        await until(lambda: len(list(registry.workdir.rglob("MAR-INF"))) == 1)
+
+
+async def test_of_two_snapshot_entries_with_one_version_the_default_serves(
+    tmp_path: Path, gate: Gate
+) -> None:
+    named(tmp_path / "a.mar")
+    named(tmp_path / "b.mar")
+    for default, first, other in (("b.mar", "b.mar", "a"), ("a.mar", "a.mar", "m")):
+        models = [
+            StartupModel(name="m", file=file, version=version, is_default=file == default)
+            for file, version in (("a.mar", "1.0"), ("b.mar", "2.0"))
+        ]
+        async with serving(tmp_path, gate) as registry:
+            await registry.start(models)
+            assert await said(registry) == [first]
+            [failed] = [v for v in registry.all() if v.state is State.UNAVAILABLE]
+            # The place that its entry gives it, unless that is the other's.
+            assert (failed.name, failed.version) == (other, "1.0" if other == "a" else "2.0")
+
+
+async def test_what_cannot_be_read_takes_no_place_from_what_can(tmp_path: Path, gate: Gate) -> None:
+    (tmp_path / "m.mar").write_bytes(b"no zip")
+    named(tmp_path / "n.mar")
+    named(tmp_path / "m_2.mar", modelName="m_2")
+    async with serving(tmp_path, gate) as registry:
+        await registry.start(startup("m.mar", "m_2.mar", "n.mar"))
+        assert await said(registry) == ["n.mar"]
+        assert await said(registry, "m_2") == ["m_2.mar"]
+        assert "damaged" in registry.find("m_3").reason
+
+
+async def test_a_start_up_model_leaves_alone_what_a_client_was_quicker_to_register(
+    tmp_path: Path, gate: Gate
+) -> None:
+    named(tmp_path / "one.mar")
+    named(tmp_path / "two.mar")
+    async with serving(tmp_path, gate) as registry:
+        await registry.register("one.mar")
+        await registry.start(startup("two.mar"))
+        assert await said(registry) == ["one.mar"]
+        assert len(registry.all()) == 1
+        assert registry.ready()
 
 
 async def test_a_registration_that_fails_late_leaves_the_version_that_came_meanwhile(

@@ -284,7 +284,8 @@ SNAPSHOT = Kind(_read_snapshot, "JSON {models: {name: {version: {marName, ...}}}
 def _read_load_models(text: str) -> str | tuple[StartupModel, ...]:
     if text.lower() in ("all", "none"):
         return text.lower()
-    return tuple(_named(part.strip()) for part in text.split(",") if part.strip())
+    named = (_named(part.strip()) for part in text.split(",") if part.strip())
+    return tuple(dict.fromkeys(named))  # to name a model twice is to name it
 
 
 def _named(text: str) -> StartupModel:

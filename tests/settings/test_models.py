@@ -95,6 +95,7 @@ def test_a_wrong_snapshot_says_where(text: str, reason: str) -> None:
         ("ALL", "all"),
         ("none", "none"),
         ("a.mar", (StartupModel(name=None, file="a.mar"),)),
+        ("a.mar,a.mar", (StartupModel(name=None, file="a.mar"),)),
         (
             "x=a.mar, b.mar,",
             (StartupModel(name="x", file="a.mar"), StartupModel(name=None, file="b.mar")),
