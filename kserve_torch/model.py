@@ -24,7 +24,7 @@ from kserve.model import InferenceVerb
 from starlette.exceptions import HTTPException
 
 from kserve_torch import errors, infer_types
-from kserve_torch.codec import v1
+from kserve_torch.codec import cloudevents, v1
 from kserve_torch.codec.results import join_batch, result_to_tensors
 from kserve_torch.codec.rows import in_base64, split_batch
 from kserve_torch.codec.v2 import RequestedOutput, V2Request, verb_of
@@ -109,14 +109,18 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
 
         Args:
             body: a v1 body, parsed or not, or a v2 request.
-            headers: of the request.
+            headers: of the request; of an explanation's, a dictionary is emptied, see below.
             verb: predict or explain.
 
         Returns:
             The v1 or v2 response, and the headers that the handler set.
         """
+        given = headers or {}
+        if verb is InferenceVerb.EXPLAIN and isinstance(headers, dict):
+            given = dict(headers)
+            _keep_what_goes_back(headers)
         try:
-            return await self._answer(body, headers or {}, _VERBS[verb])
+            return await self._answer(body, given, _VERBS[verb])
         except ServingError as error:
             from_grpc = isinstance(body, InferRequest) and body.from_grpc
             raise _translated(error, self.name, from_grpc) from error
@@ -191,6 +195,21 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         if self._registry is None:
             raise errors.NotReady(f"Model with name {self.name} is not ready.")
         return self._registry
+
+
+def _keep_what_goes_back(headers: dict[str, str]) -> None:
+    """Take out the headers that are nobody's to send back, authorization among them.
+
+    The SDK's ``explain`` goes on with the request's own dictionary as the answer's headers, and
+    sees by it whether to answer with a CloudEvent.
+    """
+    event = {
+        name: value
+        for name, value in headers.items()
+        if name.startswith("ce-") or value == cloudevents.MEDIA_TYPE
+    }
+    headers.clear()
+    headers.update(event)
 
 
 def _in_json(outputs: Sequence[RequestedOutput] | None) -> Sequence[RequestedOutput] | None:

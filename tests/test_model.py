@@ -285,3 +285,50 @@ async def test_an_unknown_version(model: TorchModel) -> None:
     with pytest.raises(HTTPException) as caught:
         await model(InferRequest("m", [tensor(1)], model_version="9"))
     assert caught.value.status_code == 404
+
+
+# --- headers of explanations ---
+
+HEADERS = {"authorization": "Bearer secret", "cookie": "a=b", "content-type": "application/json"}
+
+
+def plane_of(model: Any) -> DataPlane:
+    repository = kserve.ModelRepository()
+    repository.update(model)
+    return DataPlane(model_registry=repository)
+
+
+async def test_sdk_explain_answers_with_the_headers_of_the_request() -> None:
+    class Explains(Plain):
+        async def explain(self, payload: Any, headers: Any = None) -> Any:
+            return payload
+
+    plain = Explains("p")
+    plain.ready = True
+    _, headers = await plane_of(plain).explain("p", {"instances": [1]}, dict(HEADERS))
+    assert headers.items() >= HEADERS.items()
+
+
+async def test_explain_sends_no_header_of_the_request_back(tmp_path: Path) -> None:
+    handler = """
+def handle(data, context):
+    if data:
+        context.set_response_header(0, "x-own", "1")
+        return [context.get_request_header(0, "authorization")]
+"""
+    model = TorchModel("m", make_archive(tmp_path / "m.mar", {"handler.py": handler}))
+    model.load()
+    answer = await plane_of(model).explain("m", {"instances": [1]}, dict(HEADERS))
+    model.stop()
+    assert answer == ({"explanations": ["Bearer secret"]}, {"x-own": "1"})
+
+
+async def test_explain_answers_an_event_with_an_event(model: TorchModel) -> None:
+    plane = plane_of(model)
+    event = {"ce-id": "1", "ce-source": "s", "ce-type": "t", "ce-specversion": "1.0"}
+    headers = {**HEADERS, **event}
+    body, attributes = plane.decode(b'{"instances": [1]}', headers)
+    response, headers = await plane.explain("m", body, headers)
+    assert headers == event
+    _, encoded = plane.encode("m", response, headers, attributes)
+    assert encoded["ce-type"] == "io.kserve.inference.response"
