@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any
 
 from kserve_torch.background import keep
@@ -21,6 +22,7 @@ from kserve_torch.errors import (
     ServingError,
 )
 from kserve_torch.factory import VersionFactory
+from kserve_torch.manifest import DEFAULT_VERSION
 from kserve_torch.origin import Origin
 from kserve_torch.store import ModelStore
 from kserve_torch.version import ModelVersion
@@ -74,6 +76,8 @@ class Reloads:
                 version = await self._made(name)
                 await self._take_over(version, loads, this)
         except InvalidArchive as error:
+            if this in loads.wanted:
+                await self._enter_broken(name, error)
             raise LoadFailed(error.message) from error
         finally:
             loads.wanted.discard(this)
@@ -82,6 +86,14 @@ class Reloads:
                 self._by_name.pop(name, None)  # clients choose the names
         log.info("model %s %s is ready", version.name, version.version)
         return version
+
+    async def _enter_broken(self, name: str, error: InvalidArchive) -> None:
+        """Let a model say from now on that its archive cannot be opened; what was opened stays."""
+        here = (version for version in self._catalogue.all() if version.name == name)
+        if all(version.archive is None for version in here):
+            source = self._sources(name)[0]
+            broken = self._factory.broken(source, name, DEFAULT_VERSION, error)
+            await self._retire(self._catalogue.replace(broken))
 
     async def _made(self, name: str) -> ModelVersion:
         """A version from where the present one came, else from what the store has by that name.
@@ -93,15 +105,21 @@ class Reloads:
         origin = Origin() if present is None else present.origin
         handler, overrides = origin.handler, origin.overrides
         failure = ModelNotFound(f"Model with name {name} does not exist.")
-        for source in (origin.source, self._store.by_name(name)):
-            if source is not None:
-                try:
-                    return await self._factory.make(
-                        source, name=name, handler=handler, overrides=overrides
-                    )
-                except ModelNotFound as error:  # the file is gone
-                    failure = error
+        for source in self._sources(name):
+            try:
+                return await self._factory.make(
+                    source, name=name, handler=handler, overrides=overrides
+                )
+            except ModelNotFound as error:  # the file is gone
+                failure = error
         raise failure
+
+    def _sources(self, name: str) -> list[str | Path]:
+        """Where a model may be made from, the first one first."""
+        present = self._catalogue.present(name)
+        configured = None if present is None else present.origin.source
+        sources = (configured, self._store.by_name(name))
+        return [source for source in sources if source is not None]
 
     async def _take_over(self, version: ModelVersion, loads: _Loads, this: object) -> None:
         """Start a version, then let it take the place of all others of its name."""

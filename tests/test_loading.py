@@ -279,6 +279,67 @@ async def test_a_registration_answers_when_its_time_is_over(tmp_path: Path, gate
         assert registry.names() == []
 
 
+async def test_an_archive_that_cannot_be_opened_says_so_until_it_is_loaded_or_unloaded(
+    tmp_path: Path, gate: Gate
+) -> None:
+    archive = tmp_path / "m.mar"
+    async with serving(tmp_path, gate) as registry:
+        for text in ("no zip", "no zip either"):
+            archive.write_text(text)
+            with pytest.raises(LoadFailed, match="damaged"):
+                await registry.load("m")
+            [version] = registry.all()
+            assert (version.name, version.state) == ("m", State.UNAVAILABLE)
+            assert "damaged" in version.reason
+            assert not registry.ready()
+            with pytest.raises(NotReady, match="damaged"):
+                await answer(registry)
+        make_archive(archive, {"handler.py": ECHO}, modelVersion="2.0")
+        await registry.load("m")
+        assert await answer(registry) == "2.0"
+        assert len(registry.all()) == 1
+        archive.write_text("no zip")
+        with pytest.raises(LoadFailed, match="damaged"):
+            await registry.load("m")
+        assert await answer(registry) == "2.0"
+        assert registry.ready()
+        await registry.unload("m")
+        with pytest.raises(LoadFailed, match="damaged"):
+            await registry.load("m")
+        await registry.unload("m")
+        assert registry.names() == []
+        with pytest.raises(ModelNotFound):
+            await registry.load("absent")
+        assert registry.names() == []
+
+
+async def test_an_unload_overtakes_a_load_whose_archive_cannot_be_opened(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    opens, opening = factory.open_archive, asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slowly(*args: Any, **more: Any) -> Archive:
+        loop.call_soon_threadsafe(opening.set)
+        while not gate.path.exists():
+            time.sleep(0.005)
+        return opens(*args, **more)
+
+    async with serving(tmp_path, gate) as registry:
+        await registry.load("m")
+        (tmp_path / "m.mar").write_text("no zip")
+        monkeypatch.setattr(factory, "open_archive", slowly)
+        load = asyncio.ensure_future(registry.load("m"))
+        await opening.wait()
+        gone = registry.unload("m")
+        gate.open()
+        with pytest.raises(LoadFailed, match="damaged"):
+            await load
+        await gone
+        assert registry.names() == []
+
+
 async def test_a_reload_takes_the_archive_from_where_it_came(tmp_path: Path, gate: Gate) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
     make_archive(tmp_path / "m_v2.mar", {"handler.py": ECHO}, modelVersion="2.0")
