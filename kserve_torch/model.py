@@ -24,6 +24,7 @@ from kserve.model import InferenceVerb
 from starlette.exceptions import HTTPException
 
 from kserve_torch import errors, infer_types
+from kserve_torch.archive import find_archives, layout_of
 from kserve_torch.codec import cloudevents, v1
 from kserve_torch.codec.results import join_batch, result_to_tensors
 from kserve_torch.codec.rows import in_base64, split_batch
@@ -33,6 +34,7 @@ from kserve_torch.grpc.status import status_of
 from kserve_torch.http.serve import check_rows, row_headers
 from kserve_torch.messages import Request, Verb, fresh_id
 from kserve_torch.settings import load_settings
+from kserve_torch.settings.folders import LAYOUT_STORE, has_kserve_layout
 
 if TYPE_CHECKING:
     from kserve_torch.registry import Registry
@@ -45,8 +47,8 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
 
     Args:
         name: the name on the endpoint path.
-        model_dir: an archive, or a folder in one of the layouts that the server takes; needed
-            unless ``registry`` is given.
+        model_dir: an archive, or a folder in one of the layouts that the server takes, of several
+            models one with a single archive; needed unless ``registry`` is given.
         registry: the models of a running server, which then owns the model.
     """
 
@@ -219,14 +221,31 @@ def _in_json(outputs: Sequence[RequestedOutput] | None) -> Sequence[RequestedOut
 def _load(name: str, model_dir: Path) -> Registry:
     from kserve_torch.registry import Registry
 
-    settings = load_settings(["--model_dir", str(model_dir.parent)], {}, "kserve_torch")
-    registry = Registry(settings)
+    archive = _one_archive(model_dir)
+    folder = model_dir if has_kserve_layout(model_dir) else model_dir.parent
+    registry = Registry(load_settings(["--model_dir", str(folder)], {}, "kserve_torch"))
     try:
-        _in_thread(registry.register(model_dir, name=name))
+        _in_thread(registry.register(archive, name=name))
     except BaseException:
         _in_thread(registry.close())
         raise
     return registry
+
+
+def _one_archive(model_dir: Path) -> Path:
+    """The archive itself, or the one that a model store holds.
+
+    Raises:
+        InvalidArchive: the store holds none, or several.
+    """
+    store = model_dir / LAYOUT_STORE if has_kserve_layout(model_dir) else model_dir
+    if not store.is_dir() or layout_of(store) != "store":
+        return store
+    found = find_archives(store)
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(path.name for path in found) or "none"
+    raise errors.InvalidArchive(f"one archive is wanted in {store.name}, got {names}")
 
 
 def _in_thread(work: Any) -> None:

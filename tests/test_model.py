@@ -21,9 +21,9 @@ from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.infer_type import RequestedOutput
 
 from kserve_torch import TorchModel
-from kserve_torch.errors import LoadFailed
+from kserve_torch.errors import InvalidArchive, LoadFailed
 
-from .archives import ECHO, make_archive
+from .archives import ECHO, make_archive, write
 
 
 @pytest.fixture
@@ -80,6 +80,48 @@ async def test_it_loads_within_a_running_loop(archive: Path) -> None:
     model = TorchModel("m", archive)
     assert model.load() is True
     model.stop()
+
+
+CONFIG = """
+models={"m": {"1.0": {"batchSize": 7, "maxBatchDelay": 5}}}
+"""
+
+
+@pytest.mark.parametrize("layout", ["kserve", "store", "agent", "folder", "bare"])
+def test_it_takes_the_layouts_that_the_server_takes(tmp_path: Path, layout: str) -> None:
+    places = {
+        "kserve": "model-store/x.mar",
+        "store": "x.mar",
+        "agent": "x/x.mar",
+        "folder": "",
+        "bare": "",
+    }
+    folder = tmp_path / "model"
+    if layout == "bare":
+        write(folder, {"handler.py": ECHO})
+    else:
+        make_archive(folder / places[layout], {"handler.py": ECHO})
+    if layout == "kserve":
+        write(folder, {"config/config.properties": CONFIG})
+    model = TorchModel("m", folder)
+    assert model.load() is True
+    assert model._registry is not None
+    limits = model._registry.default("m").limits
+    model.stop()
+    assert limits.batch_size == (7 if layout == "kserve" else 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "told"), [(["a.mar", "b.mar"], r"got a\.mar, b\.mar"), ([], "got none")]
+)
+def test_a_store_with_other_than_one_archive_is_refused(
+    tmp_path: Path, names: list[str], told: str
+) -> None:
+    (tmp_path / "model-store").mkdir()
+    for name in names:
+        make_archive(tmp_path / "model-store" / name, {"handler.py": ECHO})
+    with pytest.raises(InvalidArchive, match=f"one archive is wanted in model-store, {told}"):
+        TorchModel("m", tmp_path).load()
 
 
 def test_an_archive_that_cannot_be_served(tmp_path: Path) -> None:
