@@ -21,7 +21,10 @@ from grpc_interceptor.exceptions import GrpcException
 from kserve import InferRequest, InferResponse
 from kserve import errors as kserve_errors
 from kserve.model import InferenceVerb
+from kserve.model_server import app as kserve_app
 from starlette.exceptions import HTTPException
+from starlette.requests import Request as StarletteRequest
+from starlette.responses import JSONResponse
 
 from kserve_torch import errors, infer_types
 from kserve_torch.archive import find_archives, layout_of
@@ -31,6 +34,7 @@ from kserve_torch.codec.rows import in_base64, split_batch
 from kserve_torch.codec.v2 import RequestedOutput, V2Request, verb_of
 from kserve_torch.errors import ServingError
 from kserve_torch.grpc.status import status_of
+from kserve_torch.http.errors import error_headers
 from kserve_torch.http.serve import check_rows, row_headers
 from kserve_torch.messages import Request, Verb, fresh_id
 from kserve_torch.settings import load_settings
@@ -265,9 +269,22 @@ def _in_thread(work: Any) -> None:
         raise failed[0]
 
 
+class _Refused(HTTPException):
+    """An error whose status none of the SDK's own has."""
+
+
+async def _answer(request: StarletteRequest, error: Exception) -> JSONResponse:
+    assert isinstance(error, _Refused)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+# Else FastAPI would answer with {"detail": ...}, as no other error of KServe's is (CONTRACT D3).
+kserve_app.add_exception_handler(_Refused, _answer)
+
+
 def _translated(error: ServingError, model: str, from_grpc: bool) -> Exception:
     """Our errors in the SDK's words; a status that it has no word for goes as it is."""
-    translated: Exception = HTTPException(error.http, error.message)
+    translated: Exception = _Refused(error.http, error.message, dict(error_headers(error)))
     if from_grpc:
         status = status_of(error, "ModelInfer")
         translated = GrpcException(status.text, status.code)

@@ -19,9 +19,16 @@ from kserve import errors as kserve_errors
 from kserve.model import InferenceVerb
 from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.infer_type import RequestedOutput
+from kserve.protocol.rest.server import RESTServer
 
 from kserve_torch import TorchModel
-from kserve_torch.errors import InvalidArchive, LoadFailed
+from kserve_torch.errors import (
+    InvalidArchive,
+    LoadFailed,
+    OutOfMemory,
+    Overloaded,
+    PredictionError,
+)
 
 from .archives import ECHO, make_archive, write
 
@@ -374,3 +381,40 @@ async def test_explain_answers_an_event_with_an_event(model: TorchModel) -> None
     assert headers == event
     _, encoded = plane.encode("m", response, headers, attributes)
     assert encoded["ce-type"] == "io.kserve.inference.response"
+
+
+# --- statuses that the SDK has no word for ---
+
+
+async def test_sdk_serves_one_application_that_others_can_reach() -> None:
+    server = inspect.getsource(RESTServer.create_application)
+    assert 'import_from_string("kserve.model_server:app")' in server
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "headers"),
+    [
+        (Overloaded("the queue is full"), 503, {"retry-after": "1"}),
+        (OutOfMemory("no room"), 507, {}),
+        (PredictionError("teapot", 418), 418, {}),
+    ],
+)
+async def test_errors_of_any_status_have_kserves_form(
+    model: TorchModel,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    status: int,
+    headers: dict[str, str],
+) -> None:
+    from kserve.model_server import app
+
+    async def fails(request: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(model._registry, "submit", fails)
+    with pytest.raises(Exception, match=str(error)) as caught:
+        await model({"instances": [1]})
+    answered = app.exception_handlers[type(caught.value)]
+    answer = await answered(None, caught.value)
+    assert (answer.status_code, answer.body) == (status, b'{"error":"%b"}' % str(error).encode())
+    assert headers.items() <= dict(answer.headers).items()
