@@ -170,7 +170,7 @@ class Native:
                 return self._describe_model(target)
             request, seal = self._read(call, request_id, target, emissions)
         except ServingError as error:
-            return self._serve.refuse(call, target.model, error)
+            return self._serve.refuse(call, target.model, error, target.version, request_id)
         return await answer_or_stream(
             lambda: self._serve(
                 call,

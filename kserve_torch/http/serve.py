@@ -32,6 +32,11 @@ def request_id(call: Call) -> str:
     return call.headers.get("x-request-id") or fresh_id()
 
 
+def refused_id(call: Call) -> str:
+    """The client's ``x-request-id``, for the log line of what was refused; "-" if it has none."""
+    return call.headers.get("x-request-id") or "-"
+
+
 def deadline(call: Call) -> float | None:
     """``time.monotonic()`` after which the client has gone, from its time-out header.
 
@@ -108,14 +113,20 @@ class Serve:
         registry: the models.
         protocol: the name of the protocol in metrics and the access log.
         failed: turns an error into the protocol's answer.
+        id_of: finds the id of a request that could not be read.
     """
 
     def __init__(
-        self, registry: Registry, protocol: str, failed: Callable[[BaseException, str], Answer]
+        self,
+        registry: Registry,
+        protocol: str,
+        failed: Callable[[BaseException, str], Answer],
+        id_of: Callable[[Call], str] = refused_id,
     ) -> None:
         self._registry = registry
         self._protocol = protocol
         self._failed = failed
+        self._id_of = id_of
 
     async def __call__(
         self,
@@ -123,8 +134,17 @@ class Serve:
         model: str,
         read: Callable[[], Request],
         write: Callable[[Request, Reply], Answer],
+        asked: str | None = None,
     ) -> Answer:
-        """``read`` the request, have it served, ``write`` the reply; never raises."""
+        """``read`` the request, have it served, ``write`` the reply; never raises.
+
+        Args:
+            call: the HTTP request.
+            model: the name that it asks for.
+            read: makes the Request.
+            write: makes the answer.
+            asked: the version that it asks for, if not the default.
+        """
         began = time.perf_counter()
         request: Request | None = None
         try:
@@ -132,7 +152,11 @@ class Serve:
             reply = await self._registry.submit(request)
             answer = write(request, reply)
         except Exception as error:
-            return self._fail(call, model, request, error, time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            if request is None:
+                return self._fail(model, asked, self._id_of(call), error, seconds)
+            rows = len(request.rows)
+            return self._fail(model, request.version, request.id, error, seconds, rows)
         responded = Responded(
             self._protocol,
             model,
@@ -147,23 +171,30 @@ class Serve:
         asyncio.get_running_loop().call_soon(self._registry.emit, responded)
         return answer
 
-    def refuse(self, call: Call, model: str, error: Exception) -> Answer:
+    def refuse(
+        self, call: Call, model: str, error: Exception, asked: str | None = None, id_: str = ""
+    ) -> Answer:
         """The answer to a request that could not even be read."""
-        return self._fail(call, model, None, error, 0.0)
+        return self._fail(model, asked, id_ or self._id_of(call), error)
 
     def _fail(
-        self, call: Call, model: str, request: Request | None, error: Exception, seconds: float
+        self,
+        model: str,
+        asked: str | None,
+        id_: str,
+        error: Exception,
+        seconds: float = 0.0,
+        rows: int = 0,
     ) -> Answer:
-        id_ = request.id if request is not None else call.headers.get("x-request-id", "-")
         answer = self._failed(error, id_)
         responded = Responded(
             self._protocol,
             model,
-            self._registry.version_of(model, request.version if request is not None else None),
+            self._registry.version_of(model, asked),
             answer.status,
             seconds,
             id_,
-            len(request.rows) if request is not None else 0,
+            rows,
             error=type(error).__name__,
         )
         asyncio.get_running_loop().call_soon(self._registry.emit, responded)

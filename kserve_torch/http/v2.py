@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import orjson
+
 from kserve_torch.codec import v2, v2_reply
 from kserve_torch.codec.results import join_batch, result_to_tensors
 from kserve_torch.codec.rows import split_batch
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import JSON, Answer, Call
-from kserve_torch.http.serve import Serve, check_rows, deadline, row_headers
+from kserve_torch.http.serve import Serve, check_rows, deadline, refused_id, row_headers
 from kserve_torch.messages import Reply, Request, Tensor, Verb, fresh_id
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from kserve_torch.version import ModelVersion
 
 HEADER_LENGTH = "inference-header-content-length"
+#: Bytes of a refused body that are read once more, for the id that its log line has.
+_READ_AGAIN = 64 * 1024
 _PATH = re.compile(
     r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/(?P<verb>infer|explain)/?"
 )
@@ -38,7 +42,7 @@ class V2:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._serve = Serve(registry, "v2", kserve_answer)
+        self._serve = Serve(registry, "v2", kserve_answer, _refused_id)
 
     async def route(self, call: Call) -> Answer | None:
         """The answer, or None if the path is not one of these."""
@@ -68,7 +72,19 @@ class V2:
             length = call.headers.get(HEADER_LENGTH)
             return exchange.request(found, v2.decode(call.body, length, found.signature("inputs")))
 
-        return await self._serve(call, model, read, exchange.answer)
+        return await self._serve(call, model, read, exchange.answer, version)
+
+
+def _refused_id(call: Call) -> str:
+    """The id in the body of a request that was refused; the header's if it cannot be read."""
+    length = call.headers.get(HEADER_LENGTH, "")
+    try:
+        head = call.body[: int(length)] if length.isdecimal() else call.body
+        document = orjson.loads(head) if len(head) <= _READ_AGAIN else None
+    except ValueError:
+        document = None
+    id_ = document.get("id") if isinstance(document, dict) else None
+    return id_ if id_ and isinstance(id_, str) else refused_id(call)
 
 
 class Exchange:

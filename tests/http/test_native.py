@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from kserve_torch.events import Accepted, Shed
+from kserve_torch.events import Accepted, Responded, Shed
 from kserve_torch.http.exchange import Answer
 from kserve_torch.http.native import Native
 from kserve_torch.messages import Reply, Request
@@ -546,3 +546,25 @@ async def test_tokens(registry: Registry, settings: Settings, tmp_path: Path) ->
             answer = await ask(native, "GET", path, **headers)
             assert (answer.status, value(answer)["type"]) == (400, "InvalidKeyException")
     assert (await ask(native, "OPTIONS", "/")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "version"),
+    [
+        ("/predictions/echo", "1.0"),
+        ("/predictions/echo/2.0", "2.0"),
+        ("/predictions/echo/7", ""),
+        ("/predictions/nobody", ""),
+    ],
+)
+async def test_refused_requests_are_booked_on_their_version_with_the_answers_id(
+    native: Native, registry: Registry, path: str, version: str
+) -> None:
+    await registry.register("echo_2.0.mar")
+    told: list[Any] = []
+    registry.observers.add(told.append, [Responded])
+    answer = await ask(native, "POST", path, x_request_timeout_ms="soon")
+    await asyncio.sleep(0)
+    assert answer.status in (400, 404)
+    [event] = told
+    assert (event.version, event.request_id) == (version, header(answer, "x-request-id"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from kserve_torch.events import Accepted, Finished
+from kserve_torch.events import Accepted, Finished, Responded
 from kserve_torch.http.exchange import Answer
 from kserve_torch.http.v2 import HEADER_LENGTH, V2
 from kserve_torch.registry import Registry
@@ -222,3 +223,57 @@ async def test_other_methods(registry: Registry, method: str) -> None:
 )
 async def test_other_paths_are_left_to_others(registry: Registry, path: str) -> None:
     assert await V2(registry).route(call("POST", path)) is None
+
+
+# --- what is told of requests that were refused ---
+
+
+@pytest.mark.parametrize(
+    ("path", "version"),
+    [
+        (INFER, "1.0"),
+        ("/v2/models/echo/versions/1.0/infer", "1.0"),
+        ("/v2/models/echo/versions/2.0/infer", "2.0"),
+        ("/v2/models/echo/versions/77/infer", ""),
+        ("/v2/models/nobody/infer", ""),
+    ],
+)
+async def test_refused_requests_are_booked_on_the_version_that_they_ask_for(
+    registry: Registry, path: str, version: str
+) -> None:
+    await registry.register("echo_2.0.mar")
+    told = responses(registry)
+    await answered(registry, {"id": "7", "inputs": []}, path)
+    await asyncio.sleep(0)
+    assert [(event.version, event.request_id) for event in told] == [(version, "7")]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "id_"),
+    [
+        (b'{"id": "7", "inputs": 1}', {}, "7"),
+        (b'{"id": "7", "inputs": 1}', {"x_request_id": "8"}, "7"),
+        (b'{"id": "7", "inputs": 1}??', {"inference_header_content_length": "24"}, "7"),
+        (b'{"id": "7", "inputs": 1}', {"inference_header_content_length": "9" * 5000}, "8"),
+        (b'{"id": 7, "inputs": 1}', {}, "-"),
+        (b"[]", {}, "-"),
+        (b'{"id": "7', {"x_request_id": "8"}, "8"),
+        (b'{"id": "7", "inputs": "%b"}' % (b"x" * 70_000), {"x_request_id": "8"}, "8"),
+    ],
+)
+async def test_refused_requests_are_booked_with_their_id(
+    registry: Registry, body: bytes, headers: dict[str, str], id_: str
+) -> None:
+    told = responses(registry)
+    headers.setdefault("x_request_id", "8" if id_ == "8" else "")
+    answer = await answered(registry, body, **headers)
+    await asyncio.sleep(0)
+    assert answer.status == 400
+    assert [event.request_id for event in told] == [id_]
+
+
+def responses(registry: Registry) -> list[Responded]:
+    """Collects what is told of answers from now on."""
+    told: list[Any] = []
+    registry.observers.add(told.append, [Responded])
+    return told
