@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import uvicorn
 from starlette.types import ASGIApp
 
-from kserve_torch.events import Responded
 from kserve_torch.http.app import App
 from kserve_torch.http.cors import with_cors
 from kserve_torch.http.docs import Docs
@@ -87,10 +86,6 @@ def application(
         binding.address.path or binding.address.port: binding.roles for binding in bindings
     }
 
-    def report(protocol: str, status: int) -> None:
-        """Have a request logged and counted that no model was looked up for."""
-        registry.emit(Responded(protocol, "", "", status, 0.0))
-
     v2 = V2(registry)
     routes = [
         V1(registry, v2).route,
@@ -109,6 +104,6 @@ def application(
         settings.receive_timeout,
         Guard(tokens),
         draining=lambda: registry.draining,
-        refused=report,
+        refused=registry.emit,
     )
     return with_cors(app, settings)

@@ -14,7 +14,8 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 from kserve_torch.codec.content import decode_body
-from kserve_torch.errors import PayloadTooLarge, RequestTimeout, RouteNotFound
+from kserve_torch.errors import PayloadTooLarge, RequestTimeout, RouteNotFound, ServingError
+from kserve_torch.events import Responded
 from kserve_torch.http.errors import kserve_answer
 from kserve_torch.http.exchange import METRICS_PATHS, Answer, Call, Headers
 from kserve_torch.http.native_json import NO_ROUTE, native_error, with_native_headers
@@ -57,8 +58,7 @@ class App:
         body_seconds: that a client may take to send one, and more as it sends more.
         guard: lets a call pass or raises; asked before the routes.
         draining: whether clients should take their connections elsewhere.
-        refused: told the protocol and the status of a request whose body was not taken; no route
-            reports it.
+        refused: told of a request whose body was not taken, or not unpacked; no route reports it.
 
     Attributes:
         max_body: as given.
@@ -74,7 +74,7 @@ class App:
         body_seconds: float = 60.0,
         guard: Callable[[Call], None] = lambda call: None,
         draining: Callable[[], bool] = lambda: False,
-        refused: Callable[[str, int], None] = lambda protocol, status: None,
+        refused: Callable[[Responded], None] = lambda event: None,
     ) -> None:
         self._routes = tuple(routes)
         self._metrics = metrics
@@ -129,8 +129,11 @@ class App:
         )
 
     def _refusal(self, call: Call, error: Exception) -> Answer:
-        answer = _error_answer(call, error)
-        self._refused(call.path[1:3] if _is_kserve(call) else "native", answer.status)
+        kserve = _is_kserve(call)
+        request_id = call.headers.get("x-request-id", "") if kserve else fresh_id()
+        answer = _error_answer(call, error, request_id)
+        protocol, name = call.path[1:3] if kserve else "native", type(error).__name__
+        self._refused(Responded(protocol, "", "", answer.status, 0.0, request_id, error=name))
         return answer
 
     # --- in ---
@@ -208,7 +211,10 @@ class App:
         self._guard(call)
         coding = call.headers.get("content-encoding")
         if coding and call.body:  # without a body there is nothing to undo
-            call.body = decode_body(call.body, coding, self.max_body)
+            try:
+                call.body = decode_body(call.body, coding, self.max_body)
+            except ServingError as error:
+                return self._refusal(call, error)
         for route in self._routes:
             answer = await route(call)
             if answer is not None:
@@ -220,11 +226,11 @@ class App:
         return _error_answer(call, RouteNotFound(text if _is_kserve(call) else NO_ROUTE))
 
 
-def _error_answer(call: Call, error: Exception) -> Answer:
+def _error_answer(call: Call, error: Exception, request_id: str = "") -> Answer:
     """An error that no route has turned into an answer, in the form of the path's protocol."""
     if _is_kserve(call):
         return kserve_answer(error)
-    request_id = fresh_id()
+    request_id = request_id or fresh_id()
     return with_native_headers(native_error(error, request_id), request_id)
 
 

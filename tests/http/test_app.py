@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from kserve_torch.errors import InvalidInput
+from kserve_torch.events import Responded
 from kserve_torch.http.app import INFERENCE, MANAGEMENT, METRICS, App
 from kserve_torch.http.exchange import Answer, Call
 
@@ -175,6 +176,30 @@ async def test_codings() -> None:
     assert (await exchange(app(), "/told", b"", headers=headers))[0] == 200
     other = [("transfer-encoding", "chunked"), ("content-encoding", "br")]
     assert (await exchange(app(), "/told", b"abc", headers=other))[0] == 415
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "status", "error"),
+    [
+        ("gzip", gzip.compress(b"x" * (LIMIT + 1)), 413, "PayloadTooLarge"),
+        ("gzip", b"abc", 400, "InvalidInput"),
+        ("br", b"abc", 415, "UnsupportedContent"),
+        ("", b"x" * (LIMIT + 1), 413, "PayloadTooLarge"),
+    ],
+)
+async def test_bodies_that_are_not_taken_are_told_of(
+    coding: str, body: bytes, status: int, error: str
+) -> None:
+    headers = [("content-encoding", coding), ("transfer-encoding", "chunked")]
+    for path, protocol in (("/v2/x", "v2"), ("/v1/x", "v1"), ("/told", "native")):
+        events: list[Responded] = []
+        own = [("x-request-id", "7"), *headers]
+        sent = await exchange(app(refused=events.append), path, body, headers=own)
+        [event] = events
+        assert (event.protocol, event.status, event.error) == (protocol, status, error)
+        assert (event.model, event.version) == ("", "")
+        assert event.request_id == sent[1].get("x-request-id", "7")
+        assert sent[0] == status
 
 
 async def test_a_body_that_does_not_come() -> None:
