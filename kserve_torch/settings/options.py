@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -27,6 +28,21 @@ _ACTIONS = {
 }
 #: Already the case: the server starts, in the foreground, and writes no snapshots.
 _GRANTED = ("--start", "--foreground", "--ncs", "--no_config_snapshots")
+#: Those of `IGNORED` that are options elsewhere, and not only keys of a file.
+_TORCHSERVES = ("--log-config", "--cpp-log-config", "--plugins-path", "--ppath", "--workflow-store")
+_KSERVES = (
+    "--access_log_format",
+    "--enable_latency_logging",
+    "--enable_predictor_health_check",
+    "--max_asyncio_workers",
+    "--max_threads",
+    "--predictor_host",
+    "--predictor_protocol",
+    "--predictor_request_retries",
+    "--predictor_request_timeout_seconds",
+    "--predictor_use_ssl",
+    "--protocol",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +62,15 @@ class CommandLine:
     values: dict[str, str]
     ignored: tuple[str, ...]
     unknown: tuple[str, ...]
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Breaks no line at the hyphen of an option."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return textwrap.fill(
+            text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        )
 
 
 class _Parser(argparse.ArgumentParser):
@@ -91,6 +116,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
         add_help=False,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
+        formatter_class=_Formatter,
     )
     groups = {table: parser.add_argument_group(title) for table, title in _GROUPS.items()}
     for name, (flags, text) in _ACTIONS.items():
@@ -98,6 +124,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
     for key in KEYS.values():
         if key.flags:
             _add(parser, groups[_table_of(key)], key)
+    without_effect = ", ".join((*_GRANTED, *_TORCHSERVES, *_KSERVES))
+    parser.add_argument_group("accepted, without effect", without_effect)
     granted = [spelling for flag in _GRANTED for spelling in _spellings(flag)]
     parser.add_argument(*granted, dest="start", action="store_true", help=argparse.SUPPRESS)
     for name in sorted(IGNORED):

@@ -8,7 +8,7 @@ import pytest
 
 from kserve_torch.settings.keys import IGNORED
 from kserve_torch.settings.kserve_keys import KServeKeys
-from kserve_torch.settings.options import read_command_line
+from kserve_torch.settings.options import help_text, read_command_line
 from kserve_torch.settings.table import KEYS
 
 SCRIPT = """
@@ -39,3 +39,9 @@ def test_defaults_are_those_of_kserve(flags: list[tuple[str, str, int | None, ob
     assert {name: KEYS[name].default for name in own - {"model_name"}} == {
         name: theirs[name] for name in own - {"model_name"}
     }
+
+
+def test_help_names_every_flag(flags: list[tuple[str, str, int | None, object]]) -> None:
+    """Those without an effect here as well (INTERFACE, Start)."""
+    words = {word.strip(",") for word in help_text("kserve_torch").split()}
+    assert {f"--{dest}" for _, dest, _, _ in flags} <= words

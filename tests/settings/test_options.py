@@ -89,3 +89,13 @@ def test_help_shows_every_option_with_its_default() -> None:
         assert key.flags == () or key.help in text
     assert "--drain_seconds SECONDS after SIGTERM, still take new connections (default: 5)" in text
     assert "(default: inference_address; as torchserve http://127.0.0.1:8081)" in text
+
+
+def test_help_names_what_is_accepted_without_effect() -> None:
+    _, _, text = help_text("torchserve").partition("\naccepted, without effect:\n")
+    options = text.replace(",", "").split()
+    assert {"--start", "--foreground", "--ncs", "--log-config", "--workflow-store"} <= {*options}
+    assert all(option.startswith("--") for option in options)
+    line = read_command_line(options, "torchserve")
+    assert (line.action, line.values, line.unknown) == ("start", {}, ())
+    assert len(line.ignored) == len(options) - 4  # four are the case anyway
