@@ -41,6 +41,8 @@ WEIGHTS = frozenset((".pt", ".pth", ".pt2", ".onnx", ".so", ".safetensors", ".bi
 
 _NAME = re.compile(r"\w[\w\-.]*", re.ASCII)
 
+#: What KServe's agent leaves in the folder of each TrainedModel that it has downloaded.
+_AGENTS_MARK = re.compile(r"SUCCESS\.[0-9a-f]{64}")
 
 #: By the ending of weights that bring their own model.
 _PLATFORMS = {"onnx": "onnx_onnxv1", "pt2": "pytorch_export", "pt": "pytorch_torchscript"}
@@ -142,6 +144,18 @@ def find_archives(store: Path) -> list[Path]:
     return sorted((path for path in _visible(store) if _found(path)), key=lambda path: path.name)
 
 
+def named_by_folder(path: Path) -> bool:
+    """Whether a folder of a model store says what its model is called (CONTRACT O83, Q14).
+
+    KServe's agent names folders after TrainedModels, and has them loaded by these names; one that
+    holds an archive as a file can be of no other origin. Unpacked archives name themselves.
+    """
+    if not path.is_dir() or not _NAME.fullmatch(path.name):
+        return False
+    marked = any(_AGENTS_MARK.fullmatch(each.name) for each in path.iterdir())
+    return marked or _packed_inside(path) is not None
+
+
 def layout_of(model_dir: Path) -> Layout:
     """Which of the four layouts ``--model_dir`` has (INTERFACE, "Start")."""
     if (model_dir / "config" / "config.properties").is_file() or (
@@ -172,7 +186,11 @@ def _is_archive(path: Path) -> bool:
 
 
 def _visible(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.iterdir() if not path.name.startswith("."))
+    return (
+        path
+        for path in folder.iterdir()
+        if not (path.name.startswith(".") or _AGENTS_MARK.fullmatch(path.name))
+    )
 
 
 def _descend(folder: Path) -> Path:

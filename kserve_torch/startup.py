@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kserve_torch.archive import PACKED, find_archives, layout_of
+from kserve_torch.archive import PACKED, find_archives, layout_of, named_by_folder
 from kserve_torch.devices import gpus
 from kserve_torch.errors import SettingError
 from kserve_torch.manifest import MANIFEST_PATH
@@ -29,7 +29,7 @@ def startup_models(settings: Settings) -> list[StartupModel]:
     models, name = _models(settings), settings.model_name
     if name is None or [model.name for model in models] == [name]:
         return models
-    if len(models) == 1 and models[0].name is None:
+    if len(models) == 1 and (models[0].name is None or settings.startup_models() is None):
         return [replace(models[0], name=name)]
     if models:
         named = [model.name or str(model.file) for model in models]
@@ -58,7 +58,11 @@ def _models(settings: Settings) -> list[StartupModel]:
             return [StartupModel(name=None, file=_one_archive(store))]
         if setting == "model_dir" and layout_of(store) in ("archive", "bare"):
             return [StartupModel(name=None, file=store)]
-        return [StartupModel(name=None, file=path.name) for path in find_archives(store)]
+        return [_model_at(path) for path in find_archives(store)]
+
+
+def _model_at(path: Path) -> StartupModel:
+    return StartupModel(name=path.name if named_by_folder(path) else None, file=path.name)
 
 
 def _one_archive(file: Path) -> Path:

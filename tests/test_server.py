@@ -9,6 +9,7 @@ import torch
 
 from kserve_torch import server
 from kserve_torch.errors import SettingError
+from kserve_torch.registry import Registry
 from kserve_torch.settings import Settings, load_settings
 from kserve_torch.startup import startup_models, warn_of_missing_gpus, why_no_models
 
@@ -46,7 +47,45 @@ def test_a_model_store(tmp_path: Path) -> None:
         make_archive(tmp_path / name, {"handler.py": ECHO})
     write(tmp_path, {"notes.txt": "no model", "d/handler.py": ECHO})
     make_archive(tmp_path / "e/e.mar", {"handler.py": ECHO})
-    assert found(tmp_path) == [(None, name) for name in ("a.tar.gz", "b.mar", "c", "d", "e")]
+    assert found(tmp_path) == [
+        *((None, name) for name in ("a.tar.gz", "b.mar", "c", "d")),
+        ("e", "e"),
+    ]
+
+
+#: What KServe's agent leaves beside what it has downloaded (pkg/agent/downloader.go).
+MARK = "SUCCESS." + "0123456789abcdef" * 4
+
+
+async def test_folders_of_trained_models_keep_their_names_when_the_server_starts_again(
+    tmp_path: Path,
+) -> None:
+    make_archive(tmp_path / "m1/mnist.mar", {"handler.py": ECHO}, modelName="mnist")
+    make_archive(tmp_path / "m4", {"handler.py": ECHO}, modelName="mnist")
+    make_archive(tmp_path / "m5/mnist", {"handler.py": ECHO}, modelName="mnist")
+    make_archive(tmp_path / "m8/other.mar", {"handler.py": ECHO}, modelName="other")
+    names = ["m1", "m4", "m5", "m8"]
+    settings = load_settings(["--model_store", str(tmp_path)], {}, "kserve_torch")
+    for name in names:
+        write(tmp_path / name, {MARK: "{}"})
+        registry = Registry(settings)
+        assert (await registry.load(name)).ready
+        await registry.close()
+    registry = Registry(settings)
+    await registry.start(startup_models(settings))
+    assert [v.name for v in registry.all() if v.ready] == registry.names() == names
+    await registry.close()
+
+
+def test_folders_that_nobody_marked_are_named_by_their_archives(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m4", {"handler.py": ECHO}, modelName="mnist")
+    make_archive(tmp_path / "m 1/m.mar", {"handler.py": ECHO})
+    assert found(tmp_path) == [(None, "m 1"), (None, "m4")]
+
+
+def test_model_name_goes_before_a_folders(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m1/mnist.mar", {"handler.py": ECHO}, modelName="mnist")
+    assert found(tmp_path, "--model_name", "digits") == [("digits", "m1")]
 
 
 def test_one_unpacked_archive(tmp_path: Path) -> None:
