@@ -124,6 +124,7 @@ def test_kustomization_renders_to_valid_manifests(path):
         (".", "kserve-torch", None),
         ("overlays/auto-select", "kserve-torch", 3),
         ("overlays/gpu", "kserve-torch-gpu", None),
+        ("overlays/grpc", "kserve-torch-grpc", None),
         ("overlays/multi-model", "kserve-torch-multi-model", None),
         ("overlays/stock-name", "kserve-torchserve", 2),
     ],
@@ -156,8 +157,9 @@ def test_the_image_that_the_runtime_names_is_that_of_every_overlay(folder, tmp_p
 def test_services_name_their_runtime(name):
     model = SERVICES[name]["spec"]["predictor"]["model"]
     assert model["modelFormat"] == {"name": "pytorch"}
-    several = "several-models" in name
-    assert model["runtime"] == ("kserve-torch-multi-model" if several else "kserve-torch")
+    of_their_own = {"mnist-grpc": "kserve-torch-grpc", "several-models": "kserve-torch-multi-model"}
+    file = Path(name.partition(":")[0]).stem
+    assert model["runtime"] == of_their_own.get(file, "kserve-torch")
 
 
 @needs_kubectl
@@ -261,6 +263,26 @@ def test_grpc_example_names_a_grpc_port_h2c(tmp_path):
     ]["ports"]
     assert port["name"] == "h2c"
     assert port["containerPort"] in (settings.grpc_port, settings.grpc_inference_port)
+
+
+def test_the_grpc_runtime_is_probed_where_its_services_listen():
+    """Knative turns HTTP and TCP probes to the declared port, whatever port they name."""
+    patches = yaml.safe_load((manifests.DEPLOY / "overlays/grpc/grpc.yaml").read_text())
+    (port,) = ALL["examples/mnist-grpc.yaml:InferenceService/mnist-grpc"]["spec"]["predictor"][
+        "model"
+    ]["ports"]
+    container = copy.deepcopy(CONTAINER)
+    for patch in patches:
+        *path, last = patch["path"].removeprefix("/spec/containers/0/").split("/")
+        if path and path[0] in container:
+            place = container[path[0]]
+            place.pop(last) if patch["op"] == "remove" else place.update({last: patch["value"]})
+    probed = {"port": port["containerPort"]}
+    kinds = {"httpGet", "tcpSocket", "grpc", "exec"}
+    for name, kind in (("readinessProbe", "grpc"), ("livenessProbe", "tcpSocket")):
+        probe = container[name]
+        assert kinds & probe.keys() == {kind}
+        assert probe[kind] == probed
 
 
 def test_container_is_confined_and_writes_to_its_scratch_volume_alone():
