@@ -131,13 +131,14 @@ def test_default_build_is_the_cpu_image_of_this_version(programs):
         (["--gpu", "--tag", "team/torch:1-gpu"], "Dockerfile", "team/torch:1-gpu"),
         (["-d"], "Dockerfile.dev", "kserve-torch:0.1.0-dev"),
         (["-t", "team/torch:1"], "Dockerfile", "team/torch:1"),
+        (["-g", "-t", "team/torch:1"], "Dockerfile", "team/torch:1"),
     ],
 )
 def test_options_choose_file_variant_and_tag(programs, options, file, tag):
     command, _ = built(*options)
     assert command[3] == file
     assert command[5] == tag
-    assert ("VARIANT=gpu" in command) == ("gpu" in tag)
+    assert ("VARIANT=gpu" in command) == ("-g" in options or "--gpu" in options)
 
 
 def test_torch_index_is_passed_for_cpu_images_alone(programs, monkeypatch):
@@ -150,6 +151,11 @@ def test_help_names_the_options_and_builds_nothing(programs):
     done = run(ROOT / "build_image.sh", "--help")
     assert done.returncode == 0
     assert done.stdout.startswith("Usage: ./build_image.sh [-g] [-d] [-t repository/image:tag]")
+    # A tag that is given stays as it is.
+    assert re.findall(r"(\S+) tag ends in (-\w+)", done.stdout) == [
+        ("(default", "-gpu"),
+        ("(default", "-dev"),
+    ]
 
 
 @pytest.mark.parametrize("options", [["-x"], ["-t"], ["image"]])
