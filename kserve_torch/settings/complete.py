@@ -39,7 +39,15 @@ def _model_store(settings: Settings) -> Settings:
     with naming("model_dir", folder):
         if not has_kserve_layout(folder):
             return settings
-    return _change(settings, "model_store", folder / LAYOUT_STORE, "layout of model_dir")
+    store, given, source = (
+        folder / LAYOUT_STORE,
+        settings.model_store,
+        settings.sources["model_store"],
+    )
+    notice = ""
+    if source.startswith("environment") and given != store:
+        notice = f"model_store: {store}, by model_dir's layout; {given} is not used ({source})"
+    return _change(settings, "model_store", store, "layout of model_dir", notice)
 
 
 def _addresses(settings: Settings) -> Settings:

@@ -192,6 +192,18 @@ def test_kserve_layout_has_the_store_unless_the_command_line_names_one(tmp_path:
     assert other.model_store == tmp_path
 
 
+def test_a_variable_that_the_layout_beats_is_named(tmp_path: Path) -> None:
+    folder = kserve_layout(tmp_path / "models")
+    argv = ["--model_dir", str(folder)]
+    settings = load_settings(argv, {"TS_MODEL_STORE": str(tmp_path)})
+    assert settings.model_store == folder / "model-store"
+    assert settings.notices == (
+        f"model_store: {folder}/model-store, by model_dir's layout; {tmp_path} is not used "
+        "(environment TS_MODEL_STORE)",
+    )
+    assert not load_settings(argv, {"TS_MODEL_STORE": f"{folder}/model-store"}).notices
+
+
 # --- ports ----------------------------------------------------------------------------------------
 
 
