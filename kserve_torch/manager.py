@@ -145,11 +145,13 @@ class Manager:
             raise InvalidInput(f"min_worker: {fewest} is negative")
         if most < fewest:
             raise InvalidInput("max_worker cannot be less than min_worker.")
-        number = find(self._registry, model, version).version
-        scaling = self._registry.scale(model, number, fewest, most)
+        found = find(self._registry, model, version)
+        scaling = self._registry.scale(model, found.version, fewest, most)
         if not synchronous:
             return self._later(scaling)
-        if await to_the_end(scaling) < fewest:
+        ready = await to_the_end(scaling)
+        fewest = min(fewest, found.scaled_to[0])  # models with sequences have one at most
+        if ready < fewest:
             return Outcome(describe.SCALING_IN_PROGRESS, 206)
         return Outcome(describe.scaled(model, version, fewest))
 

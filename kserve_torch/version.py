@@ -29,6 +29,7 @@ from kserve_torch.intake import Intake
 from kserve_torch.messages import NOTHING, Reply, Request, Verb
 from kserve_torch.origin import Origin
 from kserve_torch.pool import Pool
+from kserve_torch.sequences import Sequences
 from kserve_torch.statistics import VersionStatistics
 from kserve_torch.watch import Watch
 from kserve_torch.window import Window
@@ -93,6 +94,8 @@ class ModelVersion:
         self._firsts: dict[int | None, Instance] = {}
         self._seen: Signature = NOTHING
         self._scaling = asyncio.Lock()
+        stateful = archive is not None and archive.config.get("sequenceBatching", False)
+        self._sequences = Sequences(f"{name} {version}") if stateful else None
         self._intake = Intake(name, version, limits.client_timeout, emit)
         rows, delay = limits.batch_size, limits.max_batch_delay
         self._predict = self._pool(
@@ -144,16 +147,19 @@ class ModelVersion:
         self._become(State.LOADING)
         began = time.monotonic()
         try:
-            await self._predict.scale(minimum, maximum)
+            await self._predict.scale(*self._bounds(minimum, maximum))
         except ServingError as error:
             self.fail(error.message)
             raise
         if self.state is not State.LOADING:
             raise NotReady(f"Model {self.name} {self.version} was unloaded while it was loaded")
-        self._explain.maximum = EXPLAIN_WORKERS
+        self._explain.maximum = EXPLAIN_WORKERS if self._sequences is None else 1
         self.load_seconds = time.monotonic() - began
         self.reason = ""
         self._become(State.READY)
+
+    def _bounds(self, minimum: int, maximum: int) -> tuple[int, int]:
+        return self._sequences.bounds(minimum, maximum) if self._sequences else (minimum, maximum)
 
     def fail(self, reason: str) -> None:
         """Turn UNAVAILABLE; ``reason`` is shown in the repository index."""
@@ -176,7 +182,7 @@ class ModelVersion:
         """
         async with self._scaling:
             if self.state is State.READY:
-                await self._predict.scale(minimum, maximum)
+                await self._predict.scale(*self._bounds(minimum, maximum))
             elif self.state is not State.UNAVAILABLE or self.archive is None:
                 raise self._not_ready()
             elif minimum:
@@ -287,6 +293,8 @@ class ModelVersion:
         self._emit(Accepted(self.name, self.version, request.asked, request.verb))
         self._require_workers()
         self._watch.begin()
+        if self._sequences is not None:
+            request = self._sequences.named(request)
         pool = self._explain if request.verb is Verb.EXPLAIN else self._predict
         return await self._intake.submit(request, pool)
 
