@@ -68,7 +68,12 @@ def context_of(
     measure: Callable[[Measured], None],
     options: LoadOptions,
 ) -> Context:
-    """What the handler is given with each call; the rest is as for `Instance.load`."""
+    """What the handler is given with each call; the rest is as for `Instance.load`.
+
+    Raises:
+        LoadFailed: the handler expects to be called in another way.
+    """
+    _refuse_continuous_batching(archive)
     metrics = MetricsCacheYamlImpl(model_name=name, measure=measure)
     metrics.add_listed(options.metrics)
     return Context(
@@ -97,4 +102,13 @@ def refuse_many_processes(archive: Archive) -> None:
         raise LoadFailed(
             "model-config.yaml: parallelLevel or torchrun.nproc-per-node above 1 needs several "
             "processes; this server runs a model in one"
+        )
+
+
+def _refuse_continuous_batching(archive: Archive) -> None:
+    """Handlers that are called once for each token would answer with their first one (R10)."""
+    if archive.config.get("continuousBatching", False):
+        raise LoadFailed(
+            "model-config.yaml: continuousBatching needs a server that calls the handler again for "
+            "each token; this one calls it once for each batch"
         )

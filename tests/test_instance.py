@@ -585,6 +585,11 @@ def weights(**tensors: torch.Tensor) -> bytes:
             {"configFile": "c.yaml"},
             "model-config.yaml: parallelLevel or torchrun.nproc-per-node above 1",
         ),
+        (
+            {"handler.py": ECHO, "c.yaml": "continuousBatching: true"},
+            {"configFile": "c.yaml"},
+            "model-config.yaml: continuousBatching needs a server that calls the handler again",
+        ),
     ],
 )
 def test_one_clear_reason(
