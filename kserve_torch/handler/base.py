@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from kserve_torch import profiler
@@ -32,7 +33,7 @@ from kserve_torch.handler.labels import load_label_mapping
 from kserve_torch.handler.layout import ChannelsLast
 from kserve_torch.handler.rows import as_targets, payload
 from kserve_torch.handler.shapes import blame_input
-from kserve_torch.handler.tensors import as_batch, to_device
+from kserve_torch.handler.tensors import as_batch, stack, to_device
 from kserve_torch.handler.timer import timed
 from kserve_torch.messages import NOTHING
 
@@ -154,14 +155,18 @@ class BaseHandler:
     def preprocess(self, data: list[Any]) -> Any:
         """Rows to one tensor ``[rows, ...]`` on the device; a row is numbers or holds them.
 
-        A number alone, which only a subclass can pass, becomes a tensor as well.
+        What only a subclass can pass keeps its dtype, as in TorchServe: an array or a tensor of all
+        rows, a number alone, and, where it reads the rows itself, arrays in place of rows.
 
         Raises:
             BadRow: a row holds something else.
             InvalidInput: the rows have different shapes, or different dtypes in several requests.
         """
-        if isinstance(data, int | float):
-            return torch.as_tensor(data, device=self.device)
+        if isinstance(data, int | float | np.ndarray | np.generic | torch.Tensor):
+            return torch.as_tensor(_writeable(data), device=self.device)
+        if not self.accepts_arrays and data and all(map(_holds_numbers, data)):
+            rows = [torch.from_numpy(np.array(row)) for row in data]
+            return stack(rows, self.context).to(self.device)
         return as_batch([payload(row) for row in data], context=self.context).to(self.device)
 
     @timed
@@ -277,6 +282,16 @@ class BaseHandler:
 
 def _is_ours(method: Any) -> bool:
     return method is None or getattr(method, "__module__", "").startswith("kserve_torch.")
+
+
+def _writeable(data: Any) -> Any:
+    """``data``, or a copy of an array that is a view of a request's bytes: tensors have no lock."""
+    return data.copy() if isinstance(data, np.ndarray) and not data.flags.writeable else data
+
+
+def _holds_numbers(row: Any) -> bool:
+    """Whether a row is an array of a dtype that torch may have; others are the client's fault."""
+    return isinstance(row, np.ndarray) and row.dtype.kind in "biufc" and row.dtype.isnative
 
 
 def choose_device(gpu_id: int | str | None) -> torch.device:

@@ -161,6 +161,54 @@ def test_no_rows_and_a_bare_number(folder, load):
     assert handler.preprocess(3).tolist() == 3
 
 
+class Reader(BaseHandler):
+    """Reads the rows itself, and has `BaseHandler.preprocess` make the tensor."""
+
+    make = staticmethod(np.array)
+
+    def preprocess(self, data):
+        return super().preprocess(self.make(data))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float16, np.float64, np.bool_])
+@pytest.mark.parametrize(
+    "make",
+    [
+        np.array,
+        lambda rows: list(np.array(rows)),
+        lambda rows: torch.from_numpy(np.array(rows)),
+        lambda rows: np.array(rows)[0, 0],
+    ],
+    ids=["array", "arrays", "tensor", "number"],
+)
+def test_what_a_subclass_passes_on_keeps_its_dtype(folder, load, dtype, make):
+    handler = load(Reader(), folder).handler
+    handler.make = lambda rows: make(np.array(rows, dtype))
+    tensor = handler.preprocess([[1, 0], [0, 1]])
+    assert tensor.numpy().dtype == dtype
+    assert tensor.tolist() in ([[1, 0], [0, 1]], 1)
+
+
+@pytest.mark.parametrize("make", [np.asarray, list])
+@pytest.mark.filterwarnings("error")
+def test_arrays_of_a_subclass_are_not_written_to(folder, load, make):
+    rows = np.frombuffer(bytes(8), np.uint8).reshape(1, 8)
+    handler = load(Reader(), folder).handler
+    handler.make = make
+    handler.preprocess(rows).add_(1)
+    assert rows.tolist() == [[0] * 8]
+
+
+def test_arrays_of_a_subclass_that_are_no_rows(folder, load):
+    handler = load(Reader(), folder).handler
+    handler.make = list
+    with pytest.raises(InvalidInput, match="different shapes"):
+        handler.preprocess([np.zeros(1), np.zeros(2)])
+    with pytest.raises(BadRow, match="expected numbers"):
+        handler.preprocess([np.array(["a"])])
+    assert handler.preprocess([]).tolist() == []
+
+
 def test_the_models_own_fault_stays_its_own(folder, load):
     loaded = load(BaseHandler(), folder)
     loaded.handler.model = lambda _: (_ for _ in ()).throw(RuntimeError("CUDA out of memory"))
