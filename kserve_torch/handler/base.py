@@ -134,7 +134,8 @@ class BaseHandler:
         return weights.load_eager(module, state, self.device, self.context.unpickler)
 
     def _load_torchscript_model(self, model_pt_path: str) -> Any:
-        return weights.load_serialized(Path(model_pt_path), self.device)
+        # Subclasses call it for files of any name.
+        return weights.load_serialized(Path(model_pt_path), self.device, suffix=".pt")
 
     def _load_torch_export_aot_compile(self, model_so_path: str) -> Any:
         if not self._use_torch_export_aot_compile():

@@ -155,19 +155,25 @@ def _some(label: str, items: list[str]) -> str:
     return label + ", ".join(items[:_SHOWN]) + more
 
 
-def load_serialized(path: Path, device: torch.device) -> Any:
+def load_serialized(path: Path, device: torch.device, suffix: str | None = None) -> Any:
     """A model that is whole in one file: TorchScript, an exported program, ONNX or a shared object.
+
+    Args:
+        path: the file.
+        device: where the model goes.
+        suffix: what the file is taken for, whatever its own suffix says; None goes by that.
 
     Raises:
         LoadFailed: no loader for this suffix, or the file cannot be read.
     """
     _require(path)
-    if path.suffix not in LOADERS:
+    load = LOADERS.get(path.suffix if suffix is None else suffix)
+    if load is None:
         raise LoadFailed(
             f"{path.name}: without a model file, weights must be one of {_names(LOADERS)}"
         )
     with reading(path):
-        return LOADERS[path.suffix](path, device)
+        return load(path, device)
 
 
 def load_script(path: Path, device: torch.device) -> nn.Module:

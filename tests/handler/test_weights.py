@@ -140,6 +140,20 @@ def test_torchscript(folder, load):
     assert not loaded.handler.model.training
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.(trace|save|script)")
+def test_a_handler_may_load_torchscript_from_a_file_of_any_name(folder, load):
+    class Handler(BaseHandler):
+        def _load_model(self, model_dir):
+            return self._load_torchscript_model(str(model_dir / "traced.pth"))
+
+    eager = load(BaseHandler(), folder)
+    torch.jit.trace(eager.handler.model, torch.zeros(1, 1, 8, 8)).save(folder / "traced.pth")
+    row = torch.ones(1, 8, 8).tolist()
+    np.testing.assert_allclose(load(Handler(), folder).ask(row), eager.ask(row), rtol=1e-5)
+    (folder / "traced.pth").write_bytes(b"damaged")
+    assert "traced.pth: cannot be read" in reason(load, Handler(), folder)
+
+
 def test_an_exported_program(folder, load):
     rows = [torch.ones(1, 8, 8).tolist()]
     eager = load(BaseHandler(), folder)
