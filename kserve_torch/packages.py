@@ -31,7 +31,11 @@ log = logging.getLogger(__name__)
 TIMEOUT = 600.0
 
 _FURTHER = re.compile(r"(-r|-e|--requirement|--editable)\b")
-_FILE = re.compile(r"^(-r|-c|--requirement|--constraint)[\s=]*(\S+)")
+#: An option with a path; URLs, quoted paths and those that begin with a variable are left to pip.
+_PATH = re.compile(
+    r"(?<!\S)(-[rcf]|--(?:requirement|constraint|find-links)\b)[\s=]*"
+    r"(?!\w[\w+.-]*:|[\"'$])(\S+)"
+)
 
 _lock = threading.Lock()
 _namespaces: dict[Path, Namespace] = {}
@@ -122,8 +126,8 @@ def _is_option(line: str) -> bool:
 
 
 def _anchored(line: str, folder: Path) -> str:
-    """Make ``-r`` and ``-c`` absolute: pip reads them from the folder of the file they stand in."""
-    return _FILE.sub(lambda found: f"{found[1]} {folder / found[2]}", line)
+    """Make paths absolute: pip reads them from the folder of the file that they stand in."""
+    return _PATH.sub(lambda found: f"{found[1]} {folder / found[2]}", line)
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -147,6 +147,32 @@ def test_further_files(tmp_path: Path) -> None:
     assert Path(namespace.path[0], "kt_demo-1.0.dist-info").is_dir()
 
 
+@pytest.mark.parametrize("option", ["--find-links .", "-f .", "--find-links=.", "-f./"])
+def test_wheels_beside_the_requirements(tmp_path: Path, option: str) -> None:
+    wheels = wheel("demo", "1.0", "VALUE = 1")
+    beside = {Path(name).name: content for name, content in wheels.items()}
+    archive = opened(tmp_path, f"--no-index\n{option}\nkt-demo\n", beside)
+    namespace = packages.packages_of(archive, "m", tmp_path / "work")
+    assert namespace is not None
+    assert Path(namespace.path[0], "kt_demo-1.0.dist-info").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("line", "anchored"),
+    [
+        ("--no-index -f wheels", "--no-index -f /m/wheels"),
+        ("-f https://host/simple", "-f https://host/simple"),
+        ("-c file:///limits.txt", "-c file:///limits.txt"),
+        ("-r ${HERE}/more.txt", "-r ${HERE}/more.txt"),
+        ("-f '.'", "-f '.'"),
+        ("-f /wheels", "-f /wheels"),
+        ("demo-c >= 1", "demo-c >= 1"),
+    ],
+)
+def test_paths_start_from_the_folder_of_their_file(line: str, anchored: str) -> None:
+    assert packages._anchored(line, Path("/m")) == anchored
+
+
 def test_a_file_of_the_archive_as_requirement(tmp_path: Path) -> None:
     text = "./wheels/kt_demo-1.0-py3-none-any.whl\n"
     archive = opened(tmp_path, text, wheel("demo", "1.0", "VALUE = 1"))
