@@ -35,7 +35,10 @@ class Entry:
 
 
 def load_entry(namespace: Namespace, handler: str) -> Entry:
-    """Import the handler ``module[.py][:function]`` and make its instance; nothing is initialised.
+    """Import the handler and make its instance; nothing is initialised.
+
+    The handler is ``module[.py][:function]``, the module one of the archive or an installed one,
+    which may be in a package.
 
     A function of that name (default ``handle``) goes first, else the module must define exactly one
     class, with a ``handle`` method or attribute.
@@ -60,16 +63,33 @@ def _find(namespace: Namespace, name: str) -> ModuleType | type:
     """The archive's module of that name, a stock handler, or an installed module."""
     if name and namespace.full_name(name) is not None:
         return namespace.import_module(name)
-    stock = stock_handler(name)
+    stock = stock_handler(name.removeprefix("ts.torch_handler."))
     if stock is not None:
         return stock
     if name.isidentifier() and importlib.util.find_spec(f"{_STOCK_MODULES}.{name}"):
         return importlib.import_module(f"{_STOCK_MODULES}.{name}")
-    if name.isidentifier() and imports.known_elsewhere(name):
+    if _is_installed(name):
         return importlib.import_module(name)
     raise LoadFailed(
         f"the handler {name!r} is neither a file of the archive nor one of {', '.join(STOCK)}"
     )
+
+
+def _is_installed(name: str) -> bool:
+    """Whether a module of that name is installed, alone or in a package.
+
+    Raises:
+        Exception: whatever the package raises.
+    """
+    top, dot, _ = name.partition(".")
+    if not all(map(str.isidentifier, name.split("."))) or not imports.known_elsewhere(top):
+        return False
+    try:
+        return not dot or importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # the package is there, and lacks another
+        return False
 
 
 def _only_class(module: ModuleType, function: str) -> type:

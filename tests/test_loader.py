@@ -557,6 +557,36 @@ def test_stock_handlers(make: Make, name: str, kind: str) -> None:
     assert type(load_entry(make(other=""), name).service).__name__ == kind
 
 
+def test_a_stock_handler_by_its_full_name(make: Make) -> None:
+    entry = load_entry(make(other=""), "ts.torch_handler.image_classifier")
+    assert type(entry.service).__name__ == "ImageClassifier"
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package as if installed, with the module ``hnd``, and ``broken`` that lacks something."""
+    package = tmp_path / "site" / "kt_installed"
+    for name, text in {"__init__": "", "hnd": ECHO, "broken/__init__": "import absent_one"}.items():
+        file = package / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text.replace("def handle", "def answer"))
+    monkeypatch.syspath_prepend(package.parent)
+    yield
+    for name in [name for name in sys.modules if name.startswith("kt_installed")]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_handler_in_an_installed_package(make: Make) -> None:
+    entry = load_entry(make(other=""), "kt_installed.hnd:answer")
+    assert entry.handle([{"data": 1}], None) == [1]
+    for absent in ("kt_installed.absent", "kt_installed.hnd.absent", "kt_installed.no.absent"):
+        with pytest.raises(LoadFailed, match="is neither a file of the archive nor one of"):
+            load_entry(make(other=""), absent)
+    with pytest.raises(ModuleNotFoundError, match="absent_one"):
+        load_entry(make(other=""), "kt_installed.broken.hnd")
+
+
 def test_the_archives_file_goes_before_a_stock_handler(make: Make) -> None:
     entry = load_entry(make(image_classifier=ECHO), "image_classifier")
     assert entry.handle([{"data": 1}], None) == [1]
