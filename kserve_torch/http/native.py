@@ -37,6 +37,7 @@ _MODEL = r"/(?P<model>[^/]*)"
 _TARGET = _MODEL + r"(?:/(?P<version>[^/]+)(?:/(?P<rest>.+))?)?"
 #: First segments of other protocols' paths: no model of such a name has a legacy path.
 _NOT_LEGACY = r"(?!/(?:v1|v2|models|metrics)/)"
+_FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +132,8 @@ class Native:
         )
 
     async def _invocations(self, call: Call, request_id: str) -> Answer:
-        model = call.params().get("model_name") or self._only_startup_model()
+        model = call.params().get("model_name") or _named_in_form(call)
+        model = model or self._only_startup_model()
         return await self._legacy(call, request_id, model)
 
     async def _legacy(
@@ -222,6 +224,14 @@ class Native:
         content_type = str(content_type).strip()  # a handler may have set anything
         headers = sendable({**row.headers, "content-type": content_type})
         return Answer(status=row.status, body=body, content_type=content_type, headers=headers)
+
+
+def _named_in_form(call: Call) -> str:
+    """The field ``model_name`` of a form; "" if there is none, or the body is no form."""
+    if call.content_type() not in _FORMS:
+        return ""
+    form = native.decode(call.body, call.headers["content-type"], decode_input=False)
+    return str(form.row.get("model_name", b""), "utf-8", "replace")
 
 
 def save_tensor(tensor: Any) -> bytes:

@@ -163,6 +163,29 @@ async def test_query_parameters_are_fields_on_the_older_paths_only(native: Nativ
     assert value(answer) == {"body": "bytearray(b'zz')"}
 
 
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("application/x-www-form-urlencoded; charset=utf-8", b"a=b&model_name=echo"),
+        (
+            "multipart/form-data; boundary=B",
+            b'--B\r\nContent-Disposition: form-data; name="a"\r\n\r\nb\r\n'
+            b'--B\r\nContent-Disposition: form-data; name="model_name"\r\n\r\necho\r\n--B--\r\n',
+        ),
+    ],
+)
+async def test_a_form_may_name_the_model_of_invocations(
+    native: Native, registry: Registry, content_type: str, body: bytes
+) -> None:
+    await registry.register("echo_2.0.mar", name="other")
+    registry.default("other").loaded_at_startup = True
+    answer = await ask(native, "POST", "/invocations", body, content_type=content_type)
+    assert value(answer) == {"a": "bytearray(b'b')", "model_name": "bytearray(b'echo')"}
+    nameless = body.replace(b"model_name", b"other_name")
+    answer = await ask(native, "POST", "/invocations", nameless, content_type=content_type)
+    assert value(answer)["message"] == "Parameter model_name is required."
+
+
 async def test_invocations_of_one_start_up_model_need_no_name(
     native: Native, registry: Registry
 ) -> None:
