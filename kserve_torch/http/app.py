@@ -17,7 +17,7 @@ from kserve_torch.codec.content import decode_body
 from kserve_torch.errors import PayloadTooLarge, RequestTimeout, RouteNotFound, ServingError
 from kserve_torch.events import Responded
 from kserve_torch.http.errors import kserve_answer
-from kserve_torch.http.exchange import METRICS_PATHS, Answer, Call, Headers
+from kserve_torch.http.exchange import METRICS_PATHS, Answer, Call, Headers, decoded
 from kserve_torch.http.native_json import NO_ROUTE, native_error, with_native_headers
 from kserve_torch.messages import fresh_id
 
@@ -215,6 +215,7 @@ class App:
                 call.body = decode_body(call.body, coding, self.max_body)
             except ServingError as error:
                 return self._refusal(call, error)
+            call.headers = decoded(call.headers, len(call.body))
         for route in self._routes:
             answer = await route(call)
             if answer is not None:

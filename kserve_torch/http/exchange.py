@@ -60,6 +60,14 @@ class Headers(Mapping[str, str]):
         return len(self._load())
 
 
+def decoded(headers: Mapping[str, str], length: int) -> Headers:
+    """Headers of a body whose content coding was undone: ``length`` bytes, and no coding."""
+    own = {name: value for name, value in headers.items() if name != "content-encoding"}
+    if "content-length" in own:
+        own["content-length"] = str(length)
+    return Headers([(k.encode("latin-1"), v.encode("latin-1")) for k, v in own.items()])
+
+
 @dataclass(slots=True, kw_only=True)
 class Call:
     """One HTTP request, its body read.

@@ -202,6 +202,19 @@ async def test_bodies_that_are_not_taken_are_told_of(
         assert sent[0] == status
 
 
+async def test_headers_say_nothing_of_a_coding_that_is_undone() -> None:
+    seen: list[Mapping[str, str]] = []
+
+    async def see(call: Call) -> Answer:
+        seen.append(call.headers)
+        return Answer()
+
+    packed = gzip.compress(b"abc")
+    headers = [("Content-Encoding", "gzip"), ("Content-Length", str(len(packed))), ("x-own", "1")]
+    await exchange(App((see,), metrics, ROLES, LIMIT), "/told", packed, headers=headers)
+    assert dict(seen[0]) == {"content-length": "3", "x-own": "1"}
+
+
 async def test_a_body_that_does_not_come() -> None:
     scope = {
         "type": "http",
