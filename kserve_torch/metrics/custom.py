@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kserve_torch.errors import SettingError
-from kserve_torch.events import Measured
+from kserve_torch.events import Finished, Measured
 from kserve_torch.metrics.family import Family, counter, gauge, histogram
 from kserve_torch.metrics.torchserve import help_text
 from kserve_torch.settings.metrics_file import (
@@ -28,6 +28,7 @@ BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 
 UNITS = {"ms": "Milliseconds", "s": "Seconds", "percent": "Percent", "count": "Count"}
 #: Reported by every base handler under ``handler.profile``.
 PROFILED = "ts_handler_"
+PREDICTION = "PredictionTime"
 HOSTNAME = "Hostname"
 
 
@@ -98,6 +99,17 @@ class HandlerMetrics:
             series.set(event.value)
         else:
             series.observe(event.value)
+
+    def finished(self, events: Sequence[Finished]) -> None:
+        """Note how long the call took that answered the last request: TorchServe's PredictionTime.
+
+        Handlers need not report it (CONTRACT M6).
+        """
+        last = events[-1]
+        if last.error is None:
+            of_model = (("ModelName", last.model), ("Level", "Model"))
+            milliseconds = round(last.timing.handler * 1000, 2)
+            self.measured(Measured(PREDICTION, "gauge", "ms", of_model, milliseconds))
 
     def _detect(self, event: Measured) -> Family[Any] | None:
         if not self._auto_detect and not event.name.startswith(PROFILED):

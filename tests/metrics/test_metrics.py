@@ -121,6 +121,15 @@ def test_latencies_count_answers_of_the_handler_alone():
     assert queue_time == f'QueueTime{{Level="Host",Hostname="{HOST}"}} 250.0'
 
 
+def test_prediction_time_is_there_for_every_handler():
+    metrics = observed(
+        Finished("mnist", "1.0", TIMING), Finished("mnist", "1.0", Timing(handler=9.0), "Cancelled")
+    )
+    assert lines(metrics, "PredictionTime") == [
+        f'PredictionTime{{ModelName="mnist",Level="Model",Hostname="{HOST}"}} 500.0'
+    ]
+
+
 @pytest.mark.parametrize(
     ("status", "name"), [(200, "Requests2XX"), (404, "Requests4XX"), (507, "Requests5XX")]
 )
