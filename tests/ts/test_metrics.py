@@ -102,6 +102,20 @@ def test_wrong_values_are_logged_and_not_raised(metrics, measured, caplog):
     assert "['only one'] for ['A', 'B']" in caplog.text
 
 
+@pytest.mark.parametrize("method", ["add_counter", "add_time", "add_size", "add_percent"])
+@pytest.mark.parametrize(
+    "value", [None, "fast", [1], 10**400], ids=["None", "text", "list", "huge"]
+)
+def test_what_is_no_number_is_dropped_and_said_once(metrics, measured, caplog, method, value):
+    for _ in range(2):
+        getattr(metrics, method)("n", value)
+    assert measured == []
+    (record,) = caplog.records
+    assert "is no number" in record.getMessage()
+    getattr(metrics, method)("n", "2.5")
+    assert [event.value for event in measured] == [2.5]
+
+
 def test_metrics_by_name(metrics, measured):
     metric = metrics.add_metric_to_cache("n", "ms", ["A"], MetricTypes.HISTOGRAM)
     assert metrics.get_metric("n", MetricTypes.HISTOGRAM) is metric

@@ -35,12 +35,17 @@ class CachingMetric(MetricAbstract):
         super().__init__(metric_name, unit, dimension_names, metric_type)
         self._unit_word = unit or "unit"
         self._measure = measure
+        self._complained = False
 
     def add_or_update(
         self, value: float, dimension_values: Sequence[Any] = (), request_id: str = ""
     ) -> None:
         """Take ``value``, one label value for each of the metric's label names."""
-        fault = self._fault(value, dimension_values)
+        number = _number(value)
+        if number is None:
+            self._complain(value)
+            return
+        fault = self._fault(number, dimension_values)
         if fault:
             log.error("[METRICS]%s: value %s refused: %s", self.metric_name, value, fault)
             return
@@ -50,7 +55,14 @@ class CachingMetric(MetricAbstract):
         if self._measure is not None:
             kind = self.metric_type.value
             name, unit = self.metric_name, self._unit_word
-            self._measure(Measured(name, kind, unit, labels, float(value), request_id or ""))
+            self._measure(Measured(name, kind, unit, labels, number, request_id or ""))
+
+    def _complain(self, value: Any) -> None:
+        """Say once that a value is no number; TorchServe drops it, and a handler repeats it."""
+        if not self._complained:
+            self._complained = True
+            text = "[METRICS]%s: %.80r is no number; such values are dropped, this is said once"
+            log.error(text, self.metric_name, value)
 
     def _fault(self, value: float, dimension_values: Sequence[Any]) -> str:
         if len(dimension_values) != len(self.dimension_names):
@@ -73,3 +85,11 @@ class CachingMetric(MetricAbstract):
         """Take ``value`` with other label names than so far; kept for old handlers."""
         self.dimension_names = [dimension.name for dimension in dimensions]
         self.add_or_update(value, [dimension.value for dimension in dimensions], request_id)
+
+
+def _number(value: Any) -> float | None:
+    """``value`` as a number, or None if it is none; it may be text, an array or a tensor."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
