@@ -7,7 +7,7 @@ once, also to those who do not wait; then the workers are started.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.errors import InvalidInput, OutOfMemory, ServerError, ServingError
@@ -38,6 +38,7 @@ class Registration:
         url: a file of the model store or a URL.
         name: instead of the archive's own, or None.
         handler: likewise.
+        runtime: likewise; one of `_RUNTIMES`.
         workers: how many to start; None leaves it to the archive and the settings.
         synchronous: whether the client waits until they run.
         limits: fields of `Limits` that go before those of the archive.
@@ -46,6 +47,7 @@ class Registration:
     url: str
     name: str | None
     handler: str | None
+    runtime: str | None
     workers: int | None
     synchronous: bool
     limits: Mapping[str, Any]
@@ -60,13 +62,14 @@ class Registration:
         url = params.get("url")
         if not isinstance(url, str):
             raise InvalidInput("Parameter url is required.")
-        runtime = params.get("runtime") or "python"
-        if str(runtime).lower() not in _RUNTIMES:
-            raise InvalidInput(f"Invalid RuntimeType value: {runtime}")
+        runtime = str(params.get("runtime") or "").lower() or None
+        if runtime not in (None, *_RUNTIMES):
+            raise InvalidInput(f"Invalid RuntimeType value: {params['runtime']}")
         return cls(
             url=url,
             name=str(params.get("model_name") or "") or None,
             handler=str(params.get("handler") or "") or None,
+            runtime=runtime,
             workers=_whole(params.get("initial_workers"), 0),
             synchronous=str(params.get("synchronous", True)).lower() == "true",
             limits=_limits(params),
@@ -78,9 +81,14 @@ class Registration:
         Raises:
             ServingError: `ModelNotFound`, `DownloadFailed`, `InvalidArchive`, `Conflict`.
         """
-        return await registry.register(
+        version = await registry.register(
             self.url, name=self.name, handler=self.handler, workers=0, overrides=self.limits
         )
+        if self.runtime is not None and version.archive is not None:
+            # Nothing runs by it; clients that set it look for it in the description.
+            manifest = replace(version.archive.manifest, runtime=self.runtime)
+            version.archive = replace(version.archive, manifest=manifest)
+        return version
 
     def workers_of(self, version: ModelVersion, settings: Settings) -> int:
         """How many workers to start: as asked for, else as the archive says, else by default."""

@@ -273,6 +273,7 @@ async def test_register_with_limits(management: Management) -> None:
     _, [described] = await ask(management, "GET", "/models/mine")
     limits = ("batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout")
     assert [described[limit] for limit in limits] == [4, 20, 7, 8]
+    assert described["runtime"] == "python3"
 
 
 async def test_register_by_json_body(management: Management) -> None:
