@@ -40,7 +40,8 @@ NAMES = {
     "model_service.model_service": "ModelService SingleNodeService",
     "protocol.otf_message_handler": (
         "send_intermediate_predict_response create_predict_response create_load_model_response "
-        "retrieve_msg"
+        "retrieve_msg encode_response_headers bool_size int_size END_OF_LIST LOAD_MSG PREDICT_MSG "
+        "RESPONSE"
     ),
     "service": (
         "Service PredictionException emit_metrics PREDICTION_METRIC create_predict_response logger"
