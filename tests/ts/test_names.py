@@ -109,6 +109,18 @@ def test_captum_is_imported_only_by_who_asks_for_it():
     assert run.stdout == "False\n"
 
 
+def test_unit_tests_of_handlers_find_the_names_without_a_server():
+    code = """
+from kserve_torch import imports
+imports.install()
+from ts.context import Context
+from ts.torch_handler.unit_tests.test_utils.mock_context import MockContext
+print(Context.__name__, MockContext.__name__)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert run.stdout == "Context MockContext\n"
+
+
 def test_version():
     ts = importlib.import_module("kserve_torch.ts")
     assert ts.__version__ == "0.12.0"
