@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.middleware.cors import CORSMiddleware
 
 from kserve_torch.http.exchange import JSON, json_answer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.datastructures import Headers
     from starlette.responses import Response
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from kserve_torch.settings import Settings
 
 
 def with_cors(app: ASGIApp, settings: Settings) -> ASGIApp:
-    """The application, answering browsers of the configured origins."""
+    """The application, answering browsers of the configured origins.
+
+    What is configured is in the headers of every answer, as with TorchServe (CONTRACT F2): proxies
+    and clients that are no browsers send no ``Origin``, and pass the headers on or look for them.
+    """
     if settings.cors_allowed_origin is None:
         return app
     methods = settings.cors_allowed_methods or "GET, POST, PUT, OPTIONS"
@@ -26,11 +32,45 @@ def with_cors(app: ASGIApp, settings: Settings) -> ASGIApp:
         allow_origins=_listed(settings.cors_allowed_origin),
         allow_methods=_listed(methods),
         allow_headers=_listed(settings.cors_allowed_headers or ""),
+        configured=[
+            (b"access-control-allow-" + part, text.encode("latin-1"))
+            for part, text in (
+                (b"origin", settings.cors_allowed_origin),
+                (b"methods", settings.cors_allowed_methods),
+                (b"headers", settings.cors_allowed_headers),
+            )
+            if text
+        ],
     )
 
 
 class _Cors(CORSMiddleware):
-    """Starlette's, which refuses in plain text."""
+    """Starlette's, which refuses in plain text and answers those that say their origin.
+
+    Args:
+        app: the application.
+        configured: headers of every answer that lacks them.
+        rules: what `CORSMiddleware` takes.
+    """
+
+    def __init__(
+        self, app: ASGIApp, configured: Sequence[tuple[bytes, bytes]], **rules: Any
+    ) -> None:
+        super().__init__(app, **rules)
+        self._configured = configured
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection scope of ASGI."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = list(message["headers"])
+                there = {name.lower() for name, _ in headers}
+                headers += [header for header in self._configured if header[0] not in there]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await super().__call__(scope, receive, send_with_headers)
 
     def preflight_response(self, request_headers: Headers) -> Response:
         """The answer to the question that comes before a request; a refusal is JSON."""

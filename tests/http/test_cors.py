@@ -12,15 +12,18 @@ ALLOWED = {"origin": "https://a.example", "access-control-request-method": "POST
 
 
 async def told(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": []})
+    headers = [(b"Access-Control-Allow-Headers", b"X-Its")] if scope["path"] == "/its" else []
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"told"})
 
 
-async def ask(method: str, headers: dict[str, str], **settings: Any) -> httpx.Response:
+async def ask(
+    method: str, headers: dict[str, str], path: str = "/v1/models/m:predict", **settings: Any
+) -> httpx.Response:
     app = with_cors(told, Settings(cors_allowed_origin="https://a.example", **settings))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://m") as client:
-        return await client.request(method, "/v1/models/m:predict", headers=headers)
+        return await client.request(method, path, headers=headers)
 
 
 async def test_a_page_of_a_configured_origin_may_ask_and_call() -> None:
@@ -51,6 +54,21 @@ async def test_headers_may_be_configured() -> None:
     headers = {**ALLOWED, "access-control-request-headers": "x-own"}
     answer = await ask("OPTIONS", headers, cors_allowed_headers="X-Own, X-Other")
     assert answer.status_code == 200
+
+
+async def test_what_is_configured_is_on_every_answer() -> None:
+    settings = {"cors_allowed_methods": "GET, POST", "cors_allowed_headers": "X-Own"}
+    for headers in ({}, {"origin": "https://b.example"}):
+        answer = await ask("POST", headers, **settings)
+        assert {name: answer.headers[name] for name in answer.headers if name != "vary"} == {
+            "access-control-allow-origin": "https://a.example",
+            "access-control-allow-methods": "GET, POST",
+            "access-control-allow-headers": "X-Own",
+        }
+    called = await ask("POST", ALLOWED, **settings)
+    assert called.headers.get_list("access-control-allow-origin") == ["https://a.example"]
+    its = await ask("POST", {}, "/its", **settings)
+    assert its.headers.get_list("access-control-allow-headers") == ["X-Its"]
 
 
 def test_without_an_origin_nothing_is_added() -> None:
