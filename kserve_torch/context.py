@@ -31,6 +31,9 @@ STREAM_NEXT = "ts_stream_next"
 class _RowId(str):
     """A request's id in one call of the handler: clients choose ids, so equal ones say nothing."""
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> _RowId:
+        return self
+
 
 class Context:
     """TorchServe's Context (CONTRACT 3.6); a handler may set any further attribute on it.

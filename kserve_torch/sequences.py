@@ -2,7 +2,8 @@
 
 TorchServe gives each sequence one worker for as long as it lasts. Here such a model has one worker
 in all: what a handler keeps is then always where the next request of the sequence goes, in the
-order in which they came.
+order in which they came. And each request goes alone: two of one sequence would begin with the same
+state, and a batch that is run again for another's fault would change it twice.
 """
 
 from __future__ import annotations

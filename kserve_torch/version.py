@@ -97,7 +97,7 @@ class ModelVersion:
         stateful = archive is not None and archive.config.get("sequenceBatching", False)
         self._sequences = Sequences(f"{name} {version}") if stateful else None
         self._intake = Intake(name, version, limits.client_timeout, emit)
-        rows, delay = limits.batch_size, limits.max_batch_delay
+        rows, delay = (1, 0.0) if stateful else (limits.batch_size, limits.max_batch_delay)
         self._predict = self._pool(
             Verb.PREDICT, Window(rows, delay, limits.queue_size), crowded=lambda: self._explain.busy
         )

@@ -79,7 +79,8 @@ def test_a_copy_is_for_the_same_instance():
         {},
     )
     other.emit(["x"], other.request_ids)
-    assert [reply.result for reply in emitted.replies] == ["x"]
+    ctx.emit(["y"], other.request_ids)
+    assert told(emitted.replies) == [{0: "x"}, {0: "y"}]
 
 
 class Emitted:

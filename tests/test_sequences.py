@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kserve_torch.errors import HandlerError
 from kserve_torch.manager import Manager
 from kserve_torch.messages import Request
 from kserve_torch.registry import Registry
@@ -62,6 +63,17 @@ async def test_a_sequence_has_all_its_requests_at_one_worker(
         "m 1.0: sequenceBatching: one worker instead of up to 4, because a sequence's state is in "
         "the worker that had its first request"
     ]
+
+
+async def test_a_bad_request_leaves_what_is_kept_of_others(registry: Registry) -> None:
+    await registry.register("m.mar")
+    bad = Request(id="bad", model="m", rows=[{"data": None}])
+    good = [request(1, ts_request_sequence_id="s") for _ in range(3)]
+    replies = await asyncio.gather(
+        *(registry.submit(one) for one in (*good, bad)), return_exceptions=True
+    )
+    assert isinstance(replies.pop(), HandlerError)
+    assert [reply.results for reply in replies] == [[["s", number]] for number in (1, 2, 3)]
 
 
 async def test_nobody_is_warned_of_one_worker_where_one_was_asked_for(
