@@ -189,11 +189,6 @@ DIFFERENCES = (
         ),
     ),
     Difference(
-        reason="integers of JSON beyond 64 bits are read as floats, as KServe's own server does",
-        where=("body.body",),
-        steps=("inference: POST /predictions/echo (2 to the 64th)",),
-    ),
-    Difference(
         reason="no instances have no predictions; TorchServe's batch is then mismatched",
         where=ANYTHING,
         steps=(
