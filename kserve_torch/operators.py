@@ -1,17 +1,15 @@
 """``torch.library.custom_op`` for several instances: torch knows one operator of each name.
 
 Each instance runs its archive's modules anew, and so defines the same operator again. torch would
-free the first definition then, and the next call of it ends the process.
+free the first definition then, and the next call of it ends the process. So torch gets each name
+once, with a function that calls the one of the archive that asks.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -20,15 +18,67 @@ from kserve_torch import imports
 
 _custom_op: Callable[..., Any] = torch.library.custom_op
 _lock = threading.RLock()
+#: Methods of torch's definitions that take functions.
+_REGISTERING = ("register_fake", "register_autograd", "register_kernel", "register_vmap")
 
 
-@dataclass
 class _Operator:
-    """What stands for an operator's name, and the archives' packages that use it."""
+    """What stands for an operator's name, and what it does in each archive's package.
 
-    function: Callable[..., Any]
-    definition: Any
-    users: list[str] = field(default_factory=list)
+    Attributes:
+        schema: its arguments and results.
+        definition: torch's.
+    """
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        self.definition: Any = None
+        self._functions: dict[Any, dict[str, Callable[..., Any]]] = {}
+
+    def define(self, definition: Any) -> None:
+        """Take torch's definition; what archives register with it is each one's own as well."""
+        for name in _REGISTERING:
+            setattr(definition, name, self._registering(name, getattr(definition, name)))
+        self.definition = definition
+
+    def _registering(self, name: str, register: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(register)
+        def registering(*args: Any, **named: Any) -> Any:
+            given = (*args, *named.values())
+            if not any(map(callable, given)):  # a decorator, which has its function yet to come
+                return lambda function: registering(*args, function, **named)
+            key = (name, *(str(value) for value in given if not callable(value)))
+            own = [self.own((*key, i), v) if callable(v) else v for i, v in enumerate(args)]
+            more = {k: self.own((*key, k), v) if callable(v) else v for k, v in named.items()}
+            return register(*own, **more)
+
+        return registering
+
+    def own(self, key: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function for torch, which calls the one that the calling archive has for ``key``."""
+        functions = self._functions.setdefault(key, {})
+        functions[_user(function)] = function
+
+        @functools.wraps(function)
+        def run(*args: Any, **named: Any) -> Any:
+            scope = imports.thread.scope or imports.calling_scope()
+            chosen = None if scope is None else functions.get(scope.name)
+            # In threads of torch's own nobody knows whose call it is.
+            return (chosen or next(reversed(functions.values())))(*args, **named)
+
+        return run
+
+    def is_used(self) -> bool:
+        """Whether an archive that could call it is open; the functions of others are forgotten."""
+        for functions in self._functions.values():
+            for user in functions.keys() - imports.scopes.keys():
+                del functions[user]
+        return any(self._functions.values())
+
+
+def _user(function: Callable[..., Any]) -> str:
+    """The package of the archive that a function is from; another name if it is from none."""
+    return str(getattr(function, "__module__", "")).partition(".")[0]
 
 
 _operators: dict[str, _Operator] = {}
@@ -41,55 +91,36 @@ def install() -> None:
 
 @functools.wraps(_custom_op)
 def custom_op(
-    name: str, fn: Callable[..., Any] | None = None, /, *args: Any, **options: Any
+    name: str, fn: Callable[..., Any] | None = None, /, *, mutates_args: Any, **options: Any
 ) -> Any:
-    """`torch.library.custom_op`; an archive's operator that is there already is used again.
+    """`torch.library.custom_op`; one that archives define again is defined for torch once.
 
     Raises:
-        RuntimeError: an open archive has another operator of that name.
+        RuntimeError: an open archive has an operator of that name with other arguments.
     """
     if fn is None:
-        return lambda function: custom_op(name, function, *args, **options)
-    user = fn.__module__.partition(".")[0]
-    if user not in imports.scopes:
-        return _custom_op(name, fn, *args, **options)
+        return lambda function: custom_op(name, function, mutates_args=mutates_args, **options)
+    if _user(fn) not in imports.scopes:
+        return _custom_op(name, fn, mutates_args=mutates_args, **options)
+    schema = options.pop("schema", None)
+    schema = schema or torch.library.infer_schema(fn, mutates_args=mutates_args)
     with _lock:
-        known = _known(name, fn)
-        if known is None:
-            known = _operators[name] = _Operator(fn, _custom_op(name, fn, *args, **options))
-        known.users.append(user)
+        known = _known(name, schema)
+        run = known.own("run", fn)
+        if known.definition is None:
+            known.define(_custom_op(name, run, mutates_args=mutates_args, schema=schema, **options))
+            _operators[name] = known
         return known.definition
 
 
-def _known(name: str, function: Callable[..., Any]) -> _Operator | None:
-    """The operator of that name; None if nobody who could call it is left."""
+def _known(name: str, schema: str) -> _Operator:
+    """The operator of that name; a new one if nobody who could call it is left."""
     known = _operators.get(name)
-    if known is None:
-        return None
-    known.users = [user for user in known.users if user in imports.scopes]
-    if not known.users:
-        return None
-    if not _same(function, known.function):
+    if known is None or not known.is_used():
+        return _Operator(schema)
+    if known.schema != schema:
         raise RuntimeError(
-            f"another model, or another version of this one, has an operator {name} that differs: "
-            "torch knows one of each name in a process"
+            f"another model, or another version of this one, has an operator {name} with other "
+            "arguments: torch knows one of each name in a process"
         )
     return known
-
-
-def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Whether two functions do the same, by their code and the numbers and words that it reads."""
-    return (facts := _facts(one)) is not None and facts == _facts(other)
-
-
-def _facts(function: Callable[..., Any]) -> tuple[Any, ...] | None:
-    function = inspect.unwrap(function)
-    if not isinstance(function, FunctionType) or function.__closure__:
-        return None
-    code = function.__code__
-    plain = {
-        name: value
-        for name in code.co_names
-        if isinstance(value := function.__globals__.get(name), str | bytes | int | float)
-    }
-    return code, function.__defaults__, function.__kwdefaults__, plain
