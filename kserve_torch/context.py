@@ -34,6 +34,9 @@ class _RowId(str):
     def __deepcopy__(self, memo: dict[int, Any]) -> _RowId:
         return self
 
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
+
 
 class Context:
     """TorchServe's Context (CONTRACT 3.6); a handler may set any further attribute on it.
@@ -47,7 +50,7 @@ class Context:
         metrics: takes the handler's own metrics (CONTRACT M1).
         request_ids: row index -> request id of the running batch, or None.
         request_processor: one `RequestProcessor` per row of the running batch.
-        stopping_criteria: one callable per row, set by continuous-batching handlers (CONTRACT R10).
+        stopping_criteria: of continuous-batching handlers (CONTRACT R10); not used here.
         cl_socket: always None here; TorchServe's socket to its front end.
         import_module: imports a module of the archive by name.
         unpickler: the pickle module that finds the archive's classes, or None for the standard one.
@@ -220,7 +223,8 @@ class Context:
 
     def get_request_id(self, idx: int = 0) -> str | None:
         """The request id of row ``idx``, or None."""
-        return None if self.request_ids is None else self.request_ids.get(idx)
+        own = None if self.request_ids is None else self.request_ids.get(idx)
+        return None if own is None else str(own)
 
     def get_request_header(self, idx: int, key: str) -> Any:
         """Header ``key`` of row ``idx`` in any case, or None."""

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import operator
 import re
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from itertools import accumulate, islice
 from typing import Any
 
@@ -257,9 +259,11 @@ def _checked(results: Any, rows: int) -> list[Any]:
 
 def _fault(error: BadRow, requests: Sequence[Request], counts: list[int]) -> Exception:
     """The owner of a bad row, and the row by the name that its protocol has for it."""
-    row, reason = getattr(error, "index", None), str(getattr(error, "reason", ""))
+    reason, row = str(getattr(error, "reason", "")), -1
+    with suppress(AttributeError, TypeError):
+        row = operator.index(error.index)  # numpy's integers are none of Python's
     for index, end in enumerate(accumulate(counts)):
-        if isinstance(row, int) and 0 <= row < end:
+        if 0 <= row < end:
             element = requests[index].element.format(row - (end - counts[index]))
             joint = "." if _FIELD.match(reason) else ": "
             return RequestFault(index, InvalidInput(f"{element}{joint}{reason}"))

@@ -47,13 +47,15 @@ def isolate(
         settled before its turn came to be run again is not run.
     """
     to_run, too_large, misfits = [batch], [], set[Ticket]()
+    charges: dict[Ticket, ServingError] = {}
     while to_run:
         part = to_run.pop()
         if part is not batch:
             too_late = not may_go_on()
             dropped = [ticket for ticket in part if too_late or ticket.future.done()]
             if dropped:
-                yield [(ticket, DeadlineExceeded(_NO_TIME)) for ticket in dropped]
+                late = DeadlineExceeded(_NO_TIME)
+                yield [(ticket, charges.get(ticket, late)) for ticket in dropped]
                 part = [ticket for ticket in part if ticket not in dropped]
             if not part:
                 continue
@@ -64,6 +66,7 @@ def isolate(
             replies = run(requests if part is batch else list(map(_anew, requests)))
         except RequestFault as fault:
             accused, error = part[fault.index], fault.error
+            charges[accused] = error
         except Exception as failure:
             error = handler_failure(failure)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from kserve_torch.codec.snapshot import snapshot
@@ -40,7 +41,7 @@ class Headers(dict[str, Any]):
         The ``parameters`` of a KServe request are among them, in their own types: TorchServe has no
         other place for what a client says beside its rows. A header of the same name wins.
         """
-        headers = cls(request.parameters)
+        headers = cls(deepcopy(dict(request.parameters)) if request.parameters else ())
         headers.update(
             (field, {"content-type": kind}) for field, kind in request.content_types.items()
         )

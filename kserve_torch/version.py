@@ -262,7 +262,8 @@ class ModelVersion:
         That it has none at the moment does not count: to load a model is to want some.
         """
         fewest, most = self.scaled_to
-        if not fewest or (fewest, most) == (self.limits.min_workers, self.limits.max_workers):
+        configured = self._bounds(self.limits.min_workers, self.limits.max_workers)
+        if not fewest or (fewest, most) == configured:
             return self._origin
         return self._origin.with_workers(fewest, most)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -10,7 +12,7 @@ from kserve_torch.archive import Archive
 from kserve_torch.codec.rows import split_batch
 from kserve_torch.codec.tensors import tensor_from_json
 from kserve_torch.errors import ClientError, LoadFailed
-from kserve_torch.messages import Request
+from kserve_torch.messages import NOTHING, Request, Row
 
 FILE = "warmup.json"
 KEY = "warmup"
@@ -29,14 +31,21 @@ def sample_request(archive: Archive, model: str) -> Request | None:
         return None
     try:
         if isinstance(body, dict) and isinstance(body.get("instances"), list):
-            return Request(id=KEY, model=model, rows=body["instances"], element="instances[{}]")
+            return _request(archive, model, body["instances"], "instances[{}]")
         if isinstance(body, dict) and isinstance(body.get("inputs"), list):
             tensors = [_tensor(item, f"inputs[{i}]") for i, item in enumerate(body["inputs"])]
             rows = split_batch(tensors) if splits_batches(archive) else tensors
-            return Request(id=KEY, model=model, rows=rows, element="inputs[{}]")
+            return _request(archive, model, rows, "inputs[{}]")
     except ClientError as error:
         raise LoadFailed(f"warm-up sample: {error.message}") from error
-    return Request(id=KEY, model=model, rows=[body])
+    return _request(archive, model, [body], "row {}")
+
+
+def _request(archive: Archive, model: str, rows: Sequence[Row], element: str) -> Request:
+    headers: Mapping[str, str] = NOTHING
+    if archive.config.get("sequenceBatching"):  # its handler counts on a sequence (CONTRACT C4)
+        headers = {os.environ.get("TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id"): KEY}
+    return Request(id=KEY, model=model, rows=rows, element=element, headers=headers)
 
 
 def splits_batches(archive: Archive) -> bool:

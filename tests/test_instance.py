@@ -987,3 +987,21 @@ def test_nothing_of_a_request_is_kept_after_it(load: Load, body: str) -> None:
     del row
     gc.collect()  # errors and their tracebacks hold each other
     assert alive() is None
+
+
+def test_a_bad_row_may_be_named_by_a_number_of_numpys(load: Load) -> None:
+    text = "import numpy as np\nfrom kserve_torch.errors import BadRow\n"
+    with pytest.raises(RequestFault, match="row 1"):
+        results(load(text + function("raise BadRow(np.int64(1), 'data: odd')")), 1, 2)
+
+
+def test_parameters_are_each_calls_own(load: Load) -> None:
+    instance = load(function("return [context.get_request_header(0, 'deep')['k'].pop()]"))
+    asked = request(1, parameters={"deep": {"k": [1, 2]}})
+    assert [instance.run([asked])[0].results for _ in range(2)] == [[2], [2]]
+
+
+def test_request_ids_are_text_for_all(load: Load) -> None:
+    body = "import pickle\nids = [context.get_request_id(0), context.request_ids[0]]\n"
+    body += "return [[type(ids[0]).__name__, type(pickle.loads(pickle.dumps(ids[1]))).__name__]]"
+    assert results(load(function(body)), 1) == [["str", "str"]]

@@ -146,6 +146,11 @@ async def test_who_is_wrongly_accused_is_answered() -> None:
     assert bench.outcomes() == {"x": "ok", "y": "ok", "z": "InvalidInput"}
 
 
+async def test_who_was_accused_gets_no_other_error_when_time_is_up() -> None:
+    bench = Bench("xb")
+    assert bench.outcomes(lambda: not bench.calls) == {"x": "DeadlineExceeded", "b": "InvalidInput"}
+
+
 async def test_an_error_that_is_none_of_ours_fails_its_request_alone() -> None:
     class Odd(ServingError):
         def __init__(self) -> None:

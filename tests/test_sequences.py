@@ -112,3 +112,20 @@ async def test_a_model_of_sequences_can_be_scaled_to_zero(registry: Registry) ->
     version = await registry.register("m.mar")
     assert await registry.scale("m", None, 0, 0) == 0
     assert version.scaled_to == (0, 0)
+
+
+async def test_the_sample_is_a_sequence_too(tmp_path: Path, registry: Registry) -> None:
+    handler = (
+        "def handle(data, context):\n    return data and [context.get_sequence_id(0).upper()]\n"
+    )
+    files = {"handler.py": handler, "model-config.yaml": YAML, "warmup.json": "{}"}
+    make_archive(tmp_path / "warm.mar", files, configFile="model-config.yaml")
+    assert (await registry.register("warm.mar")).ready
+
+
+async def test_what_sequences_need_ends_with_them(tmp_path: Path, registry: Registry) -> None:
+    await registry.register("m.mar")
+    yaml = YAML.replace("sequenceBatching: true\n", "")
+    files = {"handler.py": SUMS, "model-config.yaml": yaml}
+    make_archive(tmp_path / "m.mar", files, configFile="model-config.yaml")
+    assert (await registry.load("m")).scaled_to == (2, 4)

@@ -163,7 +163,7 @@ class BaseHandler:
             BadRow: a row holds something else.
             InvalidInput: the rows have different shapes, or different dtypes in several requests.
         """
-        if isinstance(data, int | float | np.ndarray | np.generic | torch.Tensor):
+        if isinstance(data, int | float | np.generic | torch.Tensor) or _holds_numbers(data):
             return torch.as_tensor(_writeable(data), device=self.device)
         if not self.accepts_arrays and data and all(map(_holds_numbers, data)):
             rows = [torch.from_numpy(np.array(row)) for row in data]

@@ -55,7 +55,7 @@ class V1:
             length = call.headers.get(HEADER_LENGTH)
             decoded = (
                 _read(call)
-                if length is None
+                if length in (None, str(len(call.body)))
                 else v2.decode(call.body, length, found.signature("inputs"))
             )
         except ServingError as error:

@@ -206,6 +206,8 @@ def test_arrays_of_a_subclass_that_are_no_rows(folder, load):
         handler.preprocess([np.zeros(1), np.zeros(2)])
     with pytest.raises(BadRow, match="expected numbers"):
         handler.preprocess([np.array(["a"])])
+    with pytest.raises(BadRow, match="row 0"):
+        handler.preprocess(np.array(["a"]))
     assert handler.preprocess([]).tolist() == []
 
 
