@@ -28,6 +28,11 @@ log = logging.getLogger(__name__)
 STREAM_NEXT = "ts_stream_next"
 
 
+def sequence_id_header() -> str:
+    """The header with a sequence's id: TorchServe's, unless the environment has another (C4)."""
+    return os.environ.get("TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id")
+
+
 class _RowId(str):
     """A request's id in one call of the handler: clients choose ids, so equal ones say nothing."""
 
@@ -143,7 +148,7 @@ class Context:
     def _name_sequence_headers(self) -> None:
         """TorchServe's names, unless the environment has others (CONTRACT C4)."""
         name = os.environ.get
-        self.header_key_sequence_id = name("TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id")
+        self.header_key_sequence_id = sequence_id_header()
         self.header_key_sequence_start = name(
             "TS_REQUEST_SEQUENCE_START", "ts_request_sequence_start"
         )

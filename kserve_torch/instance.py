@@ -19,7 +19,7 @@ from contextlib import suppress
 from itertools import accumulate, islice
 from typing import Any
 
-from kserve_torch import devices, rootlog, torchload
+from kserve_torch import devices, operators, rootlog, torchload, torchstate
 from kserve_torch.archive import Archive
 from kserve_torch.codec.rows import to_row
 from kserve_torch.codec.signature import Signature, seen
@@ -42,7 +42,7 @@ from kserve_torch.preparation import (
     LoadOptions,
     context_of,
     namespace_of,
-    refuse_many_processes,
+    refuse_unsupported,
 )
 from kserve_torch.reasons import handler_failure, load_failure
 from kserve_torch.torchstate import DefaultDtype
@@ -125,8 +125,10 @@ class Instance:
             LoadFailed: with the one clear reason.
             OutOfMemory: the weights do not fit.
         """
-        refuse_many_processes(archive)
+        refuse_unsupported(archive)
+        operators.install()
         torchload.install()
+        torchstate.install()
         instance = None
         try:
             context = context_of(archive, name, gpu_id, batch_size, measure, options)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from kserve_torch import operators
 from kserve_torch.archive import Archive
 from kserve_torch.context import Context
 from kserve_torch.errors import LoadFailed
@@ -43,8 +42,6 @@ DEFAULTS = LoadOptions()
 def namespace_of(archive: Archive, name: str, options: LoadOptions) -> Namespace:
     """The archive's modules, with the packages that it asks for where the server installs them.
 
-    From now on archives' operators are `operators`' concern.
-
     Args:
         archive: whose.
         name: the registered name.
@@ -53,7 +50,6 @@ def namespace_of(archive: Archive, name: str, options: LoadOptions) -> Namespace
     Raises:
         LoadFailed: a package could not be installed.
     """
-    operators.install()
     handler = PurePosixPath(archive.manifest.handler.partition(":")[0])
     path = [archive.root / handler.parent, archive.root]
     packages = packages_of(archive, name, options.workdir) if options.install_packages else None
@@ -68,12 +64,7 @@ def context_of(
     measure: Callable[[Measured], None],
     options: LoadOptions,
 ) -> Context:
-    """What the handler is given with each call; the rest is as for `Instance.load`.
-
-    Raises:
-        LoadFailed: the handler expects to be called in another way.
-    """
-    _refuse_continuous_batching(archive)
+    """What the handler is given with each call; the rest is as for `Instance.load`."""
     metrics = MetricsCacheYamlImpl(model_name=name, measure=measure)
     metrics.add_listed(options.metrics)
     return Context(
@@ -90,12 +81,18 @@ def context_of(
     )
 
 
-def refuse_many_processes(archive: Archive) -> None:
-    """Models that are spread over processes are no use in one (CONTRACT Y5).
+def refuse_unsupported(archive: Archive) -> None:
+    """Refuse models that ask for what this server does not do.
 
     Raises:
         LoadFailed: this is one.
     """
+    _refuse_many_processes(archive)
+    _refuse_continuous_batching(archive)
+
+
+def _refuse_many_processes(archive: Archive) -> None:
+    """Models that are spread over processes are no use in one (CONTRACT Y5)."""
     processes = archive.config.get("torchrun", {}).get("nproc-per-node", 1)
     level = archive.config.get("parallelLevel", 0)
     if processes not in (0, 1) or level > 1:

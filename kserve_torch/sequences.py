@@ -9,9 +9,9 @@ state, and a batch that is run again for another's fault would change it twice.
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import replace
 
+from kserve_torch.context import sequence_id_header
 from kserve_torch.messages import Request, fresh_id
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Sequences:
 
     def named(self, request: Request) -> Request:
         """The request, with a sequence id of its own if its client gave none (CONTRACT C4)."""
-        header = os.environ.get("TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id")
+        header = sequence_id_header()
         given = (request.headers, request.parameters)
         if any(said.get(name) for said in given for name in (header, header.lower())):
             return request

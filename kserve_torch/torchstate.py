@@ -140,7 +140,6 @@ class DefaultDtype:
     def __init__(self, company: Company = _company) -> None:
         self._own = _DTYPE
         self._company = company
-        torch.set_default_dtype, torch.set_default_tensor_type = _noted
 
     @contextmanager
     def chosen(self) -> Iterator[None]:
@@ -185,3 +184,8 @@ class _Thread(threading.local):
 _thread = _Thread()
 _set_default_dtype = torch.set_default_dtype
 _noted = _noting(torch.set_default_dtype), _noting(torch.set_default_tensor_type)
+
+
+def install() -> None:
+    """Put functions that note what a handler chooses into the place of torch's own."""
+    torch.set_default_dtype, torch.set_default_tensor_type = _noted

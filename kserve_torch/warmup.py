@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from kserve_torch.archive import Archive
 from kserve_torch.codec.rows import split_batch
 from kserve_torch.codec.tensors import tensor_from_json
+from kserve_torch.context import sequence_id_header
 from kserve_torch.errors import ClientError, LoadFailed
 from kserve_torch.messages import NOTHING, Request, Row
 
@@ -44,7 +44,7 @@ def sample_request(archive: Archive, model: str) -> Request | None:
 def _request(archive: Archive, model: str, rows: Sequence[Row], element: str) -> Request:
     headers: Mapping[str, str] = NOTHING
     if archive.config.get("sequenceBatching"):  # its handler counts on a sequence (CONTRACT C4)
-        headers = {os.environ.get("TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id"): KEY}
+        headers = {sequence_id_header(): KEY}
     return Request(id=KEY, model=model, rows=rows, element=element, headers=headers)
 
 

@@ -33,10 +33,10 @@ FLOORS: list[dict[str, str]] = [
         "imports": "searchpath turns",
         "loader": "imports searchpath workdir",
         "instance": (
-            "archive context devices entry loader preparation reasons rootlog torchload torchstate "
-            "tying warmup"
+            "archive context devices entry loader operators preparation reasons rootlog torchload "
+            "torchstate tying warmup"
         ),
-        "preparation": "archive context loader operators packages ts",
+        "preparation": "archive context loader packages ts",
         "entry": "context handler imports loader",
         "context": "processor",
         "processor": "",
@@ -50,7 +50,7 @@ FLOORS: list[dict[str, str]] = [
         "torchload": "imports searchpath",
         "operators": "imports",
         "rootlog": "",
-        "warmup": "archive",
+        "warmup": "archive context",
     },
     {
         "emissions": "",

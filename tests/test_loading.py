@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -187,11 +188,13 @@ async def test_of_two_archives_with_one_name_and_version_the_first_serves_and_th
 ) -> None:
     named(tmp_path / "m_one.mar")
     named(tmp_path / "m_two.mar")
-    opens = factory.open_archive
+    opens, other_is_open = factory.open_archive, threading.Event()
 
     def slowly(path: Path, *args: Any, **more: Any) -> Archive:
-        time.sleep(0.2 * (path.name == slow))
-        return opens(path, *args, **more)
+        assert path.name != slow or other_is_open.wait(10)
+        archive = opens(path, *args, **more)
+        other_is_open.set()
+        return archive
 
     monkeypatch.setattr(factory, "open_archive", slowly)
     async with serving(tmp_path, gate) as registry:

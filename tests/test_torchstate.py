@@ -25,6 +25,11 @@ def test_thread_counts_stay_within_what_operators_may_have(
 # --- default dtypes -------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def _installed() -> None:
+    torchstate.install()
+
+
 def chosen(dtype: torch.dtype, company: Company) -> DefaultDtype:
     state = DefaultDtype(company)
     with state.chosen():

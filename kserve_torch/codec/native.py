@@ -17,6 +17,8 @@ from kserve_torch.messages import NOTHING, RowReply
 
 _FORM = "application/x-www-form-urlencoded"
 _MULTIPART = "multipart/form-data"
+#: Media types of bodies whose fields become those of the row.
+FORMS = (_MULTIPART, _FORM)
 
 #: Bytes of a JSON body up to which integers beyond 64 bits are read as such.
 _LOOKED_AT = 4096

@@ -62,7 +62,7 @@ class Headers(Mapping[str, str]):
 
 def decoded(headers: Mapping[str, str], length: int) -> Headers:
     """Headers of a body whose content coding was undone: ``length`` bytes, and no coding."""
-    own = {name: value for name, value in headers.items() if name != "content-encoding"}
+    own = {name: value for name, value in headers.items() if name != _CODING}
     if "content-length" in own:
         own["content-length"] = str(length)
     return Headers([(k.encode("latin-1"), v.encode("latin-1")) for k, v in own.items()])

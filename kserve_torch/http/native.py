@@ -37,7 +37,6 @@ _MODEL = r"/(?P<model>[^/]*)"
 _TARGET = _MODEL + r"(?:/(?P<version>[^/]+)(?:/(?P<rest>.+))?)?"
 #: First segments of other protocols' paths: no model of such a name has a legacy path.
 _NOT_LEGACY = r"(?!/(?:v1|v2|models|metrics)/)"
-_FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +227,7 @@ class Native:
 
 def _named_in_form(call: Call) -> str:
     """The field ``model_name`` of a form; "" if there is none, or the body is no form."""
-    if call.content_type() not in _FORMS:
+    if call.content_type() not in native.FORMS:
         return ""
     form = native.decode(call.body, call.headers["content-type"], decode_input=False)
     return str(form.row.get("model_name", b""), "utf-8", "replace")

@@ -39,11 +39,8 @@ def _model_store(settings: Settings) -> Settings:
     with naming("model_dir", folder):
         if not has_kserve_layout(folder):
             return settings
-    store, given, source = (
-        folder / LAYOUT_STORE,
-        settings.model_store,
-        settings.sources["model_store"],
-    )
+    store, given = folder / LAYOUT_STORE, settings.model_store
+    source = settings.sources["model_store"]
     notice = ""
     if source.startswith("environment") and given != store:
         notice = f"model_store: {store}, by model_dir's layout; {given} is not used ({source})"
