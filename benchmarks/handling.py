@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kserve_torch.archive import find_archives, open_archive
-from kserve_torch.context import Context
-from kserve_torch.entry import load_entry
+from kserve_torch.archives.archive import find_archives, open_archive
 from kserve_torch.events import Measured
-from kserve_torch.loader import Namespace
 from kserve_torch.messages import Request, Verb
+from kserve_torch.namespace.loader import Namespace
+from kserve_torch.runtime.context import Context
+from kserve_torch.runtime.entry import load_entry
 from kserve_torch.ts import __version__ as TORCHSERVE_VERSION
 from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 

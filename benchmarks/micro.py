@@ -20,18 +20,18 @@ import uvloop
 
 from benchmarks.peers import BATCH_ROWS
 from benchmarks.workloads import HEADER_LENGTH, MODELS, Workload, workloads
-from kserve_torch.archive import open_archive
-from kserve_torch.batcher import Lane, Ticket
+from kserve_torch.archives.archive import open_archive
 from kserve_torch.codec import v1, v2, v2_reply
+from kserve_torch.engine.batcher import Lane, Ticket
+from kserve_torch.engine.window import Window
 from kserve_torch.http.app import App
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
-from kserve_torch.instance import Instance
 from kserve_torch.messages import Request, RowReply, Tensor
 from kserve_torch.metrics import Metrics
-from kserve_torch.registry import Registry
+from kserve_torch.models.registry import Registry
+from kserve_torch.runtime.instance import Instance
 from kserve_torch.settings import load_settings
-from kserve_torch.window import Window
 
 ECHO = MODELS / "echo"
 REPETITIONS = 7

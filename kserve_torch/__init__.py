@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kserve_torch.handler.base import BaseHandler
-    from kserve_torch.model import TorchModel
-    from kserve_torch.repository import TorchModelRepository
+    from kserve_torch.sdk.model import TorchModel
+    from kserve_torch.sdk.repository import TorchModelRepository
     from kserve_torch.server import serve
 
 __version__ = "0.1.0"
@@ -20,8 +20,8 @@ __all__ = ["BaseHandler", "TorchModel", "TorchModelRepository", "__version__", "
 
 _HOMES = {
     "BaseHandler": "kserve_torch.handler.base",
-    "TorchModel": "kserve_torch.model",
-    "TorchModelRepository": "kserve_torch.repository",
+    "TorchModel": "kserve_torch.sdk.model",
+    "TorchModelRepository": "kserve_torch.sdk.repository",
     "serve": "kserve_torch.server",
 }
 

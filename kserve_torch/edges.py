@@ -20,7 +20,7 @@ from kserve_torch.http.protocol import guarded
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
 from kserve_torch.metrics import Metrics
-from kserve_torch.registry import Registry
+from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 from kserve_torch.settings.addresses import Binding
 from kserve_torch.tls import Identity

@@ -19,9 +19,9 @@ from typing import Any
 
 import yaml
 
-from kserve_torch import rootlog
 from kserve_torch.errors import SettingError
 from kserve_torch.events import Event, Responded
+from kserve_torch.runtime import rootlog
 from kserve_torch.settings import Settings
 
 logger = logging.getLogger("kserve_torch")

@@ -23,13 +23,13 @@ from pathlib import Path
 import uvloop
 
 from kserve_torch import logs
-from kserve_torch.compiler import defer_compiler
 from kserve_torch.edges import HttpServer, application, uvicorn_config
 from kserve_torch.events import Responded
 from kserve_torch.grpc import GrpcServer
-from kserve_torch.machine import keep_freed_memory
 from kserve_torch.metrics import Metrics
-from kserve_torch.registry import Registry
+from kserve_torch.models.registry import Registry
+from kserve_torch.runtime.compiler import defer_compiler
+from kserve_torch.runtime.machine import keep_freed_memory
 from kserve_torch.settings import Settings, load_settings
 from kserve_torch.settings.addresses import Binding
 from kserve_torch.sockets import Listener

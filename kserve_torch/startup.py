@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kserve_torch.archive import PACKED, find_archives, layout_of, named_by_folder
-from kserve_torch.devices import gpus
+from kserve_torch.archives.archive import PACKED, find_archives, layout_of, named_by_folder
+from kserve_torch.archives.manifest import MANIFEST_PATH
 from kserve_torch.errors import SettingError
-from kserve_torch.manifest import MANIFEST_PATH
+from kserve_torch.models.version import ModelVersion
+from kserve_torch.runtime.devices import gpus
 from kserve_torch.settings import Binding, Settings, StartupModel
 from kserve_torch.settings.folders import naming
-from kserve_torch.version import ModelVersion
 
 log = logging.getLogger(__name__)
 

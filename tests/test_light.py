@@ -9,7 +9,7 @@ import pytest
 
 import kserve_torch
 
-from .archives import make_archive
+from .makers import make_archive
 from .server import Server
 
 HEAVY = ("torch", "torchvision", "kserve", "captum", "numpy", "fastapi", "grpc", "asyncio")

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from kserve_torch import logs, rootlog
-from kserve_torch.archive import open_archive
+from kserve_torch import logs
+from kserve_torch.archives.archive import open_archive
 from kserve_torch.errors import LoadFailed, SettingError
 from kserve_torch.events import BatchRan, Event, Responded
-from kserve_torch.instance import Instance
 from kserve_torch.messages import Timing
+from kserve_torch.runtime import rootlog
+from kserve_torch.runtime.instance import Instance
 from kserve_torch.settings import Settings
 
-from .archives import ECHO, make_archive
+from .makers import ECHO, make_archive
 
 ANSWER = Responded(
     protocol="v2",
@@ -97,12 +98,14 @@ def test_what_a_handler_logs_names_its_model(capsys: Output, json_lines: bool) -
 
 def test_a_line_that_begins_with_its_model_says_it_once(capsys: Output) -> None:
     logs.configure(Settings())
-    ours = logging.getLogger("kserve_torch.worker")
+    ours = logging.getLogger("kserve_torch.engine.worker")
     name = "mnist 1.0 predict worker 9000"
     thread = threading.Thread(target=lambda: ours.info("mnist 1.0 predict: two"), name=name)
     thread.start()
     thread.join()
-    assert capsys.readouterr().err.endswith("Z INFO kserve_torch.worker: mnist 1.0 predict: two\n")
+    assert capsys.readouterr().err.endswith(
+        "Z INFO kserve_torch.engine.worker: mnist 1.0 predict: two\n"
+    )
 
 
 async def test_an_answer_is_one_json_object(capsys: Output) -> None:
@@ -181,7 +184,7 @@ async def test_whoever_configures_logging_gets_every_line(
 async def test_levels(capsys: Output) -> None:
     logs.configure(Settings(log_level="warning"))
     await log(Settings(), ANSWER)
-    logging.getLogger("kserve_torch.worker").warning("slow")
+    logging.getLogger("kserve_torch.engine.worker").warning("slow")
     assert [line.split(": ")[-1] for line in capsys.readouterr().err.splitlines()] == ["slow"]
 
 
@@ -212,9 +215,9 @@ def test_no_line_of_a_traceback_begins_like_one_of_the_log(capsys: Output) -> No
     try:
         raise ValueError(f"no\n{fake}\r{fake}\u2028{fake}\x1b[2K")
     except ValueError:
-        logging.getLogger("kserve_torch.worker").exception("failed")
+        logging.getLogger("kserve_torch.engine.worker").exception("failed")
     first, *rest = capsys.readouterr().err.splitlines()
-    assert first.endswith("ERROR kserve_torch.worker: failed")
+    assert first.endswith("ERROR kserve_torch.engine.worker: failed")
     assert any("ValueError: no" in line for line in rest)
     assert all(line.startswith("  ") and line.isprintable() for line in rest)
 

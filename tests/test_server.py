@@ -9,11 +9,11 @@ import torch
 
 from kserve_torch import server
 from kserve_torch.errors import SettingError
-from kserve_torch.registry import Registry
+from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings, load_settings
 from kserve_torch.startup import startup_models, warn_of_missing_gpus, why_no_models
 
-from .archives import ECHO, make_archive, write
+from .makers import ECHO, make_archive, write
 from .server import free_ports, taken_port
 from .unprivileged import locked_folder, unprivileged
 

@@ -9,7 +9,7 @@ from kserve_torch.errors import SettingError
 from kserve_torch.settings.addresses import Address
 from kserve_torch.sockets import Listener
 
-from .archives import ECHO, make_archive
+from .makers import ECHO, make_archive
 from .server import Server, free_ports, taken_port
 
 

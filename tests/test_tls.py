@@ -21,7 +21,7 @@ from kserve_torch.errors import SettingError
 from kserve_torch.settings import Settings
 from kserve_torch.tls import Identity, identity
 
-from .archives import ECHO, make_archive
+from .makers import ECHO, make_archive
 from .server import Server, free_ports
 
 

@@ -16,7 +16,7 @@ from kserve_torch.http.serve import check_rows, row_headers
 from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Tensor, fresh_id
 
 if TYPE_CHECKING:
-    from kserve_torch.registry import Registry
+    from kserve_torch.models.registry import Registry
     from kserve_torch.settings import Limits
 
 #: Triton's parameters that end a stream of responses with an empty one that says so.

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import orjson
 
-from kserve_torch.background import to_the_end
+from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import (
     Conflict,
     Forbidden,
@@ -26,7 +26,7 @@ from kserve_torch.http.exchange import Call as HttpCall
 from kserve_torch.http.management import Management
 
 if TYPE_CHECKING:
-    from kserve_torch.registry import Registry
+    from kserve_torch.models.registry import Registry
     from kserve_torch.settings import Settings
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ManagementAPIsService"]

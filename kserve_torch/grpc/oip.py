@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from kserve_torch.background import to_the_end
+from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc.inference import Inference
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
@@ -18,7 +18,7 @@ from kserve_torch.http.metadata import model_metadata, repository_index, server_
 from kserve_torch.tokens import Access
 
 if TYPE_CHECKING:
-    from kserve_torch.registry import Registry
+    from kserve_torch.models.registry import Registry
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 

@@ -18,7 +18,7 @@ from kserve_torch.tokens import Access
 if TYPE_CHECKING:
     from google.protobuf.descriptor import ServiceDescriptor
 
-    from kserve_torch.registry import Registry
+    from kserve_torch.models.registry import Registry
     from kserve_torch.settings import Binding, Settings
     from kserve_torch.tokens import Tokens
 

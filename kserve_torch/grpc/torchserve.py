@@ -22,7 +22,7 @@ from kserve_torch.messages import Reply, Request, RowReply, fresh_id
 if TYPE_CHECKING:
     from google.protobuf.empty_pb2 import Empty
 
-    from kserve_torch.registry import Registry
+    from kserve_torch.models.registry import Registry
     from kserve_torch.settings import Settings
 
 SERVICE = pb.DESCRIPTOR.services_by_name["InferenceAPIsService"]

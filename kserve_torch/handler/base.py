@@ -18,8 +18,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from kserve_torch import profiler
-from kserve_torch.context import Context
 from kserve_torch.errors import LoadFailed, Unsupported
 from kserve_torch.handler import weights
 from kserve_torch.handler.compile import (
@@ -36,6 +34,8 @@ from kserve_torch.handler.shapes import blame_input
 from kserve_torch.handler.tensors import as_batch, stack, to_device
 from kserve_torch.handler.timer import timed
 from kserve_torch.messages import NOTHING
+from kserve_torch.runtime import profiler
+from kserve_torch.runtime.context import Context
 
 log = logging.getLogger(__name__)
 

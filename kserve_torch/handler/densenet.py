@@ -12,7 +12,7 @@ from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.rows import payload
 from kserve_torch.handler.tensors import as_tensor, stack
 from kserve_torch.handler.timer import timed
-from kserve_torch.tying import is_plain
+from kserve_torch.runtime.tying import is_plain
 
 
 class DenseNetHandler(BaseHandler):

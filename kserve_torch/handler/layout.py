@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kserve_torch.tying import is_plain, tie
+from kserve_torch.runtime.tying import is_plain, tie
 
 log = logging.getLogger(__name__)
 

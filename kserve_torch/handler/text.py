@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from kserve_torch.context import Context
 from kserve_torch.errors import LoadFailed
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.contractions import CONTRACTION_MAP
 from kserve_torch.handler.explain import LazyAttribution
 from kserve_torch.handler.tokens import VOCABULARY_FILES, get_tokenizer, load_vocabulary
+from kserve_torch.runtime.context import Context
 
 #: HTML tags and entities.
 CLEANUP_REGEX = re.compile(r"<.*?>|&([a-z0-9]+|#[0-9]{1,6}|#x[0-9a-f]{1,6});")

@@ -11,7 +11,6 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from kserve_torch.context import Context
 from kserve_torch.errors import Unsupported
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.explain import LazyAttribution, integrated_gradients
@@ -19,7 +18,8 @@ from kserve_torch.handler.images import decode_images, to_tensors
 from kserve_torch.handler.rows import payload
 from kserve_torch.handler.tensors import as_batch, as_tensor, stack
 from kserve_torch.handler.timer import timed
-from kserve_torch.torchstate import THREADS
+from kserve_torch.runtime.context import Context
+from kserve_torch.runtime.torchstate import THREADS
 
 
 class VisionHandler(BaseHandler):

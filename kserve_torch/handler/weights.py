@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from kserve_torch.errors import LoadFailed
-from kserve_torch.torchload import FORBID_PICKLE, forbidden
+from kserve_torch.runtime.torchload import FORBID_PICKLE, forbidden
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from kserve_torch.errors import LoadFailed
 from kserve_torch.http import kserve_api, openapi
 from kserve_torch.http.errors import method_not_allowed
 from kserve_torch.http.exchange import Answer, Call, json_answer
-from kserve_torch.warmup import sample_body
+from kserve_torch.runtime.warmup import sample_body
 
 if TYPE_CHECKING:
-    from kserve_torch.registry import Registry
-    from kserve_torch.version import ModelVersion
+    from kserve_torch.models.registry import Registry
+    from kserve_torch.models.version import ModelVersion
 
 Json = dict[str, Any]
 

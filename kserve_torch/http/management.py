@@ -11,21 +11,21 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import kserve_torch
-from kserve_torch import describe
 from kserve_torch.codec import document
 from kserve_torch.errors import NOT_ALLOWED, MethodNotAllowed, RouteNotFound
 from kserve_torch.http import openapi
 from kserve_torch.http.exchange import JSON, Answer, Call
 from kserve_torch.http.native_json import NO_ROUTE, native_error, native_json, with_native_headers
-from kserve_torch.manager import Manager, Outcome, find
 from kserve_torch.messages import fresh_id
-from kserve_torch.registration import Registration
+from kserve_torch.models import describe
+from kserve_torch.models.manager import Manager, Outcome, find
+from kserve_torch.models.registration import Registration
 from kserve_torch.tokens import Access
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kserve_torch.registry import Registry
+    from kserve_torch.models.registry import Registry
     from kserve_torch.settings import Settings
     from kserve_torch.tokens import Tokens
 

@@ -11,15 +11,15 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import kserve_torch
-from kserve_torch.background import to_the_end
 from kserve_torch.codec import document
+from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import InvalidInput, NotReady
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import Answer, Call, json_answer
 
 if TYPE_CHECKING:
-    from kserve_torch.registry import Registry
-    from kserve_torch.version import ModelVersion
+    from kserve_torch.models.registry import Registry
+    from kserve_torch.models.version import ModelVersion
 
 SERVER_NAME = "kserve_torch"
 #: Both spellings of what clients look for (CONTRACT O46).

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 import kserve_torch
 from kserve_torch.codec import native
 from kserve_torch.codec.envelope import Opened, Seal, open_envelope
-from kserve_torch.emissions import Emissions
+from kserve_torch.engine.emissions import Emissions
+from kserve_torch.engine.worker import WorkerState
 from kserve_torch.errors import InvalidInput, RouteNotFound, ServerError, ServingError
 from kserve_torch.http import openapi
 from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.http.native_json import NO_ROUTE, native_error, native_json, with_native_headers
 from kserve_torch.http.serve import Serve, check_status, deadline, sendable
 from kserve_torch.http.streaming import answer_or_stream
-from kserve_torch.manager import find
 from kserve_torch.messages import NOTHING, Request, RowReply, Verb, fresh_id
+from kserve_torch.models.manager import find
+from kserve_torch.models.version import State
 from kserve_torch.tokens import Access
-from kserve_torch.version import State
-from kserve_torch.worker import WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kserve_torch.registry import Registry
+    from kserve_torch.models.registry import Registry
     from kserve_torch.settings import Settings
     from kserve_torch.tokens import Tokens
 

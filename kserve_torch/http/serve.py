@@ -15,7 +15,7 @@ from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.messages import Reply, Request, RowReply, fresh_id
 
 if TYPE_CHECKING:
-    from kserve_torch.registry import Registry
+    from kserve_torch.models.registry import Registry
 
 #: Milliseconds that the client waits, from the arrival of the request on.
 TIMEOUT_HEADER = "x-request-timeout-ms"

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kserve_torch.emissions import Emissions
+from kserve_torch.engine.emissions import Emissions
 from kserve_torch.errors import HandlerError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from kserve_torch.http.v2 import HEADER_LENGTH, V2
 from kserve_torch.messages import Reply, Request, Verb, fresh_id
 
 if TYPE_CHECKING:
-    from kserve_torch.registry import Registry
+    from kserve_torch.models.registry import Registry
 
 _PATH = re.compile(r"/v1/models/(?P<model>[^/:]+):(?P<verb>predict|explain)/?")
 

@@ -17,8 +17,8 @@ from kserve_torch.http.serve import Serve, check_rows, deadline, refused_id, row
 from kserve_torch.messages import Reply, Request, Tensor, Verb, fresh_id
 
 if TYPE_CHECKING:
-    from kserve_torch.registry import Registry
-    from kserve_torch.version import ModelVersion
+    from kserve_torch.models.registry import Registry
+    from kserve_torch.models.version import ModelVersion
 
 HEADER_LENGTH = "inference-header-content-length"
 #: Bytes of a refused body that are read once more, for the id that its log line has.

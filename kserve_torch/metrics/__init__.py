@@ -41,7 +41,7 @@ from kserve_torch.metrics.serving import ServingMetrics
 from kserve_torch.metrics.torchserve import LEGACY, TorchServeMetrics
 
 if TYPE_CHECKING:
-    from kserve_torch.registry import Registry
+    from kserve_torch.models.registry import Registry
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 

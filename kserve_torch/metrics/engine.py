@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from kserve_torch.metrics.family import Family, gauge
 
 if TYPE_CHECKING:
-    from kserve_torch.registry import Registry
-    from kserve_torch.version import ModelVersion
+    from kserve_torch.models.registry import Registry
+    from kserve_torch.models.version import ModelVersion
 
 _VERSION = ("model_name", "model_version")
 

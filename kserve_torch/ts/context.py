@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kserve_torch.context import Context
-from kserve_torch.processor import RequestProcessor
+from kserve_torch.runtime.context import Context
+from kserve_torch.runtime.processor import RequestProcessor
 
 __all__ = ["Context", "RequestProcessor"]

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kserve_torch.context import Context
-from kserve_torch.processor import RequestProcessor
+from kserve_torch.runtime.context import Context
+from kserve_torch.runtime.processor import RequestProcessor
 from kserve_torch.ts.protocol.otf_message_handler import create_predict_response
 from kserve_torch.ts.utils.util import PredictionException, get_yaml_config
 from kserve_torch.ts.version import __version__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..archives import make_archive
+from ..makers import make_archive
 from ..server import Server
 
 #: Gives every tensor back, in its datatype and shape, and every v1 instance.

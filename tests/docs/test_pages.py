@@ -14,6 +14,7 @@ from kserve_torch.settings.models import _LIMITS
 from kserve_torch.settings.report import reference
 
 from ..server import ROOT, Server
+from ..test_floors import FLOORS, NOUNS
 from .session import Example, Session, matches, steps
 
 DOCS = ROOT / "docs"
@@ -21,7 +22,7 @@ PAGES = sorted([*DOCS.glob("*.md"), ROOT / "README.md"])
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 #: Files of the repository that a page names in its text.
-_NAMED = re.compile(r"`((?:deploy|handlers|kf_request_json|scripts|benchmarks)/[\w./-]*)`")
+_NAMED = re.compile(r"`((?:deploy|handlers|kf_request_json|scripts|benchmarks|tests)/[\w./-]*)`")
 
 
 #: Has tests of its own.
@@ -82,10 +83,18 @@ def test_files_that_are_named_are_there(page: Path) -> None:
 
 def test_modules_that_are_named_are_there() -> None:
     table = re.findall(r"^\| \d .*$", prose(DOCS / "architecture.md"), re.MULTILINE)
-    package = ROOT / "kserve_torch"
-    modules = {path.stem for path in package.iterdir()}
-    assert len(table) == 6
-    assert [name for name in re.findall(r"`(\w+)`", "".join(table)) if name not in modules] == []
+    assert len(table) == len(FLOORS)
+    names = {name.partition(".")[0] for name in NOUNS}
+    assert [n for n in re.findall(r"`([\w.]+)`", "".join(table)) if n not in NOUNS | names] == []
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", DOCS / "architecture.md"], ids=lambda page: page.stem
+)
+def test_a_readers_way_through_the_code_is_there(page: Path) -> None:
+    way = re.findall(r"`(?:kserve_torch/)?([\w/]+\.py)`(?= →)", prose(page))
+    assert len(way) > 8
+    assert [file for file in way if not (ROOT / "kserve_torch" / file).is_file()] == []
 
 
 def test_the_reference_is_what_the_settings_say() -> None:

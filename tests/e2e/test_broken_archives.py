@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ..archives import ECHO, make_archive
+from ..makers import ECHO, make_archive
 from ..server import Server
 
 NETWORK = """

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ..archives import make_archive
 from ..clients.models import IDENTITY
+from ..makers import make_archive
 from ..server import Server
 
 CHECKS = (

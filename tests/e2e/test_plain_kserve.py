@@ -18,9 +18,9 @@ import pytest
 from kserve.protocol.grpc.grpc_predict_v2_pb2 import ModelInferRequest
 from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import GRPCInferenceServiceStub
 
-from ..archives import make_archive
 from ..clients.models import EXPLAINED, HEADERS, IDENTITY, MOODY, NAMED
 from ..clients.values import TYPED, VALUES
+from ..makers import make_archive
 from ..server import ROOT, Server, free_ports
 
 MODELS = {

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..archives import ECHO, make_archive
+from ..makers import ECHO, make_archive
 from ..server import STARTED, Server
 
 

@@ -17,8 +17,8 @@ import httpx
 from kserve_torch.grpc import oip
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 
-from ..archives import make_archive
 from ..grpc.serving import Stub
+from ..makers import make_archive
 from ..server import Server
 
 #: Each row is a command and its argument: ``pipe PATH`` waits until a `Gate` is opened, ``long N``

@@ -19,7 +19,7 @@ from PIL import Image
 
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 
-from ..archives import make_archive
+from ..makers import make_archive
 from .actor import PROTOCOLS, V1, V2, Client, store_of, talking_to
 
 V1_PATHS = ("/v1/models/m:predict", "/v1/models/m:explain")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..archives import make_archive
+from ..makers import make_archive
 from .actor import ACTOR, V1, Client, add_actor, talking_to, until
 
 #: Answers with all that a neighbour could have changed under it.

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from ..archives import ECHO, make_archive, manifest, write_tar
+from ..makers import ECHO, make_archive, manifest, write_tar
 from ..server import ROOT
 from .actor import GRPC, PROTOCOLS, V1, Client, store_of, talking_to
 

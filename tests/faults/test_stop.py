@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from ..archives import make_archive
+from ..makers import make_archive
 from ..server import STARTED, Server, free_ports
 from .actor import GRPC, PROTOCOLS, V1, Answer, Client, Gate, add_actor, store_of, talking_to, until
 

@@ -10,7 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 
-from ..archives import ECHO, manifest
+from ..makers import ECHO, manifest
 
 _TENSOR = {"name": "a", "shape": [2, 2], "datatype": "FP32", "data": [1.5, 2, -3, 4e9]}
 _TEXTS = {"name": "b", "shape": [-1], "datatype": "BYTES", "data": ["é", "x"]}

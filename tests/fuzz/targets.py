@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from kserve_torch.archive import close_archive, open_archive
+from kserve_torch.archives.archive import close_archive, open_archive
 from kserve_torch.codec import content, multipart, native, v1, v2
 from kserve_torch.errors import ClientError, LoadFailed
 from kserve_torch.messages import Tensor

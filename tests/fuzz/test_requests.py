@@ -16,7 +16,7 @@ from kserve_torch import edges
 from kserve_torch.server import Server
 from kserve_torch.settings import load_settings
 
-from ..archives import ECHO, make_archive
+from ..makers import ECHO, make_archive
 from .test_targets import BODIES
 
 PATHS = (

@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from kserve_torch.context import Context
-from kserve_torch.loader import Namespace
 from kserve_torch.messages import Request, Verb
+from kserve_torch.namespace.loader import Namespace
+from kserve_torch.runtime.context import Context
 from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
 MODEL = """

@@ -2,7 +2,7 @@ import pytest
 
 from kserve_torch.errors import LoadFailed
 from kserve_torch.handler.labels import load_label_mapping, map_class_to_label
-from kserve_torch.reasons import handler_failure
+from kserve_torch.runtime.reasons import handler_failure
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch import nn
 from kserve_torch.errors import InvalidInput, LoadFailed
 from kserve_torch.handler import weights
 from kserve_torch.handler.base import BaseHandler
-from kserve_torch.loader import Namespace
+from kserve_torch.namespace.loader import Namespace
 
 CPU = torch.device("cpu")
 

@@ -15,7 +15,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 from torchvision import transforms
 
-from kserve_torch.context import Context
+from kserve_torch.runtime.context import Context
 
 ROOT = Path(__file__).resolve().parents[2]
 MNIST = ROOT / "handlers" / "mnist"

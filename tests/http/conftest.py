@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from kserve_torch.http.exchange import Call, Headers
-from kserve_torch.registry import Registry
+from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 from kserve_torch.settings.models import StartupModel
 
-from ..archives import make_archive
+from ..makers import make_archive
 
 HANDLER = """
 from ts.handler_utils.utils import send_intermediate_predict_response

@@ -13,10 +13,10 @@ from openapi_spec_validator import validate
 
 from kserve_torch.http.docs import MAX_ELEMENTS, Docs, document
 from kserve_torch.http.exchange import Answer
-from kserve_torch.registry import Registry
+from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 
-from ..archives import ECHO, make_archive
+from ..makers import ECHO, make_archive
 from .conftest import call
 
 SAMPLES: dict[str, Any] = {

@@ -15,11 +15,11 @@ import pytest
 from kserve_torch.events import WorkerChanged
 from kserve_torch.http.exchange import Answer
 from kserve_torch.http.management import Management
-from kserve_torch.registry import Registry
+from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 from kserve_torch.tokens import Tokens
 
-from ..archives import make_archive
+from ..makers import make_archive
 from .conftest import call
 
 NOT_ALLOWED = {

@@ -14,11 +14,11 @@ import pytest
 
 import kserve_torch
 from kserve_torch.http.metadata import Metadata
-from kserve_torch.registry import Registry
+from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 from kserve_torch.settings.models import StartupModel
 
-from ..archives import ECHO, make_archive
+from ..makers import ECHO, make_archive
 from .conftest import call
 
 TENSOR = {"name": "x", "datatype": "FP32", "shape": [-1, 3]}

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import torch
 
+from kserve_torch.engine.worker import WorkerState
 from kserve_torch.events import Accepted, Responded, Shed
 from kserve_torch.http.exchange import Answer
 from kserve_torch.http.native import Native
 from kserve_torch.messages import Reply, Request
-from kserve_torch.registry import Registry
+from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 from kserve_torch.tokens import Tokens
-from kserve_torch.worker import WorkerState
 
 from .conftest import call
 

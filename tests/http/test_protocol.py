@@ -13,8 +13,8 @@ import pytest
 
 from kserve_torch.http.app import WATCH_AFTER
 
-from ..archives import make_archive
 from ..faults.actor import until
+from ..makers import make_archive
 from ..server import Server
 from .raw import Client, post, predicted
 

@@ -15,10 +15,10 @@ from kserve_torch.events import Responded
 from kserve_torch.http.exchange import Answer
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
-from kserve_torch.registry import Registry
+from kserve_torch.models.registry import Registry
 from kserve_torch.settings.models import StartupModel
 
-from ..archives import make_archive
+from ..makers import make_archive
 from .conftest import call
 
 PREDICT = "/v1/models/echo:predict"

@@ -14,9 +14,9 @@ import pytest
 from kserve_torch.events import Accepted, Finished, Responded
 from kserve_torch.http.exchange import Answer
 from kserve_torch.http.v2 import HEADER_LENGTH, V2
-from kserve_torch.registry import Registry
+from kserve_torch.models.registry import Registry
 
-from ..archives import ECHO, make_archive
+from ..makers import ECHO, make_archive
 from .conftest import call
 
 INFER = "/v2/models/echo/infer"

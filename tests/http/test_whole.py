@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..archives import make_archive
+from ..makers import make_archive
 from ..server import Server
 from .raw import Client, post, predicted
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ..archives import make_archive
 from ..handlers.store import build_store
+from ..makers import make_archive
 from .differences import ALLOWED, unexpected
 from .exchange import Step, differences
 from .pair import Pair

@@ -30,11 +30,11 @@ from kserve_torch.http.exchange import Answer, Call, Headers
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import HEADER_LENGTH, V2
 from kserve_torch.messages import Tensor
-from kserve_torch.registry import Registry
+from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 
-from ..archives import make_archive
 from ..clients.models import IDENTITY
+from ..makers import make_archive
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]

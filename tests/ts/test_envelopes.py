@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from kserve_torch.context import Context
 from kserve_torch.messages import Request, Verb
+from kserve_torch.runtime.context import Context
 from kserve_torch.ts.torch_handler.request_envelope.body import BodyEnvelope
 from kserve_torch.ts.torch_handler.request_envelope.json import JSONEnvelope
 from kserve_torch.ts.torch_handler.request_envelope.kserve import KServeEnvelope

@@ -3,17 +3,17 @@ from contextlib import closing
 
 import pytest
 
-from kserve_torch.context import Context
 from kserve_torch.errors import BadRow
-from kserve_torch.loader import Namespace
 from kserve_torch.messages import Request, Verb
+from kserve_torch.namespace.loader import Namespace
+from kserve_torch.runtime.context import Context
 from kserve_torch.ts.handler_utils.micro_batching import HANDLER_METHODS, MicroBatching
 from kserve_torch.ts.handler_utils.timer import timed
 from kserve_torch.ts.handler_utils.utils import import_class, send_intermediate_predict_response
 from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from kserve_torch.ts.torch_handler.base_handler import BaseHandler
 
-from ..archives import write
+from ..makers import write
 
 
 class Steps(BaseHandler):

@@ -111,7 +111,7 @@ def test_captum_is_imported_only_by_who_asks_for_it():
 
 def test_unit_tests_of_handlers_find_the_names_without_a_server():
     code = """
-from kserve_torch import imports
+from kserve_torch.namespace import imports
 imports.install()
 from ts.context import Context
 from ts.torch_handler.unit_tests.test_utils.mock_context import MockContext

@@ -6,9 +6,9 @@ import sys
 import pytest
 import torch
 
-from kserve_torch.context import Context
 from kserve_torch.errors import LoadFailed
 from kserve_torch.messages import Request
+from kserve_torch.runtime.context import Context
 from kserve_torch.ts.metrics.metrics_store import MetricsStore
 from kserve_torch.ts.model_loader import ModelLoaderFactory
 from kserve_torch.ts.model_service.model_service import SingleNodeService

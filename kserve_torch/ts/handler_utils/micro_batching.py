@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kserve_torch import profiler
 from kserve_torch.errors import BadRow
+from kserve_torch.runtime import profiler
 
 __all__ = ["HANDLER_METHODS", "MicroBatching", "WorkerThread", "execute_call"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from kserve_torch.context import Context
+from kserve_torch.runtime.context import Context
 
 __all__ = [
     "END_OF_LIST",

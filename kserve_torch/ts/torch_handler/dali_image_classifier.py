@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kserve_torch.context import Context
 from kserve_torch.handler.image_classifier import ImageClassifier
+from kserve_torch.runtime.context import Context
 from kserve_torch.ts.absent import without_dali
 
 

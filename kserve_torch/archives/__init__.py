@@ -1,0 +1,1 @@
+"""Model archives: found or fetched, unpacked, and what they say about themselves."""

@@ -1,0 +1,140 @@
+"""Finds the archive that a registration names: in the model store, by ``file:`` or over HTTP.
+
+Names are the client's words, so a path counts only after it was resolved and found inside of the
+store (CONTRACT A8, A9, T-45).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from kserve_torch.archives.download import download, failure
+from kserve_torch.errors import ModelNotFound
+
+if TYPE_CHECKING:
+    from kserve_torch.settings import Settings
+
+#: What an archive file of a name is called, besides a folder of that name.
+SUFFIXES = (".mar", ".tar.gz", ".tgz")
+
+_SCHEME = re.compile(r"(file|https?)://", re.IGNORECASE)
+
+
+class ModelStore:
+    """The folder of archives, and what may be fetched from elsewhere.
+
+    Args:
+        settings: ``model_store`` (or else ``model_dir``) and ``allowed_urls``.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._root = settings.model_store or settings.model_dir
+        self._allowed = settings.allowed_urls
+        # Who names the hosts means them, wherever they are; the default, "every URL", does not.
+        self._public_only = not settings.given("allowed_urls")
+        self._downloads: Path | None = None
+
+    async def resolve(self, url: str) -> Path:
+        """The file or folder that ``url`` names, downloaded if it is elsewhere.
+
+        Args:
+            url: a path within the store, or a ``file:``, ``http:`` or ``https:`` URL.
+
+        Raises:
+            ModelNotFound: nothing is there, or the URL is not allowed.
+            DownloadFailed: it could not be fetched.
+        """
+        if not url:
+            raise ModelNotFound("empty url")
+        scheme = _SCHEME.match(url)
+        path = _path(url) if scheme else url
+        if ".." in PurePosixPath(path).parts:
+            raise ModelNotFound(f"Relative path is not allowed in url: {url}")
+        if scheme is None:
+            return self._within(url)
+        self._check_allowed(url)
+        if scheme[1].lower() == "file":
+            return _local(url, Path(path))
+        return await self._fetch(url)
+
+    def by_name(self, name: str) -> str | None:
+        """The path within the store of the archive called ``name``, as `resolve` takes it.
+
+        A folder goes before a file (CONTRACT O83, Q14).
+        """
+        if PurePosixPath(name).name != name:
+            return None
+        for candidate in (name, *(name + suffix for suffix in SUFFIXES)):
+            try:
+                self._within(candidate)
+            except ModelNotFound:
+                continue
+            return candidate
+        return None
+
+    def discard(self, path: Path) -> None:
+        """Remove a download that is needed no more; a path that is none is left alone."""
+        if self._downloads is not None and path.parent.parent == self._downloads:
+            _remove(path.parent)
+
+    def close(self) -> None:
+        """Remove every download."""
+        if self._downloads is not None:
+            _remove(self._downloads)
+            self._downloads = None
+
+    def _within(self, name: str) -> Path:
+        if self._root is None:
+            raise ModelNotFound("Model store has not been configured.")
+        missing = ModelNotFound(f"Model not found at: {name}")
+        try:
+            root = self._root.resolve(strict=True)
+            path = (root / name).resolve(strict=True)
+        except (OSError, ValueError, RuntimeError):  # absent, a NUL byte, a loop of links
+            raise missing from None
+        if path == root or not path.is_relative_to(root):
+            raise missing
+        return path
+
+    def _check_allowed(self, url: str) -> None:
+        if not any(pattern.fullmatch(url) for pattern in self._allowed):
+            raise ModelNotFound(f"Given URL {url} does not match any allowed URL(s)")
+
+    async def _fetch(self, url: str) -> Path:
+        if self._downloads is None:
+            self._downloads = Path(tempfile.mkdtemp(prefix="kserve_torch-downloads-"))
+        folder = Path(tempfile.mkdtemp(dir=self._downloads))
+        try:
+            return await download(
+                url, folder, check=self._check_allowed, public_only=self._public_only
+            )
+        except BaseException:
+            await asyncio.to_thread(_remove, folder)
+            raise
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, of which another thread may just remove the whole or a part."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _path(url: str) -> str:
+    try:
+        return unquote(urlsplit(url).path)
+    except ValueError:
+        raise failure(url, "it is no URL") from None
+
+
+def _local(url: str, path: Path) -> Path:
+    try:
+        if urlsplit(url).netloc not in ("", "localhost"):
+            raise OSError("a file URL names this host")
+        return path.resolve(strict=True)
+    except (OSError, ValueError, RuntimeError):
+        raise failure(url) from None

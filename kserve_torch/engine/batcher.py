@@ -1,0 +1,210 @@
+"""One queue between the event loop and the workers of one model version and verb.
+
+The loop submits and withdraws; workers take whole batches. A batch is formed at the moment that a
+worker is free, under the lock, so what has left the queue by then is in no batch and shifts nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from kserve_torch.engine.statistics import LaneStatistics
+from kserve_torch.engine.window import Window
+from kserve_torch.errors import NotReady, Overloaded, ServingError
+from kserve_torch.messages import Reply, Request, Verb
+
+log = logging.getLogger(__name__)
+
+Outcome = Reply | ServingError
+
+
+class Ticket:
+    """One request's place in the queue, and the future that its caller waits for."""
+
+    __slots__ = ("arrived", "future", "loop", "pressure", "request")
+
+    def __init__(self, request: Request, loop: asyncio.AbstractEventLoop, arrived: float) -> None:
+        self.request = request
+        self.loop = loop
+        self.arrived = arrived
+        #: Seconds that the oldest request in the queue had waited when this one came.
+        self.pressure = 0.0
+        self.future: asyncio.Future[Reply] = loop.create_future()
+
+    def settle(self, outcome: Outcome) -> None:
+        """Answer the caller, if it still waits; on the loop only (DESIGN law 1)."""
+        if self.future.done():
+            return
+        if isinstance(outcome, ServingError):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)
+
+
+class Lane:
+    """The queue of one model version and verb.
+
+    Args:
+        label: model, version and verb for texts.
+        window: forms the batches; its ``capacity`` bounds the queue.
+    """
+
+    def __init__(self, label: str, window: Window[Ticket]) -> None:
+        self.label = label
+        self._window = window
+        self._wake = threading.Condition(threading.Lock())
+        self._idle = 0
+        self._closed = False
+        #: ``time.monotonic()`` at which the last batch was formed.
+        self.last_batch = -math.inf
+
+    # --- the event loop's side ---
+
+    def submit(self, request: Request) -> Ticket:
+        """Queue a request.
+
+        Raises:
+            Overloaded: the queue is full.
+            NotReady: the lane is closed.
+        """
+        ticket = Ticket(request, asyncio.get_running_loop(), time.monotonic())
+        with self._wake:
+            if self._closed:
+                raise NotReady(f"{self.label} is not taking requests: it is being unloaded")
+            # A description takes all the room of a batch and so goes alone (CONTRACT B1).
+            alone = request.verb is Verb.DESCRIBE
+            rows = self._window.max_rows if alone else len(request.rows)
+            if not self._window.push(ticket, rows, ticket.arrived):
+                raise Overloaded(
+                    f"{self.label}: the queue is full, {self._window.capacity} requests wait"
+                )
+            ticket.pressure = ticket.arrived - (self._window.oldest() or ticket.arrived)
+            # One wake-up starts the window, another ends it; those between would only cost.
+            if self._idle and (len(self._window) == 1 or self._window.is_complete):
+                self._wake.notify()
+        return ticket
+
+    def withdraw(self, ticket: Ticket) -> bool:
+        """Take a request out of the queue; False if a worker has it already."""
+        with self._wake:
+            return self._window.remove(ticket)
+
+    def statistics(self) -> LaneStatistics:
+        """A snapshot for metrics and tests."""
+        with self._wake:
+            since = self._window.oldest()
+            age = 0.0 if since is None else time.monotonic() - since
+            return LaneStatistics(len(self._window), self._window.rows, age)
+
+    def close(self) -> list[Ticket]:
+        """Take no more requests and send the workers home; the caller answers what still waited."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+        return self.flush()
+
+    def flush(self) -> list[Ticket]:
+        """Take out all that waits; the caller answers it."""
+        left: list[Ticket] = []
+        with self._wake:
+            while batch := self._window.take():
+                left.extend(batch)
+        return left
+
+    # --- the workers' side ---
+
+    def take(self, stopping: threading.Event, idle_limit: float | None = None) -> list[Ticket]:
+        """Wait for a batch; empty if the worker is to go home, or has waited for too long.
+
+        Args:
+            stopping: set (followed by `rouse`) when this worker is to go.
+            idle_limit: seconds without work after which an empty list is returned.
+        """
+        with self._wake:
+            free_since = time.monotonic()
+            gives_up = None if idle_limit is None else free_since + idle_limit
+            while not (self._closed or stopping.is_set()):
+                now = time.monotonic()
+                due = self._window.due(now, free_since)
+                if due == 0.0:
+                    return self._form()
+                if due is None and gives_up is not None:
+                    due = gives_up - now
+                    if due <= 0:
+                        break
+                self._idle += 1
+                try:
+                    self._wake.wait(due if due is None else min(due, threading.TIMEOUT_MAX))
+                finally:
+                    self._idle -= 1
+            return []
+
+    def _form(self) -> list[Ticket]:
+        batch = self._window.take()
+        self.last_batch = time.monotonic()
+        if self._idle and len(self._window):
+            self._wake.notify()
+        return batch
+
+    def rouse(self) -> None:
+        """Wake all workers, so that a stopping one sees its event."""
+        with self._wake:
+            self._wake.notify_all()
+
+    def limit_rows(self, rows: int) -> None:
+        """Form smaller batches from now on: the machine has shown its ceiling."""
+        with self._wake:
+            self._window.max_rows = max(1, min(self._window.max_rows, rows))
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more requests."""
+        return self._closed
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a worker."""
+        return len(self._window)
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of a batch at present."""
+        return self._window.max_rows
+
+    @property
+    def max_delay(self) -> float:
+        """Seconds that the first row of a batch may wait for more."""
+        return self._window.max_delay
+
+
+def deliver(
+    outcomes: Iterable[tuple[Ticket, Outcome]], after: Callable[[], None] | None = None
+) -> None:
+    """Answer tickets from any thread, with one wake-up per event loop.
+
+    Args:
+        outcomes: each ticket with what it gets.
+        after: called once on a loop when those who wait for the answers have gone on.
+    """
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Outcome]]] = {}
+    for ticket, outcome in outcomes:
+        by_loop.setdefault(ticket.loop, []).append((ticket, outcome))
+    for loop, settled in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_settle, settled, after)
+        except RuntimeError:
+            log.info("%d answers came after their event loop had ended", len(settled))
+        else:
+            after = None
+
+
+def _settle(settled: Sequence[tuple[Ticket, Outcome]], after: Callable[[], None] | None) -> None:
+    for ticket, outcome in settled:
+        ticket.settle(outcome)
+    if after is not None:  # not before the waiting tasks, which were called as they were settled
+        asyncio.get_running_loop().call_soon(after)

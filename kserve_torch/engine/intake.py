@@ -1,0 +1,116 @@
+"""Requests of one model version, from the queue that they enter to the answer that they get."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from kserve_torch.engine.batcher import Ticket
+from kserve_torch.engine.pool import Pool
+from kserve_torch.errors import DeadlineExceeded, Overloaded, ServingError
+from kserve_torch.events import Event, Finished, Shed
+from kserve_torch.messages import Reply, Request, Timing
+
+
+class Intake:
+    """Queues requests, waits for their answers and keeps their deadlines.
+
+    Args:
+        model: the registered name, for events.
+        version: likewise.
+        client_timeout: seconds that any client waits; None for as long as it says.
+        emit: told of every event.
+
+    Attributes:
+        inflight: requests that are queued or run.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        version: str,
+        client_timeout: float | None,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self.inflight = 0
+        self._model = model
+        self._version = version
+        self._client_timeout = client_timeout
+        self._emit = emit
+        self._drained: asyncio.Future[None] | None = None
+
+    async def drain(self) -> None:
+        """Wait until every request is answered."""
+        if self.inflight:
+            if self._drained is None:
+                self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._drained)
+
+    async def submit(self, request: Request, pool: Pool) -> Reply:
+        """Queue a request and wait for its answer; cancelling the wait withdraws the request.
+
+        Raises:
+            Overloaded: the queue is full.
+            NotReady: it was closed.
+            DeadlineExceeded: the request's deadline or ``responseTimeout`` passed.
+            HandlerError: the handler failed it.
+        """
+        ticket = self._enqueue(pool, request)
+        timer = self._expire_later(pool, ticket)
+        self.inflight += 1
+        error: str | None = None
+        reply: Reply | None = None
+        try:
+            reply = await ticket.future
+            return reply
+        except asyncio.CancelledError:
+            error = "Cancelled"
+            if pool.lane.withdraw(ticket):
+                self._shed("disconnected")
+            raise
+        except ServingError as failure:
+            error = type(failure).__name__
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._finish(request, reply.timing if reply is not None else Timing(), error)
+
+    def _enqueue(self, pool: Pool, request: Request) -> Ticket:
+        try:
+            ticket = pool.lane.submit(request)
+        except Overloaded:
+            self._shed("queue_full")
+            raise
+        if ticket.pressure > pool.patience + pool.lane.max_delay or not pool.roster.size:
+            pool.relieve()
+        return ticket
+
+    def _finish(self, request: Request, timing: Timing, error: str | None) -> None:
+        self.inflight -= 1
+        if not self.inflight and self._drained is not None:
+            self._drained.set_result(None)
+            self._drained = None
+        model, version = self._model, self._version
+        self._emit(Finished(model, version, timing, error, request.asked, request.verb))
+
+    def _expire_later(self, pool: Pool, ticket: Ticket) -> asyncio.TimerHandle | None:
+        deadline = ticket.request.deadline
+        if self._client_timeout is not None:
+            latest = ticket.arrived + self._client_timeout
+            deadline = latest if deadline is None else min(deadline, latest)
+        if deadline is None:
+            return None
+        left = max(0.0, deadline - time.monotonic())
+        return ticket.loop.call_later(left, self._expire, pool, ticket)
+
+    def _expire(self, pool: Pool, ticket: Ticket) -> None:
+        where = "while it ran"
+        if pool.lane.withdraw(ticket):
+            where = "while it waited in the queue"
+            self._shed("deadline")
+        ticket.settle(DeadlineExceeded(f"the request's deadline passed {where}"))
+
+    def _shed(self, reason: str) -> None:
+        self._emit(Shed(self._model, self._version, reason))

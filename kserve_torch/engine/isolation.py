@@ -1,0 +1,155 @@
+"""Poison isolation: a batch that fails is run again in parts until only the guilty request is left.
+
+Handlers may change what they are given, so each part is run with rows made anew.
+One that does not fit into memory makes the batches of its lane smaller. A request whose client has
+seen part of its answer is not run again: it would see that part twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from kserve_torch.engine.batcher import Lane, Outcome, Ticket
+from kserve_torch.errors import (
+    ClientError,
+    DeadlineExceeded,
+    HandlerError,
+    OutOfMemory,
+    ServingError,
+)
+from kserve_torch.messages import Reply, Request
+from kserve_torch.runtime.instance import RequestFault
+from kserve_torch.runtime.reasons import handler_failure
+
+log = logging.getLogger(__name__)
+
+Run = Callable[[Sequence[Request]], list[Reply]]
+Outcomes = list[tuple[Ticket, Outcome]]
+
+_NO_TIME = "the batch failed, and no time was left to run this request again"
+
+
+def isolate(
+    run: Run, batch: Sequence[Ticket], lane: Lane, may_go_on: Callable[[], bool] = lambda: True
+) -> Iterator[Outcomes]:
+    """Run a batch so that no request is harmed by another.
+
+    Args:
+        run: calls the handler.
+        batch: one ticket or more.
+        lane: where the batch comes from.
+        may_go_on: whether there is time to run a part of it again.
+
+    Yields:
+        Outcomes of some tickets as soon as they are known, in the end one for each of them. Who was
+        settled before its turn came to be run again is not run.
+    """
+    to_run, too_large, misfits = [batch], [], set[Ticket]()
+    charges: dict[Ticket, ServingError] = {}
+    while to_run:
+        part = to_run.pop()
+        if part is not batch:
+            too_late = not may_go_on()
+            dropped = [ticket for ticket in part if too_late or ticket.future.done()]
+            if dropped:
+                late = DeadlineExceeded(_NO_TIME)
+                yield [(ticket, charges.get(ticket, late)) for ticket in dropped]
+                part = [ticket for ticket in part if ticket not in dropped]
+            if not part:
+                continue
+        accused: Ticket | None = None
+        error: ServingError
+        try:
+            requests = [ticket.request for ticket in part]
+            replies = run(requests if part is batch else list(map(_anew, requests)))
+        except RequestFault as fault:
+            accused, error = part[fault.index], fault.error
+            charges[accused] = error
+        except Exception as failure:
+            error = handler_failure(failure)
+        else:
+            yield list(zip(part, replies, strict=True))
+            continue
+        # Outside of `except`, or the next errors would hold this one and its traceback.
+        settled, rest = _sort(part, accused, error, lane)
+        if settled:
+            yield settled
+        to_run += _parts(rest, accused, whole=bool(settled))
+        if isinstance(error, OutOfMemory):
+            too_large.append(part)
+            misfits.update(ticket for ticket, _ in settled)
+    for part in too_large:
+        # One request that fits nowhere says nothing about batches of others.
+        if misfits.isdisjoint(part):
+            _shrink(lane, part)
+
+
+def _anew(request: Request) -> Request:
+    """The request as its client sent it.
+
+    Raises:
+        ServingError: there is no memory for it.
+    """
+    if request.again is None:
+        return request
+    try:
+        return replace(request, rows=request.again())
+    except BaseException as error:
+        raise handler_failure(error) from error
+
+
+def _parts(rest: list[Ticket], accused: Ticket | None, whole: bool) -> list[list[Ticket]]:
+    """What to run next, the last one first.
+
+    Who is accused of a bad row is run alone before that is believed: a handler that was called for
+    some of the rows only may have counted wrongly.
+    """
+    if accused is not None:
+        others = [ticket for ticket in rest if ticket is not accused]
+        return [[accused] if accused in rest else [], others]
+    half = len(rest) // 2
+    return [rest] if whole else [rest[half:], rest[:half]]
+
+
+def _sort(
+    batch: Sequence[Ticket], accused: Ticket | None, error: ServingError, lane: Lane
+) -> tuple[Outcomes, list[Ticket]]:
+    """Those for whom a failed call is the end, with what they get, and those to run again."""
+    settled: Outcomes = []
+    rest: list[Ticket] = []
+    for ticket in batch:
+        if len(batch) == 1 or (ticket is accused and ticket.request.emit):
+            settled.append((ticket, error))
+        elif ticket.request.emit:  # the error may speak of another's data
+            settled.append((ticket, HandlerError("broken off: a request of its batch failed")))
+        else:
+            rest.append(ticket)
+    if settled:
+        _log(lane, settled[0][0], error)
+    return settled, rest
+
+
+def _shrink(lane: Lane, batch: Sequence[Ticket]) -> None:
+    rows = sum(len(ticket.request.rows) for ticket in batch)
+    lane.limit_rows(rows // 2)
+    log.warning(
+        "%s: out of memory with %d rows, batches have at most %d from now on",
+        lane.label,
+        rows,
+        lane.max_rows,
+    )
+
+
+def _log(lane: Lane, ticket: Ticket, error: ServingError) -> None:
+    if isinstance(error, ClientError):  # who sends nonsense must not fill the log with tracebacks
+        log.info("%s: request %s was refused: %s", lane.label, ticket.request.id, error.message)
+        return
+    log.error(
+        "%s: request %s failed: %s",
+        lane.label,
+        ticket.request.id,
+        error.message,
+        exc_info=error.__cause__,
+    )

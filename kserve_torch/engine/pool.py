@@ -1,0 +1,376 @@
+"""The workers of one queue: as many as asked for, replaced when they die or hang.
+
+A worker that dies is replaced after a growing pause (CONTRACT B4), until that has failed for
+``max_retry_timeout``. One that hangs, in a call or while it loads, is given up at once: Python
+cannot stop a thread, so it is counted, its requests are answered and a fresh worker takes its place
+(DESIGN law 3), until too many hang.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from kserve_torch.engine.background import joined
+from kserve_torch.engine.backoff import BackOff
+from kserve_torch.engine.batcher import Lane, deliver
+from kserve_torch.engine.courtesy import Courtesy
+from kserve_torch.engine.roster import Roster
+from kserve_torch.engine.starts import Starts
+from kserve_torch.engine.tuner import Tuner
+from kserve_torch.engine.worker import Ran, Worker, WorkerState
+from kserve_torch.errors import DeadlineExceeded, LoadFailed, NotReady, ServingError
+from kserve_torch.runtime.reasons import brief
+from kserve_torch.runtime.torchstate import thread_counts
+
+if TYPE_CHECKING:
+    from kserve_torch.runtime.instance import Instance
+    from kserve_torch.settings import Limits
+
+log = logging.getLogger(__name__)
+
+#: Threads that may hang before the model is given up and liveness fails.
+HUNG_LIMIT = 4
+#: Seconds without work after which a worker above the minimum goes home.
+IDLE_SECONDS = 60.0
+#: Seconds that the oldest request has waited when another worker is worth its start.
+PRESSURE_SECONDS = 0.05
+#: Seconds from the beginning of a batch for which its pool counts as busy.
+BUSY_SECONDS = 0.1
+#: Seconds after which a worker that is ready counts as one that works.
+STEADY_SECONDS = 60.0
+
+_numbers = itertools.count(9000)
+
+
+class Pool:
+    """Keeps between ``minimum`` and ``maximum`` workers on a lane.
+
+    Args:
+        lane: the queue.
+        load: makes an instance, on its worker's thread, from the worker's index: the lowest that
+            was free.
+        ran: told on the event loop of every batch that ran.
+        changed: told of every change of a worker, on any thread.
+        limits: time-outs for starts, for calls, and for starts that fail again and again.
+        courtesy: how workers in the background give way to others; they share the cores as if all
+            of them were there. None for those in the foreground.
+        crowded: whether others compute beside these workers.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        load: Callable[[int], Instance],
+        ran: Callable[[Ran], None],
+        changed: Callable[[Worker], None],
+        limits: Limits,
+        courtesy: Courtesy | None = None,
+        crowded: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.lane = lane
+        self.roster = Roster()
+        self.minimum = 0
+        self.maximum = 0
+        self.given_up = False
+        #: Too many threads hang: only a new process helps. Asked for with each request.
+        self.worn_out = False
+        self.reason = ""
+        self._load = load
+        self._ran = ran
+        self._changed_hook = changed
+        self._limits = limits
+        #: Seconds that a request may wait, beyond the window, until another worker is started. What
+        #: runs in the background is not worth a queue: it is long, and takes what is left over.
+        self.patience = PRESSURE_SECONDS if courtesy is None else 0.0
+        self._courtesy = courtesy
+        self._crowded = crowded
+        self._lock = self.roster.lock
+        self._starting = Starts(
+            self.roster, self._worker, limits.startup_timeout, self._overdue, self._changed
+        )
+        self._back_off = BackOff(limits.max_retry_timeout)
+        #: One for each replacement that is due.
+        self._pauses: list[threading.Timer] = []
+
+    # --- what others ask of it ---
+
+    @property
+    def running(self) -> int:
+        """Requests in batches that run now."""
+        return sum(worker.running for worker in self.roster.all())
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch runs, or was begun a moment ago."""
+        return time.monotonic() - self.lane.last_batch < BUSY_SECONDS or bool(self.running)
+
+    @property
+    def hung(self) -> int:
+        """Threads that hang."""
+        return self.roster.hung
+
+    async def scale(self, minimum: int, maximum: int) -> None:
+        """Bring the number of workers into the bounds and wait until they are ready.
+
+        Raises:
+            LoadFailed: a worker could not be started.
+            NotReady: one was not ready in time.
+        """
+        with self._lock:
+            self.minimum, self.maximum = minimum, maximum
+            self.given_up = False
+            self._back_off.reset()
+            self._dismiss(self.roster.staying()[maximum:])
+        # Those that start already, then the one that holds the weights that others are tied to.
+        for most in (0, 1, maximum):
+            await _all(self._coming(most))
+
+    def _coming(self, most: int) -> list[Future[Worker]]:
+        """Start as many workers as are missing, up to ``most``; all that are to be waited for."""
+        with self._lock:
+            if self.roster.ready >= self.minimum:
+                return []
+            missing = min(most, self.minimum - self.roster.size)
+            return [*self._starting.awaited(), *(self._starting.begin() for _ in range(missing))]
+
+    def relieve(self) -> None:
+        """Start one more worker if requests wait too long and the maximum allows it."""
+        with self._lock:
+            if self.worn_out or len(self._starting) or self.roster.size >= self.maximum:
+                return
+            started = self._starting.begin()
+        started.add_done_callback(self._relieved)
+
+    def _relieved(self, started: Future[Worker]) -> None:
+        if started.exception() is not None:
+            if not self.roster.size:
+                self._give_up()
+            self._replace()
+
+    def give_up_hung(self) -> float | None:
+        """Abandon workers whose handler call runs for ``response_timeout`` or more.
+
+        Returns:
+            Seconds until the next call could pass the limit, None if none runs.
+        """
+        limit, now = self._limits.response_timeout, time.monotonic()
+        late = DeadlineExceeded(f"the handler did not answer within {limit:g} s (responseTimeout)")
+        soonest: float | None = None
+        lost = 0
+        for worker in self.roster.all():
+            since = worker.busy_since()
+            if since is None or worker.state is WorkerState.LOADING:
+                continue
+            left = since + limit - now
+            if left <= 0:
+                why = f"its handler has not answered for {limit:g} s"
+                lost += self._abandon(worker, since, why, late)
+            else:
+                soonest = left if soonest is None else min(soonest, left)
+        for _ in range(lost):  # not before all of them are counted: it may be too many
+            self._replace()
+        return soonest
+
+    def close(self) -> None:
+        """Send all workers home after the batch that they run."""
+        with self._lock:
+            self.minimum = self.maximum = 0
+            self._dismiss(self.roster.all())
+            for pause in self._pauses:
+                pause.cancel()
+            self._pauses = []
+
+    async def join(self, seconds: float) -> bool:
+        """Wait until the threads have ended; False if some still run after ``seconds``."""
+        threads = self.roster.threads()
+        await joined(threads, seconds)
+        return not any(thread.is_alive() for thread in threads)
+
+    # --- comings ---
+
+    def _worker(self, index: int) -> Worker:
+        sharers = self.minimum if self._courtesy is None else self.maximum
+        return Worker(
+            next(_numbers),
+            self.lane,
+            load=lambda: self._load(index),
+            changed=self._changed,
+            ran=self._batch_ran,
+            tuner=Tuner(thread_counts(sharers)),
+            index=index,
+            retry_seconds=self._limits.response_timeout,
+            courtesy=self._courtesy,
+            crowded=self._crowded,
+            idle_seconds=IDLE_SECONDS,
+            may_go=self._may_go,
+        )
+
+    def _overdue(self, worker: Worker) -> None:
+        since = worker.busy_since()
+        if since is not None and worker.state is WorkerState.LOADING:
+            why = f"not ready within startupTimeout, {self._limits.startup_timeout:g} s"
+            self.reason = why
+            self._abandon(worker, since, why, NotReady(why))
+
+    def _batch_ran(self, ran: Ran) -> None:
+        self._back_off.reset()
+        self._ran(ran)
+
+    # --- goings ---
+
+    def _may_go(self, worker: Worker) -> bool:
+        """Let an idle worker go home, unless that would leave too few that can take a batch.
+
+        It is taken off the count at once: of several that ask together, each counts the others.
+        """
+        with self._lock:
+            if worker in self.roster.staying() and self.roster.ready <= self.minimum:
+                return False
+            self.roster.leave(worker)
+            return True
+
+    def _dismiss(self, workers: Iterable[Worker]) -> None:
+        for worker in workers:
+            self.roster.leave(worker)
+            worker.stop()
+
+    def _changed(self, worker: Worker, error: BaseException | None) -> None:
+        if worker.state is WorkerState.HUNG:
+            self._came_back(worker)
+            return
+        with self._lock:
+            started = self._starting.end(worker)
+            if worker.state is WorkerState.READY:
+                self.given_up = False
+                self.reason = ""
+            else:
+                self.roster.remove(worker)
+        self._changed_hook(worker)
+        if error is not None:
+            self._failed(worker, started, error)
+        elif started is not None:
+            started.set_result(worker)
+        else:
+            self._replace()
+
+    def _failed(self, worker: Worker, started: Future[Worker] | None, error: BaseException) -> None:
+        reason = error if isinstance(error, ServingError) else LoadFailed(brief(error))
+        self.reason = reason.message
+        cause = error.__cause__ if reason is error else error
+        log.error(
+            "%s: worker %d failed: %s",
+            self.lane.label,
+            worker.number,
+            reason.message,
+            exc_info=cause,  # with the paths, which clients are not told
+        )
+        if started is not None:
+            started.set_exception(reason)
+            return
+        if time.monotonic() - worker.ready_at > STEADY_SECONDS:
+            self._back_off.reset()
+        self._replace()
+
+    def _abandon(self, worker: Worker, since: float, why: str, error: ServingError) -> bool:
+        """Give up a worker; False if it has got on."""
+        with self._lock:  # its thread may end at once, and is to find itself among those that hang
+            batch = worker.abandon(since)
+            if batch is None:
+                return False
+            started = self._starting.end(worker)
+            self.roster.hang(worker)
+            self.worn_out = self.hung >= HUNG_LIMIT
+        self._changed_hook(worker)
+        log.error(
+            "%s: worker %d hangs: %s, %d requests get an error",
+            self.lane.label,
+            worker.number,
+            why,
+            len(batch),
+        )
+        if self.worn_out:
+            log.error("%s: %s, giving up on it", self.lane.label, self.why_none)
+        deliver([(ticket, error) for ticket in batch])
+        if started is not None:
+            started.set_exception(error)
+        return True
+
+    def _came_back(self, worker: Worker) -> None:
+        """Note that a thread which hung has ended after all."""
+        with self._lock:
+            known = self.roster.came_back(worker)
+            self.worn_out = self.hung >= HUNG_LIMIT
+        if known:
+            log.info("%s: worker %d hangs no longer", self.lane.label, worker.number)
+            self._replace()
+
+    # --- replacements ---
+
+    def _replace(self) -> None:
+        """Start a worker after the pause that is due, if fewer are there than there must be."""
+        with self._lock:
+            coming = self.roster.size + len(self._pauses)
+            if coming < self._fewest():
+                self._start_later()
+                return
+            nobody = not coming and (self.worn_out or not self.maximum)
+        if nobody:
+            error = NotReady(f"{self.lane.label}: {self.why_none}")
+            deliver([(ticket, error) for ticket in self.lane.flush()])
+
+    def _fewest(self) -> int:
+        """Workers that there must be now: one at least for requests that wait."""
+        if self.worn_out:
+            return 0
+        return min(max(self.minimum, int(self.lane.waiting > 0)), self.maximum)
+
+    @property
+    def why_none(self) -> str:
+        """Why there is no worker and will be none."""
+        if self.worn_out:
+            return f"{self.hung} handler threads hang"
+        return "it has no worker: scale it up to serve requests"
+
+    def _start_later(self) -> None:
+        pause = self._back_off.next(time.monotonic())
+        if pause is None:
+            self.given_up = True
+        else:
+            timer = threading.Timer(pause, self._respawn)
+            timer.daemon = True
+            try:
+                timer.start()
+            except RuntimeError as error:  # the system has no more threads: the next request tries
+                self.reason = brief(error)
+            else:
+                self._pauses.append(timer)
+                return
+        log.error("%s: giving up on starting workers: %s", self.lane.label, self.reason)
+        if not self.roster.size:
+            self._give_up()
+
+    def _respawn(self) -> None:
+        with self._lock:
+            self._pauses = [one for one in self._pauses if one is not threading.current_thread()]
+            started = self._starting.begin() if self.roster.size < self._fewest() else None
+        if started is None:
+            self._replace()
+        else:
+            started.add_done_callback(lambda done: self._replace() if done.exception() else None)
+
+    def _give_up(self) -> None:
+        """Answer what waits for a worker that will not come."""
+        error = LoadFailed(f"{self.lane.label}: no worker could be started: {self.reason}")
+        deliver([(ticket, error) for ticket in self.lane.flush()])
+
+
+async def _all(starts: Iterable[Future[Worker]]) -> None:
+    """Wait for workers; to stop waiting does not stop them."""
+    await asyncio.gather(*(asyncio.shield(asyncio.wrap_future(started)) for started in starts))

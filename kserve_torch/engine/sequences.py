@@ -1,0 +1,49 @@
+"""Models with ``sequenceBatching``: their handlers keep something from one request to the next.
+
+TorchServe gives each sequence one worker for as long as it lasts. Here such a model has one worker
+in all: what a handler keeps is then always where the next request of the sequence goes, in the
+order in which they came. And each request goes alone: two of one sequence would begin with the same
+state, and a batch that is run again for another's fault would change it twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from kserve_torch.messages import Request, fresh_id
+from kserve_torch.runtime.context import sequence_id_header
+
+log = logging.getLogger(__name__)
+
+
+class Sequences:
+    """Keeps the sequences of one model version together.
+
+    Args:
+        label: name and version of the model, for the log.
+    """
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._warned = False
+
+    def bounds(self, minimum: int, maximum: int) -> tuple[int, int]:
+        """The bounds on workers that are kept of those that were asked for."""
+        if maximum > 1 and not self._warned:
+            self._warned = True
+            log.warning(
+                "%s: sequenceBatching: one worker instead of up to %d, because a sequence's state "
+                "is in the worker that had its first request",
+                self._label,
+                maximum,
+            )
+        return min(minimum, 1), min(maximum, 1)
+
+    def named(self, request: Request) -> Request:
+        """The request, with a sequence id of its own if its client gave none (CONTRACT C4)."""
+        header = sequence_id_header()
+        given = (request.headers, request.parameters)
+        if any(said.get(name) for said in given for name in (header, header.lower())):
+            return request
+        return replace(request, headers={**request.headers, header: f"ts-seq-{fresh_id()}"})

@@ -1,0 +1,258 @@
+"""One handler instance on one thread: load, then take a batch, run it, answer it, until told to go.
+
+What has hung cannot be stopped: whoever gives it up answers its batch, and what its thread still
+brings when it comes back is dropped.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from kserve_torch.engine.batcher import Lane, Outcome, Ticket, deliver
+from kserve_torch.engine.courtesy import Courtesy
+from kserve_torch.engine.isolation import isolate
+from kserve_torch.engine.tuner import Tuner
+from kserve_torch.errors import HandlerError, ServingError
+from kserve_torch.frozen import frozen
+from kserve_torch.messages import Reply, Request, Timing
+from kserve_torch.runtime.torchstate import use_threads
+
+if TYPE_CHECKING:
+    from kserve_torch.runtime.instance import Instance
+
+log = logging.getLogger(__name__)
+
+
+class WorkerState(StrEnum):
+    """A worker's life: LOADING, READY, then one of the last three."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+    HUNG = "HUNG"
+
+
+@frozen()
+class Ran:
+    """One batch that a worker ran: its requests, rows and seconds."""
+
+    requests: int
+    rows: int
+    seconds: float
+
+
+class Worker:
+    """A handler instance and its thread.
+
+    Args:
+        number: unique within the process, as TorchServe numbers them from 9000 on.
+        lane: where its batches come from.
+        load: makes the instance, on the worker's thread.
+        changed: told of every change of state, on the worker's thread, with the reason if FAILED;
+            also when the thread of one that was HUNG has ended.
+        ran: told on the event loop after the answers of a batch went out.
+        index: its place in its pool.
+        tuner: finds the number of threads that the model's operators use.
+        retry_seconds: a batch that failed is not run again when it has taken so long.
+        courtesy: how it gives way to others; None for one that does not.
+        crowded: whether others compute beside it.
+        idle_seconds: after so long without work it asks whether it may go home.
+        may_go: answers that; from True on it is no longer counted on.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        lane: Lane,
+        load: Callable[[], Instance],
+        changed: Callable[[Worker, BaseException | None], None],
+        ran: Callable[[Ran], None],
+        tuner: Tuner,
+        index: int = 0,
+        retry_seconds: float = math.inf,
+        courtesy: Courtesy | None = None,
+        crowded: Callable[[], bool] = lambda: False,
+        idle_seconds: float | None = None,
+        may_go: Callable[[Worker], bool] = lambda worker: False,
+    ) -> None:
+        self.number = number
+        self.index = index
+        self.lane = lane
+        self.state = WorkerState.LOADING
+        self.started = datetime.now(UTC)
+        self.instance: Instance | None = None
+        self.load_seconds = 0.0
+        #: ``time.monotonic()`` at which it was ready first.
+        self.ready_at = math.inf
+        self._load = load
+        self._changed = changed
+        self._ran = ran
+        self._tuner = tuner
+        self._retry_seconds = retry_seconds
+        self._courtesy = courtesy
+        self._crowded = crowded
+        self._idle_seconds = idle_seconds
+        self._may_go = may_go
+        self._going = threading.Event()
+        self._batch: Sequence[Ticket] = ()
+        self._batch_since = 0.0
+        #: When the load or the call that runs began. The lock makes it either end or be given up:
+        #: what began later is never given up for it.
+        self._since: float | None = None
+        self._lock = threading.Lock()
+        self.thread = threading.Thread(
+            target=self._main, name=f"{lane.label} worker {number}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start the thread; it loads the instance first."""
+        self._since = time.monotonic()
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Go home after the batch that is running, if any."""
+        self._going.set()
+        self.lane.rouse()
+
+    def busy_since(self) -> float | None:
+        """``time.monotonic()`` at which the load or the call that runs began, or None."""
+        return self._since
+
+    @property
+    def running(self) -> int:
+        """Requests that are in the running batch."""
+        return len(self._batch)
+
+    def abandon(self, since: float) -> Sequence[Ticket] | None:
+        """Give up a worker that hangs in the load or the call which began at ``since``.
+
+        Returns:
+            The tickets that somebody else must answer; None if that has ended after all.
+        """
+        with self._lock:
+            if self._since != since:
+                return None
+            self.state = WorkerState.HUNG
+            self._since = None
+            # Still in the lock, which holds up a call that ends: its thread must find all of this
+            # done, or it would take another batch and drop that one's answers.
+            self._going.set()
+            batch, self._batch = self._batch, ()
+        return [ticket for ticket in batch if not ticket.future.done()]
+
+    # --- the worker's thread ---
+
+    def _main(self) -> None:
+        started = time.monotonic()
+        try:
+            if self._courtesy is not None:
+                self._courtesy.step_back()
+            # Also for the load: libgomp keeps and counts the threads that operators ever had. With
+            # more of them than cores in the process none waits actively, which slows every model.
+            use_threads(self._tuner.most)
+            self.instance = self._load()
+        except BaseException as error:
+            self._become(WorkerState.FAILED, error)
+            return
+        self.ready_at = time.monotonic()
+        self.load_seconds = self.ready_at - started
+        self._become(WorkerState.READY)
+        try:
+            self._work()
+        except BaseException as error:
+            log.exception("%s: worker %d died", self.lane.label, self.number)
+            lost = HandlerError(f"{self.lane.label}: the worker died while it ran the request")
+            deliver([(ticket, lost) for ticket in self._batch])
+            self._become(WorkerState.FAILED, error)
+        else:
+            self._become(WorkerState.STOPPED)
+        finally:
+            self.instance.close()
+
+    def _work(self) -> None:
+        while True:
+            batch = self.lane.take(self._going, self._idle_seconds)
+            if batch:
+                self._serve_in_turn(batch)
+                del batch  # or its requests and answers would be kept until the next one
+            elif self._going.is_set() or self.lane.closed or self._may_go(self):
+                return
+
+    def _become(self, state: WorkerState, error: BaseException | None = None) -> None:
+        with self._lock:
+            self._since = None
+            if self.state is WorkerState.HUNG:
+                error = None  # its requests were answered and its place was taken long ago
+            else:
+                self.state = state
+        self._changed(self, error)
+
+    def _serve_in_turn(self, batch: Sequence[Ticket]) -> None:
+        if self._courtesy is None:
+            self._serve(batch)
+            return
+        with self._courtesy.turn():
+            # Meanwhile some may have left.
+            if batch := [ticket for ticket in batch if not ticket.future.done()]:
+                self._serve(batch)
+
+    def _serve(self, batch: Sequence[Ticket]) -> None:
+        began = self._batch_since = time.monotonic()
+        self._batch = batch
+        left = len(batch)
+        rows = sum(len(ticket.request.rows) for ticket in batch)
+        for outcomes in isolate(self._call, batch, self.lane, self._may_go_on):
+            if self.state is WorkerState.HUNG:
+                return
+            ended = time.monotonic()
+            timed = [
+                (ticket, _timed(ticket, outcome, began, ended, rows))
+                for ticket, outcome in outcomes
+            ]
+            left -= len(timed)
+            ran = Ran(len(batch), rows, ended - began)
+            deliver(timed, after=None if left else functools.partial(self._ran, ran))
+        self._batch = ()
+
+    def _may_go_on(self) -> bool:
+        """Whether a part of the batch may be run again; each call has the whole time to hang."""
+        hung = self.state is WorkerState.HUNG
+        return not hung and time.monotonic() - self._batch_since < self._retry_seconds
+
+    def _call(self, requests: Sequence[Request]) -> list[Reply]:
+        assert self.instance is not None
+        rows = sum(len(request.rows) for request in requests)
+        crowded = self._crowded()
+        use_threads(self._tuner.half if crowded else self._tuner.next(rows))
+        self._since = began = time.monotonic()
+        try:
+            replies = self.instance.run(requests)
+        finally:
+            with self._lock:
+                self._since = None
+        settled = None if crowded else self._tuner.note(rows, time.monotonic() - began)
+        if settled is not None:
+            log.info(
+                "%s: operators use %d threads for batches like the last, of %d rows: %.3g ms a row",
+                self.lane.label,
+                settled.next(),
+                rows,
+                1000 * settled.cost(settled.next()),
+            )
+        return replies
+
+
+def _timed(ticket: Ticket, outcome: Outcome, began: float, ended: float, rows: int) -> Outcome:
+    if isinstance(outcome, ServingError):
+        return outcome
+    timing = Timing(queued=began - ticket.arrived, handler=ended - began, batch_rows=rows)
+    return Reply(model=outcome.model, version=outcome.version, rows=outcome.rows, timing=timing)

@@ -1,0 +1,6 @@
+"""The HTTP edge: v1, v2, TorchServe's APIs, management, pages.
+
+::
+
+    protocol (one connection) -> whole | app (one request) -> v1 | v2 | native | … -> exchange
+"""

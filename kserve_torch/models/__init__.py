@@ -1,0 +1,7 @@
+"""The models of one server and their versions: which there are, and how they come and go.
+
+::
+
+    manager -> registration -> registry -> reloads -> factory -> version -> the engine's queues
+                               catalogue: names, versions, defaults
+"""

@@ -1,0 +1,168 @@
+"""Which models and versions there are, and which version of each is the default.
+
+The first version of a name is its default; `Catalogue.set_default` changes one reference, so no
+request falls between two defaults.
+"""
+
+from __future__ import annotations
+
+from kserve_torch.errors import Conflict, ModelNotFound, VersionNotFound
+from kserve_torch.models.version import ModelVersion, State
+
+
+class Catalogue:
+    """Names and versions to `ModelVersion`; on the event loop only.
+
+    Attributes:
+        draining: the server is on its way out and not ready for more.
+    """
+
+    def __init__(self) -> None:
+        self.draining = False
+        self._models: dict[str, dict[str, ModelVersion]] = {}
+        self._defaults: dict[str, ModelVersion] = {}
+
+    # --- questions ---
+
+    def names(self) -> list[str]:
+        """Names of all models, sorted, whatever their state."""
+        return sorted(self._models)
+
+    def all(self) -> list[ModelVersion]:
+        """Every version of every model."""
+        return [version for versions in self._models.values() for version in versions.values()]
+
+    def versions(self, model: str) -> list[ModelVersion]:
+        """All versions of a model, sorted.
+
+        Raises:
+            ModelNotFound: no such model.
+        """
+        if model not in self._models:
+            raise _unknown(model)
+        return [self._models[model][version] for version in sorted(self._models[model])]
+
+    def find(self, model: str, version: str | None = None) -> ModelVersion:
+        """A version of a model, the default one if none is asked for.
+
+        Raises:
+            ModelNotFound: no such model.
+            VersionNotFound: the model has no such version.
+        """
+        if not version:
+            default = self._defaults.get(model)
+            if default is None:
+                raise _unknown(model)
+            return default
+        if model not in self._models:
+            raise _unknown(model)
+        found = self._models[model].get(version)
+        if found is None:
+            raise VersionNotFound(f"Model version: {version} does not exist for model: {model}")
+        return found
+
+    def present(self, model: str) -> ModelVersion | None:
+        """The version that answers when none is asked for, or None without a model."""
+        return self._defaults.get(model)
+
+    def serves(self, model: str) -> bool:
+        """Whether some version of a model is ready."""
+        return any(version.ready for version in self._models.get(model, {}).values())
+
+    def version_of(self, model: str, version: str | None = None) -> str:
+        """The number of the version that these mean, "" if there is none."""
+        try:
+            return self.find(model, version).version
+        except ModelNotFound:
+            return ""
+
+    def default(self, model: str) -> ModelVersion:
+        """The version that answers when none is asked for.
+
+        Raises:
+            ModelNotFound: no such model.
+        """
+        return self.find(model)
+
+    def is_ready(self, model: str, version: str | None = None) -> bool:
+        """Whether a request to it would be served now."""
+        return self.find(model, version).ready and not self.draining
+
+    def ready(self) -> bool:
+        """Server-ready: at least one model, the default version of each ready, not draining."""
+        defaults = self._defaults.values()
+        return bool(defaults) and not self.draining and all(version.ready for version in defaults)
+
+    def live(self) -> bool:
+        """False once so many handler threads hang that only a restart helps (DESIGN law 3)."""
+        return all(version.live for version in self.all())
+
+    # --- changes ---
+
+    def add(self, version: ModelVersion) -> ModelVersion | None:
+        """Enter a version; returns the one that failed and whose place it takes, if any.
+
+        Raises:
+            Conflict: the version is there and has not failed.
+        """
+        versions = self._models.setdefault(version.name, {})
+        present = versions.get(version.version)
+        if present is not None and present.state is not State.UNAVAILABLE:
+            raise Conflict(
+                f"Model version {version.version} is already registered for model {version.name}"
+            )
+        versions[version.version] = version
+        default = self._defaults.get(version.name)
+        if default is None or default is present:
+            self.set_default(version.name, version.version)
+        return present
+
+    def forget(self, version: ModelVersion) -> None:
+        """Take a version out: new requests cannot find it any more.
+
+        If it was the default, another one that is ready becomes that, or any if none is.
+        """
+        versions = self._models.get(version.name, {})
+        if versions.get(version.version) is version:
+            del versions[version.version]
+        if self._defaults.get(version.name) is version:
+            del self._defaults[version.name]
+            if versions:
+                heir = max(versions.values(), key=lambda other: other.ready)
+                self.set_default(heir.name, heir.version)
+        if not versions:
+            self._models.pop(version.name, None)
+
+    def set_default(self, model: str, version: str) -> None:
+        """Let a version answer where none is asked for.
+
+        Raises:
+            ModelNotFound: no such model.
+            VersionNotFound: no such version.
+        """
+        if model not in self._models:
+            raise _unknown(model)
+        chosen = self.find(model, version)
+        for other in self._models[model].values():
+            other.is_default = other is chosen
+        self._defaults[model] = chosen
+
+    def replace(self, version: ModelVersion) -> list[ModelVersion]:
+        """Let a version take the place of all others of its name; returns those."""
+        others = [
+            other for other in self._models.get(version.name, {}).values() if other != version
+        ]
+        self._models[version.name] = {version.version: version}
+        self.set_default(version.name, version.version)
+        return others
+
+    def clear(self) -> list[ModelVersion]:
+        """Forget everything; returns what was there."""
+        everything = self.all()
+        self._models.clear()
+        self._defaults.clear()
+        return everything
+
+
+def _unknown(model: str) -> ModelNotFound:
+    return ModelNotFound(f"Model with name {model} does not exist.")

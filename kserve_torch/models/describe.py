@@ -1,0 +1,191 @@
+"""What TorchServe's management API says of models, as values that HTTP and gRPC send alike.
+
+Names, order and units of the members are TorchServe's (CONTRACT G1-G6).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kserve_torch.engine.worker import WorkerState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kserve_torch.engine.worker import Worker
+    from kserve_torch.models.registry import Registry
+    from kserve_torch.models.version import ModelVersion
+
+#: Most models on one page of a list, and the length of a page when none is asked for.
+PAGE_LIMIT = 100
+
+PROCESSING = "Processing worker updates..."
+SCALING_IN_PROGRESS = "Workers scaling in progress..."
+
+# Members that describe takes from the archive's model-config.yaml: there the member's name, its key
+# in the yaml and its default. This server takes no decision from them, handlers and clients do.
+_FROM_CONFIG: tuple[tuple[str, str, Any], ...] = (
+    ("continuousBatching", "continuousBatching", False),
+    ("useJobTicket", "useJobTicket", False),
+    ("useVenv", "useVenv", False),
+    ("stateful", "sequenceBatching", False),
+    ("sequenceMaxIdleMSec", "sequenceMaxIdleMSec", 0),
+    ("sequenceTimeoutMSec", "sequenceTimeoutMSec", 0),
+    ("maxNumSequence", "maxNumSequence", 0),
+    ("maxSequenceJobQueueSize", "maxSequenceJobQueueSize", 0),
+)
+
+
+def model_version(version: ModelVersion) -> dict[str, Any]:
+    """One element of a describe answer (CONTRACT G3).
+
+    Delays are milliseconds and timeouts seconds, both whole numbers; a customised description goes
+    behind the last member, with `with_metadata`.
+    """
+    yaml = version.archive.yaml if version.archive else {}
+    return {
+        "modelName": version.name,
+        "modelVersion": version.version,
+        "modelUrl": _url(version),
+        "runtime": version.archive.manifest.runtime if version.archive else "python",
+        **_limits(version),
+        **{member: _typed(yaml, key, default) for member, key, default in _FROM_CONFIG},
+        "loadedAtStartup": version.loaded_at_startup,
+        "workers": [_worker(worker) for worker in version.workers],
+        "jobQueueStatus": _queue(version),
+    }
+
+
+def with_metadata(described: dict[str, Any], metadata: Any) -> dict[str, Any]:
+    """A describe element with what the handler says of itself, if a JSON object (CONTRACT E4)."""
+    return {**described, "customizedMetadata": metadata if isinstance(metadata, dict) else {}}
+
+
+def list_models(registry: Registry, limit: int = PAGE_LIMIT, token: int = 0) -> dict[str, Any]:
+    """One page of the registered models, by name (CONTRACT G5, T-34).
+
+    Args:
+        registry: whose models are listed, each with its default version's archive.
+        limit: most models on the page; outside of 0 to 100 it counts as 100.
+        token: where the page starts: the ``nextPageToken`` of the page before.
+    """
+    names = sorted(registry.names())
+    start = max(0, token)
+    end = start + (limit if 0 <= limit <= PAGE_LIMIT else PAGE_LIMIT)
+    page: dict[str, Any] = {"nextPageToken": str(end)} if end < len(names) else {}
+    page["models"] = [
+        {"modelName": name, "modelUrl": _url(registry.default(name))} for name in names[start:end]
+    ]
+    return page
+
+
+# --- status texts ---
+
+
+def registered(name: str, version: str, workers: int) -> str:
+    """After a registration that was waited for (CONTRACT G1)."""
+    text = f'Model "{name}" Version: {version} registered with {workers} initial workers'
+    if workers:
+        return text
+    return f"{text}. Use scale workers API to add workers for the model."
+
+
+def scaled(name: str, version: str | None, workers: int) -> str:
+    """After a change of the number of workers (CONTRACT G2); ``version`` as it was asked for."""
+    text = f"Workers scaled to {workers} for model: {name}"
+    return text if version is None else f"{text}, version: {version}"
+
+
+def unregistered(name: str) -> str:
+    """After a model or one of its versions was removed (CONTRACT G4)."""
+    return f'Model "{name}" unregistered'
+
+
+def default_set(name: str, version: str) -> str:
+    """After the default version was changed (CONTRACT G6)."""
+    return f'Default version successfully updated for model "{name}" to "{version}"'
+
+
+# --- parts of an element ---
+
+
+def _url(version: ModelVersion) -> str:
+    """What it was registered from; "" if it could not even be read."""
+    return version.archive.url if version.archive else ""
+
+
+def _limits(version: ModelVersion) -> dict[str, Any]:
+    limits = version.limits
+    fewest, most = version.scaled_to
+    return {
+        "minWorkers": fewest,
+        "maxWorkers": most,
+        "batchSize": limits.batch_size,
+        "maxBatchDelay": round(limits.max_batch_delay * 1000),
+        "responseTimeout": round(limits.response_timeout),
+        "startupTimeout": round(limits.startup_timeout),
+        "maxRetryTimeoutInSec": round(limits.max_retry_timeout),
+        "clientTimeoutInMills": round((limits.client_timeout or 0) * 1000),
+        # A model that is spread over several processes is refused at load time (CONTRACT Y5).
+        "parallelType": "",
+        "parallelLevel": 0,
+        **_device(version),
+    }
+
+
+def _device(version: ModelVersion) -> dict[str, Any]:
+    on_gpu = any(_on_gpu(worker) for worker in version.workers)
+    kind = version.limits.device_type or ("gpu" if on_gpu else "cpu")
+    device: dict[str, Any] = {"deviceType": kind}
+    if version.limits.device_ids:
+        device["deviceIds"] = list(version.limits.device_ids)
+    return device
+
+
+def _typed(yaml: Mapping[str, Any], key: str, default: Any) -> Any:
+    """A value of the yaml if it has its default's type, else the default (CONTRACT 3.2)."""
+    value = yaml.get(key, default)
+    return value if type(value) is type(default) else default
+
+
+def _on_gpu(worker: Worker) -> bool:
+    return worker.instance is not None and worker.instance.device.startswith("cuda")
+
+
+def _worker(worker: Worker) -> dict[str, Any]:
+    known = worker.state in (WorkerState.READY, WorkerState.LOADING)
+    on_gpu = _on_gpu(worker)
+    return {
+        "id": str(worker.number),
+        "startTime": _instant(worker.started),
+        "status": worker.state.value if known else "UNLOADING",
+        "memoryUsage": _resident_bytes(),
+        "pid": os.getpid(),
+        "gpu": on_gpu,
+        "gpuUsage": worker.instance.device if on_gpu and worker.instance else "N/A",
+    }
+
+
+def _queue(version: ModelVersion) -> dict[str, int]:
+    queued = version.statistics().queued
+    return {
+        "remainingCapacity": max(0, version.limits.queue_size - queued),
+        "pendingRequests": queued,
+    }
+
+
+def _instant(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _resident_bytes() -> int:
+    """Memory of the process: its workers are threads, so each of them has all of it."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:  # not Linux: the peak is the next best thing
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return pages * resource.getpagesize()

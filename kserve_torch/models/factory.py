@@ -1,0 +1,138 @@
+"""From what names an archive to a model version that can be started."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kserve_torch.archives.archive import Archive, open_archive
+from kserve_torch.archives.store import ModelStore
+from kserve_torch.errors import NotReady, ServingError
+from kserve_torch.messages import NOTHING
+from kserve_torch.models.origin import Origin
+from kserve_torch.models.version import ModelVersion
+from kserve_torch.runtime.devices import gpu_for
+from kserve_torch.runtime.instance import Instance
+from kserve_torch.runtime.preparation import LoadOptions
+
+if TYPE_CHECKING:
+    from kserve_torch.events import Event
+    from kserve_torch.settings import Limits, Settings
+    from kserve_torch.settings.metrics_file import ListedMetric
+
+
+class VersionFactory:
+    """Makes the model versions of one server.
+
+    Args:
+        settings: what was configured.
+        store: where archives come from.
+        workdir: where they are unpacked.
+        emit: told of every event of theirs.
+        metrics: what ``metrics_config`` lists, for handlers.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: ModelStore,
+        workdir: Path,
+        emit: Callable[[Event], None],
+        metrics: Sequence[ListedMetric] = (),
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._emit = emit
+        self._options = LoadOptions(
+            workdir=workdir,
+            install_packages=settings.install_py_dep_per_model,
+            limit_max_image_pixels=settings.limit_max_image_pixels,
+            metrics=metrics,
+        )
+
+    async def make(
+        self,
+        source: str | Path,
+        *,
+        name: str | None = None,
+        handler: str | None = None,
+        overrides: Mapping[str, Any] = NOTHING,
+    ) -> ModelVersion:
+        """Open an archive; nothing of it runs before the version is started.
+
+        Args:
+            source: a file of the model store, a ``file:``, ``http:`` or ``https:`` URL, or a path
+                that the configuration names.
+            name: the name to register under instead of the archive's own.
+            handler: the handler to use instead of the archive's own.
+            overrides: limits that go before those of the archive: fields of `Limits`.
+
+        Raises:
+            ServingError: `ModelNotFound`, `DownloadFailed`, `InvalidArchive`, ...
+        """
+        archive = await self._open(source, name, handler)
+        name, number = name or archive.name, archive.manifest.version
+        limits = replace(self._settings.limits_for(name, number, archive.yaml), **overrides)
+        load = functools.partial(self._load, archive, name, limits)
+        origin = Origin(source=source, handler=handler, overrides=overrides)
+        return ModelVersion(name, number, archive, limits, load, self._emit, origin)
+
+    def broken(
+        self, source: str | Path, name: str, number: str, error: ServingError
+    ) -> ModelVersion:
+        """What stands in for a configured version that could not even be opened."""
+        limits = self._settings.limits_for(name, number, {})
+        origin = Origin(source=source)
+        version = ModelVersion(name, number, None, limits, _never, self._emit, origin)
+        version.fail(error.message)
+        return version
+
+    async def _open(self, source: str | Path, name: str | None, handler: str | None) -> Archive:
+        path = source if isinstance(source, Path) else await self._store.resolve(source)
+        try:
+            archive = await asyncio.to_thread(
+                open_archive,
+                path,
+                self._options.workdir,
+                name=name,
+                handler=handler,
+                default_handler=self._settings.default_service_handler,
+            )
+        finally:
+            self._store.discard(path)  # a download is a file: it was unpacked, or is of no use
+        return replace(archive, url=source) if isinstance(source, str) else archive
+
+    def _load(
+        self,
+        archive: Archive,
+        name: str,
+        limits: Limits,
+        index: int,
+        firsts: dict[int | None, Instance],
+    ) -> Instance:
+        gpu_id = gpu_for(index, limits.device_type, limits.device_ids, self._settings.number_of_gpu)
+        instance = Instance.load(
+            archive,
+            name=name,
+            version=archive.manifest.version,
+            gpu_id=gpu_id,
+            batch_size=limits.batch_size,
+            measure=self._emit,
+            options=self._options,
+            first=firsts.get(gpu_id),
+        )
+        try:
+            instance.warm_up()
+        except BaseException:
+            instance.close()
+            raise
+        firsts.setdefault(gpu_id, instance)
+        return instance
+
+
+def _never(index: int, firsts: dict[int | None, Instance]) -> Instance:
+    raise NotReady("this model could not be read")

@@ -1,0 +1,84 @@
+"""Which start-up archive serves under a name and version that several of them have.
+
+Which is opened first is chance, and must decide nothing: of those that could be opened the
+configured default goes first, then the order of the configuration decides. The others stand beside
+as failed, under a name or version that is free, for the index to say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kserve_torch.errors import Conflict, NotReady, ServingError
+from kserve_torch.models.version import ModelVersion
+
+if TYPE_CHECKING:
+    from kserve_torch.settings import StartupModel
+
+Place = tuple[str, str]
+
+
+def stem_of(model: StartupModel) -> str:
+    """The name that a model has if neither the configuration nor an archive names it."""
+    return Path(model.file).name.split(".")[0]
+
+
+def lineup(
+    models: Sequence[StartupModel],
+    opened: Sequence[ModelVersion],
+    broken: Callable[[str | Path, str, str, ServingError], ModelVersion],
+) -> list[tuple[StartupModel, ModelVersion]]:
+    """The start-up models, each with the version that is entered for it: its own or a stand-in.
+
+    Args:
+        models: as configured.
+        opened: what was made of each.
+        broken: makes a stand-in of a source, a name, a version and a reason.
+    """
+    pairs = sorted(
+        zip(models, opened, strict=True),
+        key=lambda pair: (pair[1].archive is None, not pair[0].is_default),
+    )
+    places: dict[Place, ModelVersion] = {}
+    for _, version in pairs:
+        places.setdefault(_place(version), version)
+    entered = []
+    for model, version in pairs:
+        first = places[_place(version)]
+        if version is not first:
+            place, reason = _free(model, version, places), _reason(version, first)
+            stand_in = broken(model.file, *place, reason)
+            model, version = replace(model, is_default=False), stand_in
+            places[_place(version)] = version
+        entered.append((model, version))
+    return entered
+
+
+def _place(version: ModelVersion) -> Place:
+    return version.name, version.version
+
+
+def _free(model: StartupModel, version: ModelVersion, taken: Container[Place]) -> Place:
+    return next(place for place in _places(model, version) if place not in taken)
+
+
+def _places(model: StartupModel, version: ModelVersion) -> Iterator[Place]:
+    if model.version is not None:
+        yield version.name, model.version
+    yield stem_of(model), version.version
+    for number in count(2):
+        yield f"{stem_of(model)}_{number}", version.version
+
+
+def _reason(version: ModelVersion, first: ModelVersion) -> ServingError:
+    if version.archive is None:
+        return NotReady(version.reason)
+    name, number = _place(version)
+    return Conflict(
+        f"{version.archive.source.name}: version {number} of model {name} is another archive's, "
+        f"{first.archive.source.name if first.archive else 'which cannot be read'}"
+    )

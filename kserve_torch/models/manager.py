@@ -1,0 +1,220 @@
+"""TorchServe's management operations, for every protocol that offers them (CONTRACT G1-G6, G20).
+
+An operation returns what to tell the client, or raises; work that nobody waits for goes on in the
+background, and its failure is logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kserve_torch.engine.background import keep, log_failure, to_the_end
+from kserve_torch.errors import (
+    NOT_ALLOWED,
+    InvalidInput,
+    MethodNotAllowed,
+    ModelNotFound,
+    RequestTimeout,
+    VersionNotFound,
+)
+from kserve_torch.models import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from kserve_torch.models.registration import Registration
+    from kserve_torch.models.registry import Registry
+    from kserve_torch.models.version import ModelVersion
+    from kserve_torch.settings import Settings
+
+log = logging.getLogger(__name__)
+
+#: In place of a version: all of them.
+ALL = "all"
+_NO_MODEL_API = "Registering and unregistering need enable_model_api=true."
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an operation has come to.
+
+    Attributes:
+        text: TorchServe's status text.
+        http: 200 for done, 202 for under way, 206 for done in part.
+    """
+
+    text: str
+    http: int = 200
+
+
+def find(registry: Registry, model: str, version: str | None = None) -> ModelVersion:
+    """A version of a model, the default one for None; the error texts are TorchServe's (N22).
+
+    Raises:
+        ModelNotFound: no such model.
+        VersionNotFound: the model has no such version.
+    """
+    try:
+        return registry.find(model, version)
+    except VersionNotFound:
+        raise
+    except ModelNotFound:
+        raise ModelNotFound(f"Model not found: {model}") from None
+
+
+class Manager:
+    """Describes and changes the models of a registry on behalf of clients.
+
+    Args:
+        registry: the models.
+        settings: whether models may be registered, and how long to wait for one to leave.
+    """
+
+    def __init__(self, registry: Registry, settings: Settings) -> None:
+        self._registry = registry
+        self._settings = settings
+        self._background: set[asyncio.Task[Any]] = set()
+
+    async def describe(
+        self, model: str, version: str | None = None, customized: bool = False
+    ) -> list[dict[str, Any]]:
+        """One element per version: the default one for None, every one for ``all`` (CONTRACT G3).
+
+        Args:
+            model: the registered name.
+            version: which version.
+            customized: whether to ask the handlers too (CONTRACT E4).
+
+        Raises:
+            ModelNotFound: no such model, or no such version of it.
+            ServingError: a handler could not describe itself.
+        """
+        found = [find(self._registry, model, None if version == ALL else version)]
+        if version == ALL:
+            found = self._registry.versions(model)
+        elements = [describe.model_version(one) for one in found]
+        if not customized:
+            return elements
+        return [
+            describe.with_metadata(element, await _metadata(one))
+            for element, one in zip(elements, found, strict=True)
+        ]
+
+    async def register(self, registration: Registration) -> Outcome:
+        """Register a model, or a further version of one (CONTRACT G1).
+
+        Raises:
+            MethodNotAllowed: the model API is off.
+            ServingError: what is wrong with the archive, or a worker that did not start.
+        """
+        self.check_model_api()
+        return await to_the_end(self._register(registration))
+
+    async def _register(self, registration: Registration) -> Outcome:
+        version = await registration.enter(self._registry)
+        workers = registration.workers_of(version, self._settings)
+        if not workers:
+            # Not even on demand: whoever asks for none wants to say when they start.
+            await self._registry.scale(version.name, version.version, 0, 0)
+        else:
+            starting = registration.start(self._registry, version, workers)
+            if not registration.synchronous:
+                return self._later(starting)
+            await starting
+        return Outcome(describe.registered(version.name, version.version, workers))
+
+    async def scale(
+        self,
+        model: str,
+        version: str | None,
+        fewest: int,
+        most: int,
+        synchronous: bool = False,
+    ) -> Outcome:
+        """Change a version's number of workers (CONTRACT G2).
+
+        Raises:
+            InvalidInput: the bounds cannot be met.
+            ModelNotFound: no such model, or no such version of it.
+            LoadFailed: a worker did not start.
+        """
+        if fewest < 0:
+            raise InvalidInput(f"min_worker: {fewest} is negative")
+        if most < fewest:
+            raise InvalidInput("max_worker cannot be less than min_worker.")
+        found = find(self._registry, model, version)
+        scaling = self._registry.scale(model, found.version, fewest, most)
+        if not synchronous:
+            return self._later(scaling)
+        ready = await to_the_end(scaling)
+        fewest = min(fewest, found.scaled_to[0])  # models with sequences have one at most
+        if ready < fewest:
+            return Outcome(describe.SCALING_IN_PROGRESS, 206)
+        return Outcome(describe.scaled(model, version, fewest))
+
+    def set_default(self, model: str, version: str) -> Outcome:
+        """Let a version answer where none is asked for (CONTRACT G6).
+
+        Raises:
+            ModelNotFound: no such model, or no such version of it.
+        """
+        find(self._registry, model, version)
+        self._registry.set_default(model, version)
+        return Outcome(describe.default_set(model, version))
+
+    async def unregister(self, model: str, version: str | None = None) -> Outcome:
+        """Answer what a version still has to do, then remove it (CONTRACT G4).
+
+        Raises:
+            MethodNotAllowed: the model API is off.
+            ModelNotFound: no such model, or no such version of it.
+            Forbidden: it is the default of several versions.
+            RequestTimeout: requests still run after ``unregister_model_timeout``.
+        """
+        self.check_model_api()
+        find(self._registry, model, version)
+        seconds = self._settings.unregister_model_timeout
+        try:
+            async with asyncio.timeout(seconds):
+                await to_the_end(self._registry.unregister(model, version))
+        except TimeoutError:
+            raise RequestTimeout(
+                f"model {model} takes no more requests, but some still run after {seconds:g} s"
+            ) from None
+        return Outcome(describe.unregistered(model))
+
+    async def settled(self) -> None:
+        """Wait until nothing goes on in the background."""
+        while self._background:
+            await asyncio.wait(self._background)
+
+    def check_model_api(self) -> None:
+        """Refuse if models may not be registered and unregistered (CONTRACT G20).
+
+        Raises:
+            MethodNotAllowed: they may not.
+        """
+        if not self._settings.enable_model_api:
+            raise MethodNotAllowed(f"{NOT_ALLOWED} {_NO_MODEL_API}")
+
+    def _later(self, work: Coroutine[Any, Any, Any]) -> Outcome:
+        task = keep(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        task.add_done_callback(log_failure)
+        return Outcome(describe.PROCESSING, 202)
+
+
+async def _metadata(version: ModelVersion) -> Any:
+    metadata = await version.describe()
+    if not isinstance(metadata, dict):
+        log.warning(
+            "%s %s: the handler describes itself with %s, not with a JSON object",
+            version.name,
+            version.version,
+            type(metadata).__name__,
+        )
+    return metadata

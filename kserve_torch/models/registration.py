@@ -1,0 +1,133 @@
+"""Registering a model on a client's behalf: the parameters, and the two steps that it takes.
+
+The names and defaults are those of TorchServe's ``POST /models`` (CONTRACT G1, G21, Y4, T-32).
+First the archive is opened and entered without workers, so that what is wrong with it is said at
+once, also to those who do not wait; then the workers are started.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kserve_torch.errors import InvalidInput, OutOfMemory, ServerError, ServingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kserve_torch.models.registry import Registry
+    from kserve_torch.models.version import ModelVersion
+    from kserve_torch.settings import Settings
+
+_RUNTIMES = ("python", "python3")
+
+# Parameter, field of `Limits` that it sets, its least value, and its units in one of the field's.
+_LIMITS: tuple[tuple[str, str, int, int], ...] = (
+    ("batch_size", "batch_size", 1, 1),
+    ("max_batch_delay", "max_batch_delay", 0, 1000),
+    ("response_timeout", "response_timeout", 1, 1),
+    ("startup_timeout", "startup_timeout", 1, 1),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What a client wants registered.
+
+    Attributes:
+        url: a file of the model store or a URL.
+        name: instead of the archive's own, or None.
+        handler: likewise.
+        runtime: likewise; one of `_RUNTIMES`.
+        workers: how many to start; None leaves it to the archive and the settings.
+        synchronous: whether the client waits until they run.
+        limits: fields of `Limits` that go before those of the archive.
+    """
+
+    url: str
+    name: str | None
+    handler: str | None
+    runtime: str | None
+    workers: int | None
+    synchronous: bool
+    limits: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, params: Mapping[str, Any]) -> Registration:
+        """What parameters by TorchServe's names say; values may be text or of their own type.
+
+        Raises:
+            InvalidInput: no URL, or a runtime that is not Python.
+        """
+        url = params.get("url")
+        if not isinstance(url, str):
+            raise InvalidInput("Parameter url is required.")
+        runtime = str(params.get("runtime") or "").lower() or None
+        if runtime not in (None, *_RUNTIMES):
+            raise InvalidInput(f"Invalid RuntimeType value: {params['runtime']}")
+        return cls(
+            url=url,
+            name=str(params.get("model_name") or "") or None,
+            handler=str(params.get("handler") or "") or None,
+            runtime=runtime,
+            workers=_whole(params.get("initial_workers"), 0),
+            synchronous=str(params.get("synchronous", True)).lower() == "true",
+            limits=_limits(params),
+        )
+
+    async def enter(self, registry: Registry) -> ModelVersion:
+        """Open the archive and enter it into the registry, without workers.
+
+        Raises:
+            ServingError: `ModelNotFound`, `DownloadFailed`, `InvalidArchive`, `Conflict`.
+        """
+        version = await registry.register(
+            self.url, name=self.name, handler=self.handler, workers=0, overrides=self.limits
+        )
+        if self.runtime is not None and version.archive is not None:
+            # Nothing runs by it; clients that set it look for it in the description.
+            manifest = replace(version.archive.manifest, runtime=self.runtime)
+            version.archive = replace(version.archive, manifest=manifest)
+        return version
+
+    def workers_of(self, version: ModelVersion, settings: Settings) -> int:
+        """How many workers to start: as asked for, else as the archive says, else by default."""
+        if self.workers is not None:
+            return self.workers
+        if version.archive is not None and "minWorkers" in version.archive.yaml:
+            return version.limits.min_workers
+        return settings.default_workers_per_model
+
+    async def start(self, registry: Registry, version: ModelVersion, workers: int) -> None:
+        """Start the workers; a version that cannot is removed again.
+
+        Raises:
+            OutOfMemory: the model does not fit.
+            ServerError: a worker did not start, or not within ``startupTimeout``.
+        """
+        most = max(workers, version.limits.max_workers)
+        try:
+            await registry.scale_to(version, workers, most)
+        except ServingError as error:
+            registry.withdraw(version)
+            label = f"model {version.name} version: {version.version}"
+            kind = OutOfMemory if isinstance(error, OutOfMemory) else ServerError
+            raise kind(f"Failed to start workers for {label}: {error.message}") from error
+
+
+def _limits(params: Mapping[str, Any]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for parameter, field, least, unit in _LIMITS:
+        value = _whole(params.get(parameter), least)
+        if value is not None:
+            given[field] = value if unit == 1 else value / unit
+    return given
+
+
+def _whole(value: Any, least: int) -> int | None:
+    """A whole number; None for what is none, or is too small, which TorchServe passes over."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        return None
+    return number if number >= least else None

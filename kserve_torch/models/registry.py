@@ -1,0 +1,291 @@
+"""The models of one server: how requests reach them, how they come and go.
+
+A model version is loaded beside those that serve, warmed up, and only then takes over; one that
+leaves is taken out of the catalogue first and stopped after its last answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kserve_torch.archives.archive import close_archive
+from kserve_torch.archives.store import ModelStore
+from kserve_torch.engine.background import keep
+from kserve_torch.engine.emissions import Emissions
+from kserve_torch.errors import (
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    NotReady,
+    ServingError,
+)
+from kserve_torch.events import Observers
+from kserve_torch.messages import MAX_ROWS, NOTHING, Reply, Request
+from kserve_torch.models.catalogue import Catalogue
+from kserve_torch.models.factory import VersionFactory
+from kserve_torch.models.lineup import lineup, stem_of
+from kserve_torch.models.reloads import Reloads
+from kserve_torch.models.version import ModelVersion, State
+from kserve_torch.settings.metrics_file import read_metrics_file
+
+if TYPE_CHECKING:
+    from kserve_torch.settings import Settings, StartupModel
+
+log = logging.getLogger(__name__)
+
+#: Workers of one version: each is a thread with a handler of its own.
+MOST_WORKERS = 256
+
+
+class Registry(Catalogue):
+    """The models of one server.
+
+    Args:
+        settings: what was configured.
+
+    Raises:
+        SettingError: the ``metrics_config`` file is not one.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        config = settings.metrics_config
+        metrics = read_metrics_file(config) if config else ()
+        self.settings = settings
+        self.store = ModelStore(settings)
+        self.observers = Observers()
+        self.emit = self.observers.tell
+        self._temporary = tempfile.TemporaryDirectory(
+            prefix="kserve_torch-",
+            ignore_cleanup_errors=True,  # a handler that hangs may write still
+        )
+        self.workdir = Path(self._temporary.name)
+        self._factory = VersionFactory(settings, self.store, self.workdir, self.emit, metrics)
+        #: Names of the start-up models.
+        self._configured: set[str] = set()
+        self._reloads = Reloads(self, self.store, self._factory, self.retire, self.withdraw)
+
+    # --- requests ---
+
+    async def submit(self, request: Request) -> Reply:
+        """Have a request answered; cancelling the wait withdraws it.
+
+        Raises:
+            ServingError: whatever went wrong, with its statuses.
+        """
+        version = self.find(request.model, request.version)
+        if len(request.rows) > MAX_ROWS:
+            raise InvalidInput(f"{len(request.rows)} rows in one request, over {MAX_ROWS}")
+        if not request.rows:
+            # A handler takes falsy data for "initialise" (CONTRACT T-25).
+            version.require_ready()
+            return Reply(model=version.name, version=version.version, rows=())
+        return await version.submit(request)
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[tuple[Emissions, Awaitable[Reply]]]:
+        """A streaming handler's intermediate results as they come, and its reply after them."""
+        emissions = Emissions()
+        answering = asyncio.ensure_future(self.submit(replace(request, emit=emissions)))
+        answering.add_done_callback(lambda _: emissions.end())
+        try:
+            yield emissions, answering
+        finally:
+            answering.cancel()
+
+    # --- coming and going ---
+
+    async def start(self, models: Sequence[StartupModel]) -> None:
+        """Load the start-up models, in parallel; one that fails stays, with its reason.
+
+        Of archives with one name and version always the same one serves, see `lineup`.
+        """
+        opened = await asyncio.gather(*map(self._open_configured, models))
+        entered = lineup(models, opened, self._factory.broken)
+        for version in {*opened} - {version for _, version in entered}:
+            if version.archive is not None:
+                keep(asyncio.to_thread(close_archive, version.archive))
+        for model, version in entered:
+            self._enter_configured(model, version)
+        await asyncio.gather(*(self._start_configured(*each) for each in entered))
+        # What is loaded may have been unloaded since.
+        here = [(model, version) for model, version in entered if version in self.all()]
+        # Of several versions that can serve the one that stands first answers, unless the
+        # configuration names another: that one answers, or says why it does not.
+        for _, version in reversed(here):
+            if version.ready:
+                self.set_default(version.name, version.version)
+        for model, version in here:
+            if model.is_default:
+                self.set_default(version.name, version.version)
+
+    async def _open_configured(self, model: StartupModel) -> ModelVersion:
+        try:
+            return await self._factory.make(model.file, name=model.name)
+        except ServingError as error:
+            name = model.name or stem_of(model)
+            return self._factory.broken(model.file, name, model.version or "1.0", error)
+
+    def _enter_configured(self, model: StartupModel, version: ModelVersion) -> None:
+        version.loaded_at_startup = True
+        self._configured.add(version.name)
+        try:
+            self._enter(version)
+        except Conflict as error:  # a client was quicker
+            log.error("model %s failed to load: %s", model.name or model.file, error.message)
+            self.withdraw(version)
+
+    async def _start_configured(self, model: StartupModel, version: ModelVersion) -> None:
+        if version not in self.all():
+            return
+        try:
+            if version.state is State.UNAVAILABLE:
+                raise NotReady(version.reason)
+            await version.start()
+        except ServingError as error:
+            log.error("model %s failed to load: %s", model.name or model.file, error.message)
+            if version not in self.all():
+                self.withdraw(version)
+        else:
+            log.info("model %s %s is ready", version.name, version.version)
+
+    async def register(
+        self,
+        source: str | Path,
+        *,
+        name: str | None = None,
+        handler: str | None = None,
+        workers: int | None = None,
+        overrides: Mapping[str, Any] = NOTHING,
+    ) -> ModelVersion:
+        """Open an archive and start it beside what is there; the first of its name is the default.
+
+        Args:
+            source: this and the rest is as for `VersionFactory.make`.
+            name: see there.
+            handler: see there.
+            workers: how many to start, instead of ``minWorkers``.
+            overrides: see there.
+
+        Raises:
+            ServingError: `ModelNotFound`, `InvalidArchive`, `Conflict`, `LoadFailed`, ...
+        """
+        version = await self._factory.make(source, name=name, handler=handler, overrides=overrides)
+        try:
+            self._enter(version)
+            await version.start(workers)
+        except ServingError:
+            self.withdraw(version)
+            raise
+        log.info("model %s %s is ready", version.name, version.version)
+        return version
+
+    def _enter(self, version: ModelVersion) -> None:
+        """Enter a version, in the place of one that has failed.
+
+        Raises:
+            Conflict: the version is there and has not failed.
+        """
+        displaced = self.add(version)
+        if displaced is not None:
+            keep(self.retire([displaced]))
+
+    async def scale(self, model: str, version: str | None, minimum: int, maximum: int) -> int:
+        """Change a version's number of workers; returns how many are ready.
+
+        Raises:
+            InvalidInput: more than `MOST_WORKERS`.
+        """
+        return await self.scale_to(self.find(model, version), minimum, maximum)
+
+    async def scale_to(self, found: ModelVersion, minimum: int, maximum: int) -> int:
+        """As `scale`, of a version at hand."""
+        if minimum > MOST_WORKERS:
+            raise InvalidInput(
+                f"{minimum} workers are asked for, at most {MOST_WORKERS} can be had"
+            )
+        await found.scale(minimum, maximum)
+        return found.ready_workers
+
+    async def unregister(self, model: str, version: str | None = None) -> ModelVersion:
+        """Drain a version, stop it and forget it; without a version left, no load brings one back.
+
+        Raises:
+            Forbidden: it is the default of several.
+        """
+        found = self.find(model, version)
+        if found.is_default and len(self._models[model]) > 1:
+            raise Forbidden(f"Cannot remove default version for model {model}")
+        self.forget(found)
+        if self.present(found.name) is None:
+            self._reloads.overtake(found.name)
+        await self.retire([found])
+        return found
+
+    def withdraw(self, version: ModelVersion) -> None:
+        """Take back a version that could not be started; nobody need wait until it has stopped."""
+        self.forget(version)
+        keep(self.retire([version]))
+
+    async def retire(self, versions: Iterable[ModelVersion]) -> None:
+        """Answer what forgotten versions still have to do, then stop them."""
+        await asyncio.gather(*map(self._retire, versions))
+
+    async def _retire(self, version: ModelVersion) -> None:
+        await version.drain()
+        await version.stop(self.settings.unregister_model_timeout)
+        if version.archive is not None:
+            await asyncio.to_thread(close_archive, version.archive)
+
+    # --- the repository extension ---
+
+    async def load(self, name: str) -> ModelVersion:
+        """Load, or load again, a model by its name (CONTRACT O81, O83).
+
+        What serves answers until the new version is ready, and goes on if that fails.
+
+        Raises:
+            ModelNotFound: nothing of that name is in the model store.
+            LoadFailed: it is there and cannot be served.
+            NotReady: it was unloaded meanwhile.
+        """
+        version = await self._reloads.load(name)
+        version.loaded_at_startup = name in self._configured
+        return version
+
+    def unload(self, name: str) -> asyncio.Task[None]:
+        """Forget all versions of a model at once; the task ends when the last one has stopped.
+
+        Raises:
+            ModelNotFound: no such model.
+        """
+        return self._reloads.unload(name)
+
+    # --- the end ---
+
+    async def drain(self, seconds: float) -> bool:
+        """Turn not ready and wait for the last answer; False if ``seconds`` were too few."""
+        self.draining = True
+        everything = [version.drain() for version in self.all()]
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*everything)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self, seconds: float = 1.0) -> None:
+        """Stop every worker and remove everything that was written."""
+        ends = time.monotonic() + seconds
+        for version in self.clear():
+            await version.stop(max(0.0, ends - time.monotonic()))
+        self.store.close()
+        self._temporary.cleanup()

@@ -1,0 +1,156 @@
+"""The repository extension's loads and unloads, which may overlap (CONTRACT O81-O83).
+
+Loads of one name take turns, and whoever removes the model, by an unload or by a DELETE of its last
+version, overtakes those that run or wait: whatever was asked for last is what holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import Any
+
+from kserve_torch.archives.manifest import DEFAULT_VERSION
+from kserve_torch.archives.store import ModelStore
+from kserve_torch.engine.background import keep
+from kserve_torch.errors import (
+    InvalidArchive,
+    LoadFailed,
+    ModelNotFound,
+    NotReady,
+    ServingError,
+)
+from kserve_torch.models.catalogue import Catalogue
+from kserve_torch.models.factory import VersionFactory
+from kserve_torch.models.origin import Origin
+from kserve_torch.models.version import ModelVersion
+
+log = logging.getLogger(__name__)
+
+
+class _Loads:
+    """The loads of one name: whose turn it is, and which no removal has overtaken."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.wanted: set[object] = set()
+        self.under_way = 0
+
+
+class Reloads:
+    """Loads models by their names, and unloads them.
+
+    Args:
+        catalogue: where they are entered.
+        store: knows archives by name.
+        factory: makes their versions.
+        retire: stops versions that have left the catalogue.
+        withdraw: takes one out, and has it stopped in the background.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        store: ModelStore,
+        factory: VersionFactory,
+        retire: Callable[[Iterable[ModelVersion]], Coroutine[Any, Any, None]],
+        withdraw: Callable[[ModelVersion], None],
+    ) -> None:
+        self._catalogue = catalogue
+        self._store = store
+        self._factory = factory
+        self._retire = retire
+        self._withdraw = withdraw
+        self._by_name: dict[str, _Loads] = {}
+
+    async def load(self, name: str) -> ModelVersion:
+        """Load, or load again, a model; see `Registry.load`."""
+        loads = self._by_name.setdefault(name, _Loads())
+        loads.under_way += 1
+        this = object()
+        loads.wanted.add(this)
+        try:
+            async with loads.turn:
+                version = await self._made(name)
+                await self._take_over(version, loads, this)
+        except InvalidArchive as error:
+            if this in loads.wanted:
+                await self._enter_broken(name, error)
+            raise LoadFailed(error.message) from error
+        finally:
+            loads.wanted.discard(this)
+            loads.under_way -= 1
+            if not loads.under_way:
+                self._by_name.pop(name, None)  # clients choose the names
+        log.info("model %s %s is ready", version.name, version.version)
+        return version
+
+    async def _enter_broken(self, name: str, error: InvalidArchive) -> None:
+        """Let a model say from now on that its archive cannot be opened; what was opened stays."""
+        here = (version for version in self._catalogue.all() if version.name == name)
+        if all(version.archive is None for version in here):
+            source = self._sources(name)[0]
+            broken = self._factory.broken(source, name, DEFAULT_VERSION, error)
+            await self._retire(self._catalogue.replace(broken))
+
+    async def _made(self, name: str) -> ModelVersion:
+        """A version from where the present one came, else from what the store has by that name.
+
+        What was said at the registration, and by scaling since, is said of the model, and so holds
+        for the new version as well.
+        """
+        present = self._catalogue.present(name)
+        origin = Origin() if present is None else present.origin
+        handler, overrides = origin.handler, origin.overrides
+        failure = ModelNotFound(f"Model with name {name} does not exist.")
+        for source in self._sources(name):
+            try:
+                return await self._factory.make(
+                    source, name=name, handler=handler, overrides=overrides
+                )
+            except ModelNotFound as error:  # the file is gone
+                failure = error
+        raise failure
+
+    def _sources(self, name: str) -> list[str | Path]:
+        """Where a model may be made from, the first one first."""
+        present = self._catalogue.present(name)
+        configured = None if present is None else present.origin.source
+        sources = (configured, self._store.by_name(name))
+        return [source for source in sources if source is not None]
+
+    async def _take_over(self, version: ModelVersion, loads: _Loads, this: object) -> None:
+        """Start a version, then let it take the place of all others of its name."""
+        catalogue = self._catalogue
+        if this in loads.wanted and catalogue.present(version.name) is None:
+            catalogue.add(version)
+        failure: ServingError | None = None
+        try:
+            await version.start()
+        except ServingError as error:
+            failure = error
+        wanted = this in loads.wanted
+        if not wanted:
+            failure = NotReady(f"Model {version.name} was unloaded while it was loaded")
+        # What serves is not given up for a version that cannot.
+        if wanted and (failure is None or not catalogue.serves(version.name)):
+            await self._retire(catalogue.replace(version))
+        else:
+            self._withdraw(version)
+        if failure is not None:
+            raise failure
+
+    def unload(self, name: str) -> asyncio.Task[None]:
+        """Forget all versions of a model at once; see `Registry.unload`."""
+        leaving = self._catalogue.versions(name)
+        self.overtake(name)
+        for version in leaving:
+            self._catalogue.forget(version)
+        return keep(self._retire(leaving))
+
+    def overtake(self, name: str) -> None:
+        """Keep the loads that run or wait from bringing back a model that nobody wants any more."""
+        if name in self._by_name:
+            self._by_name[name].wanted.clear()

@@ -1,0 +1,363 @@
+"""One version of one model: its archive, its queues and the workers on them.
+
+Predictions and explanations wait in queues of their own: an explanation costs some fifty
+predictions and must not stand in their way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from kserve_torch.engine.batcher import Lane, Ticket
+from kserve_torch.engine.courtesy import Courtesy
+from kserve_torch.engine.intake import Intake
+from kserve_torch.engine.pool import Pool
+from kserve_torch.engine.sequences import Sequences
+from kserve_torch.engine.statistics import VersionStatistics
+from kserve_torch.engine.watch import Watch
+from kserve_torch.engine.window import Window
+from kserve_torch.engine.worker import Ran, Worker, WorkerState
+from kserve_torch.errors import NotReady, ServingError
+from kserve_torch.events import (
+    Accepted,
+    BatchRan,
+    Event,
+    Shed,
+    StateChanged,
+    WorkerChanged,
+)
+from kserve_torch.messages import NOTHING, Reply, Request, Verb
+from kserve_torch.models.origin import Origin
+
+if TYPE_CHECKING:
+    from kserve_torch.archives.archive import Archive
+    from kserve_torch.codec.signature import Signature
+    from kserve_torch.runtime.instance import Instance
+    from kserve_torch.settings import Limits
+
+#: Explanations that a version may run at a time: two on one thread each beat one on two.
+EXPLAIN_WORKERS = 2
+
+
+class State(StrEnum):
+    """The state of a model version, in the words of the repository extension (CONTRACT O80)."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNAVAILABLE = "UNAVAILABLE"
+    UNLOADING = "UNLOADING"
+
+
+class ModelVersion:
+    """A model version that is served, is being loaded, or failed to load.
+
+    Args:
+        name: the registered name.
+        version: the version, as the manifest says.
+        archive: what it is made of; None if that could not even be read.
+        limits: batch size, workers, time-outs, queue size.
+        load: makes a handler instance; called on a worker's thread with the worker's index and, by
+            device, the first instances, whose weights it shares and to which it adds itself.
+        emit: told of every event.
+        origin: what it was made from.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        archive: Archive | None,
+        limits: Limits,
+        load: Callable[[int, dict[int | None, Instance]], Instance],
+        emit: Callable[[Event], None],
+        origin: Origin,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.archive = archive
+        self.limits = limits
+        self.state = State.LOADING
+        self.reason = ""
+        self.is_default = False
+        self.loaded_at_startup = False
+        self.created = datetime.now(UTC)
+        self.load_seconds = 0.0
+        self._emit = emit
+        self._load = load
+        self._origin = origin
+        self._firsts: dict[int | None, Instance] = {}
+        self._seen: Signature = NOTHING
+        self._scaling = asyncio.Lock()
+        stateful = archive is not None and archive.config.get("sequenceBatching", False)
+        self._sequences = Sequences(f"{name} {version}") if stateful else None
+        self._intake = Intake(name, version, limits.client_timeout, emit)
+        rows, delay = (1, 0.0) if stateful else (limits.batch_size, limits.max_batch_delay)
+        self._predict = self._pool(
+            Verb.PREDICT, Window(rows, delay, limits.queue_size), crowded=lambda: self._explain.busy
+        )
+        self._explain: Pool = self._pool(
+            Verb.EXPLAIN,
+            Window(1, 0.0, limits.queue_size),
+            courtesy=Courtesy(lambda: self._predict.busy),
+        )
+        self._watch = Watch(
+            (self._predict, self._explain), limits.response_timeout, lambda: self._intake.inflight
+        )
+
+    def _pool(
+        self,
+        verb: Verb,
+        window: Window[Ticket],
+        courtesy: Courtesy | None = None,
+        crowded: Callable[[], bool] = lambda: False,
+    ) -> Pool:
+        return Pool(
+            Lane(f"{self.name} {self.version} {verb}", window),
+            load=self._instance,
+            ran=functools.partial(self._ran, verb),
+            changed=self._worker_changed,
+            limits=self.limits,
+            courtesy=courtesy,
+            crowded=crowded,
+        )
+
+    # --- life ---
+
+    async def start(self, workers: int | None = None) -> None:
+        """Load the first instance, warm it up, then start the other workers.
+
+        Args:
+            workers: how many instead of ``min_workers``.
+
+        Raises:
+            LoadFailed: with the one clear reason; the state is then UNAVAILABLE.
+            NotReady: not within ``startup_timeout``, or it was unloaded meanwhile.
+        """
+        count = self.limits.min_workers if workers is None else workers
+        async with self._scaling:
+            await self._start(count, max(count, self.limits.max_workers))
+
+    async def _start(self, minimum: int, maximum: int) -> None:
+        self._become(State.LOADING)
+        began = time.monotonic()
+        try:
+            await self._predict.scale(*self._bounds(minimum, maximum))
+        except ServingError as error:
+            self.fail(error.message)
+            raise
+        if self.state is not State.LOADING:
+            raise NotReady(f"Model {self.name} {self.version} was unloaded while it was loaded")
+        self._explain.maximum = EXPLAIN_WORKERS if self._sequences is None else 1
+        self.load_seconds = time.monotonic() - began
+        self.reason = ""
+        self._become(State.READY)
+
+    def _bounds(self, minimum: int, maximum: int) -> tuple[int, int]:
+        return self._sequences.bounds(minimum, maximum) if self._sequences else (minimum, maximum)
+
+    def fail(self, reason: str) -> None:
+        """Turn UNAVAILABLE; ``reason`` is shown in the repository index."""
+        self.reason = reason
+        self._become(State.UNAVAILABLE)
+        self._predict.close()
+
+    def _become(self, state: State) -> None:
+        self.state = state
+        self._emit(StateChanged(self.name, self.version, state.value))
+
+    async def scale(self, minimum: int, maximum: int) -> None:
+        """Change the number of workers and wait until they are there.
+
+        Of a version that failed to load this is another try.
+
+        Raises:
+            LoadFailed: a worker could not be started.
+            NotReady: one was not ready in time, or the version cannot have workers.
+        """
+        async with self._scaling:
+            if self.state is State.READY:
+                await self._predict.scale(*self._bounds(minimum, maximum))
+            elif self.state is not State.UNAVAILABLE or self.archive is None:
+                raise self._not_ready()
+            elif minimum:
+                await self._start(minimum, maximum)
+
+    async def drain(self) -> None:
+        """Wait until every accepted request is answered."""
+        await self._intake.drain()
+
+    async def stop(self, seconds: float) -> None:
+        """Send the workers home; what still waits is answered with NotReady."""
+        self._become(State.UNLOADING)
+        for pool in (self._predict, self._explain):
+            for ticket in pool.lane.close():
+                ticket.settle(NotReady(f"Model {self.name} {self.version} was unloaded"))
+            pool.close()
+        self._watch.end()
+        ends = time.monotonic() + seconds
+        for pool in (self._predict, self._explain):
+            await pool.join(max(0.0, ends - time.monotonic()))
+
+    # --- what is known about it ---
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request would be served now (CONTRACT T-46)."""
+        return self.state is State.READY and self.ready_workers > 0 and self.live
+
+    @property
+    def standing(self) -> tuple[State, str]:
+        """The state that clients are told, and why if no request would be served (CONTRACT O80).
+
+        To be loaded is not enough: a version that no worker can serve is UNAVAILABLE.
+        """
+        if self.state is not State.READY:
+            return self.state, self.reason
+        if self.ready:
+            return State.READY, ""
+        return State.UNAVAILABLE, "no worker is ready" if self.live else self._hanging()
+
+    @property
+    def live(self) -> bool:
+        """False once so many threads hang that only a new process helps."""
+        return not (self._predict.worn_out or self._explain.worn_out)
+
+    def signature(self, side: str) -> Sequence[Mapping[str, Any]]:
+        """The tensors that the archive declares, else those that its warm-up showed.
+
+        Args:
+            side: ``inputs`` or ``outputs``.
+        """
+        signature = self.archive.config.get("signature") if self.archive is not None else None
+        if signature is None:
+            signature = self._seen
+        tensors: Sequence[Mapping[str, Any]] = signature.get(side, ())
+        return tensors
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """The workers for predictions, also those on their way out."""
+        return self._predict.roster.all()
+
+    @property
+    def ready_workers(self) -> int:
+        """Workers for predictions that are ready, and stay."""
+        return self._predict.roster.ready
+
+    @property
+    def scaled_to(self) -> tuple[int, int]:
+        """The present bounds on workers."""
+        return self._predict.minimum, self._predict.maximum
+
+    @property
+    def origin(self) -> Origin:
+        """What makes it again: what it was made from, with the workers that it was scaled to since.
+
+        That it has none at the moment does not count: to load a model is to want some.
+        """
+        fewest, most = self.scaled_to
+        configured = self._bounds(self.limits.min_workers, self.limits.max_workers)
+        if not fewest or (fewest, most) == configured:
+            return self._origin
+        return self._origin.with_workers(fewest, most)
+
+    def statistics(self) -> VersionStatistics:
+        """A snapshot for metrics, describe and tests."""
+        states = [worker.state.value for worker in self._predict.roster.staying()]
+        return VersionStatistics(
+            predict=self._predict.lane.statistics(),
+            explain=self._explain.lane.statistics(),
+            running=self._predict.running + self._explain.running,
+            inflight=self._intake.inflight,
+            hung=self._predict.hung + self._explain.hung,
+            workers={state: states.count(state) for state in set(states)},
+        )
+
+    # --- requests ---
+
+    async def submit(self, request: Request) -> Reply:
+        """Queue a request and wait for its answer; cancelling the wait withdraws the request.
+
+        Raises:
+            NotReady: no worker can take it.
+            Overloaded: the queue is full.
+            DeadlineExceeded: its deadline or ``responseTimeout`` passed.
+            HandlerError: the handler failed it.
+        """
+        self._require_loaded()
+        self._emit(Accepted(self.name, self.version, request.asked, request.verb))
+        self._require_workers()
+        self._watch.begin()
+        if self._sequences is not None:
+            request = self._sequences.named(request)
+        pool = self._explain if request.verb is Verb.EXPLAIN else self._predict
+        return await self._intake.submit(request, pool)
+
+    def require_ready(self) -> None:
+        """Refuse a request that needs no handler as one that does would be refused.
+
+        Raises:
+            NotReady: no worker could take one.
+        """
+        self._require_loaded()
+        self._require_workers()
+
+    def _require_loaded(self) -> None:
+        if self.state is not State.READY or not self.live:
+            self._emit(Shed(self.name, self.version, "not_ready"))
+            raise self._not_ready()
+
+    def _require_workers(self) -> None:
+        workers = self._predict
+        if not workers.roster.size and (workers.given_up or not workers.minimum):
+            self._emit(Shed(self.name, self.version, "not_ready"))
+            raise NotReady(
+                f"Model {self.name} {self.version} has no worker: scale it up to serve requests"
+            )
+
+    def _not_ready(self) -> NotReady:
+        why = {
+            State.LOADING: "it is still loading",
+            State.UNLOADING: "it is being unloaded",
+            State.READY: self._hanging(),
+        }.get(self.state, f"it failed to load: {self.reason}")
+        return NotReady(f"Model with name {self.name} is not ready: {why}.")
+
+    def _hanging(self) -> str:
+        return f"{self.statistics().hung} handler threads hang"
+
+    # --- reports from the workers ---
+
+    def _instance(self, index: int) -> Instance:
+        instance = self._load(index, self._firsts)
+        self._seen = self._seen or instance.signature
+        self._drop_firsts()  # the worker may have been given up while it loaded
+        return instance
+
+    def _drop_firsts(self) -> None:
+        """Forget the first instances once nobody is there, or they would keep the weights."""
+        if not (self._predict.roster.all() or self._explain.roster.all()):
+            self._firsts.clear()
+
+    def _ran(self, verb: Verb, ran: Ran) -> None:
+        self._emit(BatchRan(self.name, self.version, ran.rows, ran.requests, ran.seconds, verb))
+
+    def _worker_changed(self, worker: Worker) -> None:
+        seconds = worker.load_seconds if worker.state is WorkerState.READY else 0.0
+        self._drop_firsts()
+        self._emit(
+            WorkerChanged(self.name, self.version, worker.number, worker.state.value, seconds)
+        )
+
+    async def describe(self) -> Any:
+        """What the handler says about itself (CONTRACT E4)."""
+        request = Request(
+            id="describe", model=self.name, version=self.version, rows=({},), verb=Verb.DESCRIBE
+        )
+        return (await self.submit(request)).results[0]

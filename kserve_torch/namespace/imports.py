@@ -1,0 +1,265 @@
+"""The import machinery under `loader`: finders that know archives, loaders that write nothing.
+
+Each archive's modules live below a package of their own in ``sys.modules``::
+
+    import model            in an archive's code
+      -> Namespace.import_  looked up in the module's ``__builtins__``, so any thread, any time
+      -> kserve_torch_archive_3.model
+      -> ArchiveFinder      searches the archive's folders, gives each module those ``__builtins__``
+
+Two more finders stand beside it: ``ts`` is `kserve_torch.ts` for everybody (DESIGN), and a bare
+name that nobody else knows is looked up in the archive that the calling thread is working for,
+because unpicklers ask for modules by bare name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.util
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.machinery import (
+    ModuleSpec,
+    PathFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
+from importlib.metadata import DistributionFinder, MetadataPathFinder
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kserve_torch.namespace import searchpath, turns
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+#: Every archive's package is called this and a number.
+PREFIX = "kserve_torch_archive_"
+
+_OURS = "kserve_torch."
+
+
+class Scope(Protocol):
+    """What the finders know of a `Namespace`."""
+
+    name: str
+    builtins: Mapping[str, Any]
+    pickle_module: ModuleType
+
+    def full_name(self, name: str) -> str | None:
+        """The name in ``sys.modules`` of the archive's module ``name``; None if it has none."""
+
+    def import_module(self, name: str, package: str | None = None) -> ModuleType:
+        """Import ``name`` as the archive's code would."""
+
+    def package_folders(self) -> list[str]:
+        """Folders with the archive's own installed packages."""
+
+
+#: Open archives by the name of their package; `loader` fills it.
+scopes: dict[str, Scope] = {}
+
+
+class _Thread(threading.local):
+    scope: Scope | None = None
+
+
+#: What archive the calling thread is working for.
+thread = _Thread()
+
+
+def calling_scope() -> Scope | None:
+    """The archive whose code is the nearest among the callers, whatever thread this is."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package in scopes:
+            return scopes[package]
+        frame = frame.f_back
+    return None
+
+
+# --- modules of archives --------------------------------------------------------------------------
+
+
+class _SourceLoader(SourceFileLoader):
+    """Runs a module with its archive's ``__builtins__``."""
+
+    builtins: Mapping[str, Any]
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__["__builtins__"] = self.builtins
+        super().exec_module(module)
+
+    def set_data(self, path: str, data: ReadableBuffer, *, _mode: int = 0o666) -> None:
+        """Write no bytecode: archives are read-only (DESIGN, law 7)."""
+
+
+class _BytecodeLoader(SourcelessFileLoader):
+    """The same for an archive that brings compiled modules only."""
+
+    builtins: Mapping[str, Any]
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__["__builtins__"] = self.builtins
+        super().exec_module(module)
+
+
+_ANY = DistributionFinder.Context()
+
+
+class ArchiveFinder(importlib.abc.MetaPathFinder):
+    """Finds ``kserve_torch_archive_3.x`` in that archive's folders, and its installed packages."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if not fullname.startswith(PREFIX):
+            return None
+        scope = scopes.get(fullname.partition(".")[0])
+        spec = PathFinder.find_spec(fullname, path) if scope and path is not None else None
+        if spec is None or scope is None:
+            return None
+        if isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _SourceLoader(fullname, spec.loader.path)
+            spec.loader.builtins = scope.builtins
+        elif isinstance(spec.loader, SourcelessFileLoader):
+            spec.loader = _BytecodeLoader(fullname, spec.loader.path)
+            spec.loader.builtins = scope.builtins
+        return spec
+
+    def find_distributions(self, context: DistributionFinder.Context = _ANY) -> Iterable[Any]:
+        """Installed packages of the calling thread's archive (``importlib.metadata``)."""
+        folders = thread.scope.package_folders() if thread.scope else []
+        return MetadataPathFinder.find_distributions(
+            DistributionFinder.Context(name=context.name, path=folders)
+        )
+
+
+# --- aliases --------------------------------------------------------------------------------------
+
+
+class _ServedLoader(importlib.abc.Loader):
+    """Loads an alias: the module comes ready from ``make``, its own attributes are left alone."""
+
+    def __init__(self, make: Callable[[], ModuleType]) -> None:
+        self._make = make
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = self._make()
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        # importlib has just put the alias's spec on the module.
+        module.__spec__ = self._spec
+
+
+class TsFinder(importlib.abc.MetaPathFinder):
+    """Makes ``ts`` and all below it the modules of `kserve_torch.ts`."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if fullname.partition(".")[0] != "ts" or importlib.util.find_spec(_OURS + fullname) is None:
+            return None
+        return ModuleSpec(
+            fullname, _ServedLoader(lambda: importlib.import_module(_OURS + fullname))
+        )
+
+
+class _Alias(ModuleType):
+    """A bare module name, standing for the module of whatever archive the thread works for."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        # With the archive's own path here, its submodules would be found and loaded for everybody.
+        self.__path__: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        scope = thread.scope
+        full = scope.full_name(self.__name__) if scope else None
+        # Who looks through sys.modules, as inspect does, asks each for ``__file__`` and the like;
+        # that must not import a module of the archive. Who asks for ``__spec__`` wants this one.
+        wanted = not name.startswith("__") or name in ("__all__", "__spec__")
+        asks = not wanted and full not in sys.modules
+        if scope is None or full is None or asks:
+            raise AttributeError(f"{self.__name__} is a module of an archive that is not active")
+        module = scope.import_module(self.__name__)
+        if name == "__all__" and not hasattr(module, name):
+            # A star import would look for the names in this module.
+            return [public for public in vars(module) if not public.startswith("_")]
+        return getattr(module, name)
+
+
+class _AliasLoader(_ServedLoader):
+    """Loads an `_Alias`, and reads the files beside it as ``pkgutil.get_data`` asks for them."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        # `_Alias` passes the question on, so that each archive's own files are found.
+        del module.__spec__
+
+    def get_data(self, path: str) -> bytes:
+        return Path(path).read_bytes()
+
+
+class BareNameFinder(importlib.abc.MetaPathFinder):
+    """The last resort for ``import model`` in code that is no archive's, such as an unpickler."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        scope = thread.scope
+        if scope is None or scope.full_name(fullname) is None:
+            return None
+
+        def make() -> ModuleType:
+            scope.import_module(fullname)
+            return _Alias(fullname)
+
+        return ModuleSpec(fullname, _AliasLoader(make), is_package=True)
+
+
+_FINDERS = (ArchiveFinder, TsFinder, BareNameFinder)
+_lock = threading.Lock()
+
+
+def install() -> None:
+    """Put the finders in place, once; a ``ts`` that somebody imported before makes room."""
+    with _lock:
+        if any(isinstance(finder, ArchiveFinder) for finder in sys.meta_path):
+            return
+        searchpath.install()
+        turns.install(lambda: thread.scope is not None)
+        sys.meta_path[:0] = [ArchiveFinder(), TsFinder()]
+        sys.meta_path.append(BareNameFinder())
+        for name in [name for name in list(sys.modules) if name.partition(".")[0] == "ts"]:
+            del sys.modules[name]
+
+
+def known_elsewhere(name: str) -> bool:
+    """Whether a top-level module ``name`` exists outside all archives."""
+    if name in sys.modules:
+        return not is_alias(name)
+    finders = (finder for finder in sys.meta_path if not isinstance(finder, _FINDERS))
+    return any(finder.find_spec(name, None) is not None for finder in finders)
+
+
+def is_alias(name: str) -> bool:
+    """Whether a module ``name`` is there only because some archive's was asked for by that name."""
+    return isinstance(sys.modules.get(name), _Alias)
+
+
+def forget(package: str) -> None:
+    """Take an archive's modules, and all aliases, out of ``sys.modules``."""
+    # A copy is made in one step; a list of items is not, and other threads import meanwhile.
+    for name, module in sys.modules.copy().items():
+        if name == package or name.startswith(f"{package}.") or isinstance(module, _Alias):
+            sys.modules.pop(name, None)

@@ -1,0 +1,267 @@
+"""One import namespace per handler instance: archives may share module names (CONTRACT D4, T-35).
+
+TorchServe gave every worker a process with the model's folder on ``sys.path`` and as its working
+directory. Here a worker is a thread with a `Namespace`, which gives the same view of both.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import importlib.util
+import io
+import itertools
+import linecache
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kserve_torch.namespace import imports, searchpath
+from kserve_torch.namespace.imports import PREFIX, scopes, thread
+from kserve_torch.namespace.workdir import own_directory, working_in
+
+_lock = threading.Lock()
+_numbers = itertools.count()
+
+
+class Namespace:
+    """What one instance's code can import by bare name, and from where it opens files.
+
+    Code of the archive sees its modules as ``import model``; in ``sys.modules`` they are called
+    ``kserve_torch_archive_<n>.model``, so no two archives, and no two instances of one archive,
+    share a module. Look-ups go by the importing module, so they are right in every thread and also
+    long after loading.
+
+    Args:
+        root: the archive's folder: relative file names mean files in it.
+        path: folders that modules come from; the root if empty (CONTRACT A11).
+        packages: namespace of the packages installed for this model, or None.
+    """
+
+    def __init__(
+        self, root: Path, path: Sequence[Path] = (), packages: Namespace | None = None
+    ) -> None:
+        imports.install()
+        self.root = root
+        self._folders = [str(folder) for folder in path or (root,)]
+        self.path = list(dict.fromkeys(self._folders))
+        self.packages = packages
+        self.closed = False
+        self.builtins: Mapping[str, Any] = {
+            **vars(builtins),
+            "__import__": self._import,
+            "open": self._open,
+        }
+        self.pickle_module = _pickle_module(self)
+        self._importlib = _Lent(importlib, import_module=self.import_module)
+        self._full_names: dict[str, str] = {}
+        self._foreign = {"ts", "importlib", *sys.builtin_module_names}
+        self.name = _claim(self)
+        searchpath.claim(root)
+
+    # --- names ---
+
+    def full_name(self, name: str) -> str | None:
+        """The name in ``sys.modules`` of the archive's module ``name``; None if it has none."""
+        top, dot, rest = name.partition(".")
+        if top in self._foreign:
+            return None
+        full = self._full_names.get(top) or self._search(top)
+        return full and f"{full}{dot}{rest}"
+
+    def _search(self, top: str) -> str | None:
+        """Look for a module in the archive, then in its packages.
+
+        As on TorchServe's ``sys.path`` the archive goes first, but not before a standard module
+        that is loaded already, and its folders without ``__init__.py`` come last.
+        """
+        if top in sys.stdlib_module_names and top in sys.modules:
+            self._foreign.add(top)
+            return None
+        before, after = searchpath.folders(self.root)
+        # In place: it is the ``__path__`` of the archive's package.
+        self.path[:] = dict.fromkeys([*before, *self._folders, *after])
+        folder = None
+        for namespace in (self, self.packages):
+            full = f"{namespace.name}.{top}" if namespace else ""
+            spec = PathFinder.find_spec(full, namespace.path) if namespace else None
+            if spec is not None and spec.loader is not None:
+                return self._full_names.setdefault(top, full)
+            folder = folder or (full if spec else None)
+        if imports.known_elsewhere(top):
+            self._foreign.add(top)
+            return None
+        return folder
+
+    def package_folders(self) -> list[str]:
+        """Folders with packages that were installed for this model alone."""
+        return self.packages.path if self.packages else []
+
+    # --- importing ---
+
+    def import_module(self, name: str, package: str | None = None) -> ModuleType:
+        """Import ``name`` as the archive's code would: ``importlib.import_module`` for archives.
+
+        Raises:
+            ImportError: as ever, with the bare name.
+        """
+        with _bare_names():
+            absolute = importlib.util.resolve_name(name, package)
+            return importlib.import_module(self._open_name(absolute) or absolute)
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        """The ``__import__`` of the archive's modules."""
+        full = self._open_name(name) if level == 0 else None
+        if full is None and level == 0:
+            module = builtins.__import__(name, globals, locals, fromlist or (), 0)
+            if module is pickle:
+                return self.pickle_module
+            return self._importlib if module is importlib else module
+        with _bare_names():
+            module = builtins.__import__(full or name, globals, locals, fromlist or (), level)
+        if fromlist or full is None:
+            return module
+        # ``import a.b`` binds a; the import above returned the package that a is in.
+        top = full.removesuffix(name.partition(".")[1] + name.partition(".")[2])
+        return sys.modules[top]
+
+    def _open_name(self, name: str) -> str | None:
+        full = self.full_name(name)
+        if full is not None and self.closed:
+            raise ImportError(f"cannot import {name!r}: the model is unloaded", name=name)
+        if full is None and imports.is_alias(name.partition(".")[0]):
+            # Another archive's; it must not seem to be there where an import is only tried.
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return full
+
+    # --- files ---
+
+    def _open(self, file: Any, *args: Any, **kwargs: Any) -> Any:
+        """``open`` in the archive's modules: relative names mean the model's files, if it has them.
+
+        The worker's own thread has their folder as its directory; this is for all others.
+        """
+        if isinstance(file, str | os.PathLike) and not os.path.isabs(file):
+            path = os.path.join(self.root, os.fspath(file))
+            if os.path.exists(path):
+                file = path
+        return open(file, *args, **kwargs)
+
+    # --- threads ---
+
+    def enter_thread(self) -> bool:
+        """Make the archive's folder the calling thread's working directory, as long as it lives.
+
+        Returns:
+            False where the system has no directories per thread; then `activate` is all there is.
+        """
+        return own_directory(self.root)
+
+    def activate(self) -> AbstractContextManager[None]:
+        """While in it, the calling thread works for this archive: unpicklers find its modules."""
+        return _Active(self)
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """`activate`, with the archive's folder as working directory wherever it runs (T-36)."""
+        with self.activate(), working_in(self.root):
+            yield
+
+    def close(self) -> None:
+        """Forget all modules; code that still runs can import nothing more of the archive."""
+        if self.closed:
+            return
+        self.closed = True
+        searchpath.release(self.root)
+        with _lock:
+            imports.forget(self.name)
+            scopes.pop(self.name, None)
+        for folder in (str(self.root), *self.path):
+            for cache in (sys.path_importer_cache, linecache.cache):
+                # A copy first: other threads add to these.
+                for name in [name for name in list(cache) if name.startswith(folder)]:
+                    cache.pop(name, None)
+
+
+class _Active:
+    """A plain class, because every call of a handler goes through it."""
+
+    __slots__ = ("_before", "_namespace")
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+
+    def __enter__(self) -> None:
+        self._before, thread.scope = thread.scope, self._namespace
+
+    def __exit__(self, *error: object) -> None:
+        thread.scope = self._before
+
+
+def _claim(namespace: Namespace) -> str:
+    """Register ``namespace`` under a number that no other one has ever had.
+
+    TorchScript keeps each class by its module's name for the life of the process: under an old
+    number it would take another archive's class for this one's.
+    """
+    with _lock:
+        name = f"{PREFIX}{next(_numbers)}"
+        package = ModuleType(name, "The modules of one model archive.")
+        package.__path__ = namespace.path
+        sys.modules[name] = package
+        scopes[name] = namespace
+        return name
+
+
+@contextmanager
+def _bare_names() -> Iterator[None]:
+    """Let a failed import speak of ``model``, not of ``kserve_torch_archive_3.model``."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith(PREFIX):
+            error.name = error.name.partition(".")[2]
+            error.msg = f"No module named {error.name!r}"
+            error.args = (error.msg,)
+        raise
+
+
+class _Lent(ModuleType):
+    """A standard module as archives see it: some of its functions know their modules."""
+
+    def __init__(self, module: ModuleType, **own: Any) -> None:
+        super().__init__(module.__name__)
+        vars(self).update(own)
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def _pickle_module(namespace: Namespace) -> ModuleType:
+    """``pickle`` that finds the archive's classes first, in whatever thread it is used."""
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str, /) -> Any:
+            return super().find_class(namespace.full_name(module) or module, name)
+
+    return _Lent(
+        pickle,
+        Unpickler=Unpickler,
+        load=lambda file, **options: Unpickler(file, **options).load(),
+        loads=lambda data, /, **options: Unpickler(io.BytesIO(data), **options).load(),
+    )

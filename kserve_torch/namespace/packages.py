@@ -1,0 +1,180 @@
+"""Packages that one model brings along: ``requirements.txt`` with ``install_py_dep_per_model``.
+
+pip works out what the server's environment lacks; only that is installed, into a folder which this
+model alone can import from (CONTRACT A10).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from kserve_torch.archives.archive import Archive
+from kserve_torch.errors import LoadFailed
+from kserve_torch.namespace.loader import Namespace
+
+log = logging.getLogger(__name__)
+
+#: Longest that pip may work for one model, in seconds.
+TIMEOUT = 600.0
+
+_FURTHER = re.compile(r"(-r|-e|--requirement|--editable)\b")
+#: An option with a path; URLs, quoted paths and those that begin with a variable are left to pip.
+_PATH = re.compile(
+    r"(?<!\S)(-[rcf]|--(?:requirement|constraint|find-links)\b)[\s=]*"
+    r"(?!\w[\w+.-]*:|[\"'$])(\S+)"
+)
+
+_lock = threading.Lock()
+_namespaces: dict[Path, Namespace] = {}
+
+
+def packages_of(archive: Archive, name: str, workdir: Path) -> Namespace | None:
+    """The namespace with the packages that ``archive`` asks for and the environment lacks.
+
+    All instances of a model share it: many compiled packages can be loaded only once.
+
+    Returns:
+        None if nothing is missing.
+
+    Raises:
+        LoadFailed: a package cannot be installed; the message names it.
+    """
+    file = archive.manifest.requirements_file
+    if file is None:
+        return None
+    requirements = archive.root / file
+    if not requirements.is_file():
+        raise LoadFailed(f"{file}: named in the manifest, not in the archive")
+    wanted = _missing(
+        requirements.read_text(encoding="utf-8", errors="replace"), requirements.parent
+    )
+    if not wanted:
+        return None
+    digest = sha256(requirements.read_bytes()).hexdigest()[:12]
+    target = workdir / "packages" / f"{name}-{digest}"
+    with _lock:
+        if target not in _namespaces:
+            install(wanted, target, archive.root)
+            _namespaces[target] = Namespace(target)
+        return _namespaces[target]
+
+
+def install(lines: Sequence[str], target: Path, folder: Path) -> None:
+    """Install requirements, with what they depend on, as far as the environment lacks them.
+
+    Args:
+        lines: lines of a requirements file: requirements, paths, pip's options.
+        target: new folder for the packages.
+        folder: what relative paths in ``lines`` start from.
+
+    Raises:
+        LoadFailed: pip failed, or took too long.
+    """
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        file, staged = Path(scratch, "requirements.txt"), Path(scratch, "packages")
+        file.write_text("\n".join(lines), encoding="utf-8")
+        # --target alone ignores what is installed and would bring a second torch along.
+        report = json.loads(
+            _pip(["--dry-run", "--quiet", "--report", "-", "-r", str(file)], folder)
+        )
+        links = [_link(item) for item in report["install"]]
+        log.info("installing for one model: %s", ", ".join(links))
+        staged.mkdir()
+        if links:
+            options = [line for line in lines if _is_option(line)]
+            file.write_text("\n".join([*options, *links]), encoding="utf-8")
+            _pip(["--quiet", "--no-deps", "--target", str(staged), "-r", str(file)], folder)
+        staged.rename(target)
+
+
+def _link(item: dict[str, Any]) -> str:
+    """One entry of pip's installation report as a requirement for exactly that file."""
+    where, name = item["download_info"], item["metadata"]["name"]
+    if "vcs_info" in where:
+        vcs = where["vcs_info"]
+        return f"{name} @ {vcs['vcs']}+{where['url']}@{vcs['commit_id']}"
+    return f"{name} @ {where['url']}"
+
+
+def _missing(text: str, folder: Path) -> list[str]:
+    """Lines that the environment does not satisfy, after all option lines; [] if none is left."""
+    lines = [_anchored(line, folder) for line in _lines(text)]
+    options = [line for line in lines if _is_option(line)]
+    wanted = [line for line in lines if not _is_option(line) and not _satisfied(line)]
+    return [*options, *wanted] if wanted else []
+
+
+def _is_option(line: str) -> bool:
+    """Whether a line only says how to install; ``-r`` and ``-e`` say what."""
+    return line.startswith("-") and not _FURTHER.match(line)
+
+
+def _anchored(line: str, folder: Path) -> str:
+    """Make paths absolute: pip reads them from the folder of the file that they stand in."""
+    return _PATH.sub(lambda found: f"{found[1]} {folder / found[2]}", line)
+
+
+def _lines(text: str) -> Iterator[str]:
+    joined = re.sub(r"\\\r?\n", " ", text)
+    for line in joined.splitlines():
+        stripped = re.sub(r"(^|\s)#.*$", "", line).strip()
+        if stripped:
+            yield stripped
+
+
+def _satisfied(line: str) -> bool:
+    try:
+        # A requirement may be followed by options of its own, such as --hash.
+        requirement = Requirement(re.split(r"\s--", line, maxsplit=1)[0])
+    except InvalidRequirement:
+        return False
+    if requirement.marker is not None and not requirement.marker.evaluate():
+        return True
+    try:
+        version = metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return False
+    return requirement.url is None and requirement.specifier.contains(version, prereleases=True)
+
+
+def _pip(arguments: list[str], folder: Path) -> str:
+    """Run ``pip install`` and return its standard output."""
+    command = [sys.executable, "-m", "pip", "--no-input", "--disable-pip-version-check", "install"]
+    try:
+        done = subprocess.run(
+            [*command, *arguments],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LoadFailed(f"installing packages took longer than {TIMEOUT:.0f} s") from error
+    if done.returncode != 0:
+        log.error("pip failed: %s", done.stderr)
+        raise LoadFailed(f"packages cannot be installed: {_reason(done.stderr)}")
+    return done.stdout
+
+
+def _reason(stderr: str) -> str:
+    """Pip's last error line: it names the package, the lines before it only describe the search."""
+    errors = [line for line in stderr.splitlines() if line.startswith("ERROR: ")]
+    text = errors[-1].removeprefix("ERROR: ") if errors else stderr.strip().splitlines()[-1:]
+    return str(text)

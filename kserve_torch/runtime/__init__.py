@@ -1,0 +1,6 @@
+"""What a handler lives in: found, prepared, called, and kept from harming the rest of the process.
+
+::
+
+    preparation -> entry -> instance: handle(data, context) -> one result per row
+"""

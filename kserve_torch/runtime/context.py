@@ -1,0 +1,275 @@
+r"""What a handler knows beside its rows: the model's facts, the requests' headers, the responses.
+
+One `Context` belongs to one handler instance for the whole life of the model, so a handler may
+keep things on it (CONTRACT C1, C5). Before each ``handle()`` call the worker's thread calls
+`Context.begin`, afterwards `Context.row_replies` and `Context.end`::
+
+    begin(request per row) -> handle(rows, context) -> row_replies(results) -> end()
+                                   \-> emit(results, ids): intermediate results of a stream
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from kserve_torch.messages import Request, RowReply
+from kserve_torch.runtime.processor import RequestProcessor
+
+log = logging.getLogger(__name__)
+
+#: Tells a client of a streamed answer whether more follows (CONTRACT R10).
+STREAM_NEXT = "ts_stream_next"
+
+
+def sequence_id_header() -> str:
+    """The header with a sequence's id: TorchServe's, unless the environment has another (C4)."""
+    return os.environ.get("TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id")
+
+
+class _RowId(str):
+    """A request's id in one call of the handler: clients choose ids, so equal ones say nothing."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _RowId:
+        return self
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
+
+
+class Context:
+    """TorchServe's Context (CONTRACT 3.6); a handler may set any further attribute on it.
+
+    Attributes:
+        model_name: the registered name.
+        manifest: the parsed MANIFEST.json, or None.
+        system_properties: ``model_dir``, ``gpu_id``, ``batch_size``, ``server_name``,
+            ``server_version``, ``limit_max_image_pixels``.
+        model_yaml_config: the parsed model-config.yaml.
+        metrics: takes the handler's own metrics (CONTRACT M1).
+        request_ids: row index -> request id of the running batch, or None.
+        request_processor: one `RequestProcessor` per row of the running batch.
+        stopping_criteria: of continuous-batching handlers (CONTRACT R10); not used here.
+        cl_socket: always None here; TorchServe's socket to its front end.
+        import_module: imports a module of the archive by name.
+        unpickler: the pickle module that finds the archive's classes, or None for the standard one.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        model_dir: str,
+        manifest: Mapping[str, Any] | None,
+        batch_size: int,
+        gpu: int | None,
+        mms_version: str,
+        limit_max_image_pixels: bool = True,
+        metrics: Any = None,
+        model_yaml_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model_name = model_name
+        self.manifest = manifest
+        # Handlers read the underscored names as well: they are where TorchServe keeps these four.
+        self._system_properties: dict[str, Any] = {
+            "model_dir": model_dir,
+            "gpu_id": gpu,
+            "batch_size": batch_size,
+            "server_name": "MMS",
+            "server_version": mms_version,
+            "limit_max_image_pixels": limit_max_image_pixels,
+        }
+        self.model_yaml_config = {} if model_yaml_config is None else model_yaml_config
+        self._metrics = metrics
+        self._limit_max_image_pixels = limit_max_image_pixels
+        self.request_ids: dict[int, str] | None = None
+        self._request_processor: list[RequestProcessor] = []
+        self.stopping_criteria: list[Callable[..., Any]] | None = None
+        self.cl_socket: Any = None
+        self.unpickler: ModuleType | None = None
+        self.import_module: Callable[[str], ModuleType] = self._import_from_model_dir
+        self._name_sequence_headers()
+
+    @property
+    def system_properties(self) -> dict[str, Any]:
+        """``model_dir``, ``gpu_id`` and what else the class lists."""
+        return self._system_properties
+
+    @property
+    def metrics(self) -> Any:
+        """Takes the handler's own metrics."""
+        return self._metrics
+
+    @metrics.setter
+    def metrics(self, metrics: Any) -> None:
+        self._metrics = metrics
+
+    @property
+    def request_processor(self) -> list[RequestProcessor]:
+        """One `RequestProcessor` per row of the running batch."""
+        return self._request_processor
+
+    @request_processor.setter
+    def request_processor(self, request_processor: list[RequestProcessor]) -> None:
+        self._request_processor = request_processor
+
+    @property
+    def has_one_request(self) -> bool:
+        """Whether all rows of the running batch are of one request."""
+        # Found when it is asked for: hardly a batch needs it, and `begin` is in the way of all.
+        return len({id(processor.request) for processor in self._request_processor}) < 2
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Context) and self._facts() == other._facts()
+
+    def _facts(self) -> dict[str, Any]:
+        """All that a handler sees, but for the ways to import, which are each instance's own."""
+        own = ("import_module", "unpickler")
+        return {name: value for name, value in vars(self).items() if name not in own}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Context:
+        """A copy for the same instance: it imports, measures and answers as this one (CONTRACT H4).
+
+        Modules cannot be copied, nor can whoever waits for a request's intermediate results.
+        """
+        requests = [processor.request for processor in self.request_processor]
+        for shared in (self.import_module, self.unpickler, self.metrics, *requests):
+            memo[id(shared)] = shared
+        other = copy.copy(self)
+        memo[id(self)] = other
+        vars(other).update(copy.deepcopy(vars(self), memo))
+        return other
+
+    def _name_sequence_headers(self) -> None:
+        """TorchServe's names, unless the environment has others (CONTRACT C4)."""
+        name = os.environ.get
+        self.header_key_sequence_id = sequence_id_header()
+        self.header_key_sequence_start = name(
+            "TS_REQUEST_SEQUENCE_START", "ts_request_sequence_start"
+        )
+        self.header_key_sequence_end = name("TS_REQUEST_SEQUENCE_END", "ts_request_sequence_end")
+
+    def _import_from_model_dir(self, name: str) -> ModuleType:
+        """Import ``name`` with the model's folder on ``sys.path``: what TorchServe's workers do."""
+        model_dir = str(self.system_properties["model_dir"])
+        if model_dir not in sys.path:
+            sys.path.insert(0, model_dir)
+        return importlib.import_module(name)
+
+    # --- the worker's side ------------------------------------------------------------------------
+
+    def begin(self, requests_by_row: Sequence[Request]) -> None:
+        """Make ready for one ``handle()`` call: row ``i`` belongs to ``requests_by_row[i]``."""
+        self.request_ids = {i: _RowId(request.id) for i, request in enumerate(requests_by_row)}
+        self.request_processor = [RequestProcessor.of(request) for request in requests_by_row]
+        if self.metrics is not None:
+            self.metrics.request_ids = self.request_ids
+
+    def end(self) -> None:
+        """Forget the call and its requests, which may be large."""
+        self.request_ids = None
+        self.request_processor = []
+
+    def row_replies(self, results: Sequence[Any]) -> list[RowReply]:
+        """The final reply of each row of the batch; ``results`` has one item per row."""
+        for processor in self.request_processor:
+            if processor.get_response_header(STREAM_NEXT) == "true":
+                processor.add_response_property(STREAM_NEXT, "false")
+        return list(self._replies(results))
+
+    def emit(
+        self, results: Sequence[Any] | Mapping[int, Any], request_ids: Mapping[int, str]
+    ) -> None:
+        """Send intermediate results of rows to those who listen to their requests.
+
+        A thread that a handler left behind may still send for requests of an earlier call; what
+        does not belong to a request of the running one is dropped.
+
+        Args:
+            results: one item per row of ``request_ids``, or a mapping from row index.
+            request_ids: row index -> request id, for the rows that are meant.
+        """
+        parts: dict[int, dict[int, RowReply]] = {}
+        for index, request_id in sorted(request_ids.items()):
+            if not self._runs(index, request_id):
+                log.debug("%s: a result for request %s came late", self.model_name, request_id)
+                continue
+            processor = self.request_processor[index]
+            processor.add_response_property(STREAM_NEXT, "true")
+            first = self._first_row(index)
+            parts.setdefault(first, {})[index - first] = processor.reply(results[index])
+        for first, rows in parts.items():
+            request = self.request_processor[first].request
+            if request is not None and request.emit is not None:
+                request.emit(rows)
+
+    def _runs(self, index: int, request_id: str) -> bool:
+        """Whether it is the id of row ``index`` of the running call, or one that a handler made."""
+        own = (self.request_ids or {}).get(index)
+        return own is request_id or (own == request_id and not isinstance(request_id, _RowId))
+
+    def _first_row(self, index: int) -> int:
+        """The first row of the request that row ``index`` belongs to."""
+        request = self.request_processor[index].request
+        while index and self.request_processor[index - 1].request is request:
+            index -= 1
+        return index
+
+    def _replies(self, results: Sequence[Any]) -> Iterator[RowReply]:
+        for processor, result in zip(self.request_processor, results, strict=True):
+            yield processor.reply(result)
+
+    # --- the handler's side (CONTRACT C2) ---------------------------------------------------------
+
+    def get_request_id(self, idx: int = 0) -> str | None:
+        """The request id of row ``idx``, or None."""
+        own = None if self.request_ids is None else self.request_ids.get(idx)
+        return None if own is None else str(own)
+
+    def get_request_header(self, idx: int, key: str) -> Any:
+        """Header ``key`` of row ``idx`` in any case, or None."""
+        return self.request_processor[idx].get_request_property(key)
+
+    def get_all_request_header(self, idx: int) -> dict[str, Any]:
+        """All headers of row ``idx``."""
+        return self.request_processor[idx].get_request_properties()
+
+    def get_sequence_id(self, idx: int) -> Any:
+        """The sequence id in row ``idx``'s headers, or None."""
+        return self.get_request_header(idx, self.header_key_sequence_id)
+
+    def set_response_content_type(self, idx: int, value: str) -> None:
+        """Set the content type of row ``idx``'s response."""
+        self.set_response_header(idx, "content-type", value)
+
+    def get_response_content_type(self, idx: int) -> str | None:
+        """The content type that was set for row ``idx``, or None."""
+        return self.get_response_headers(idx).get("content-type")
+
+    def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
+        """Set the HTTP status of row ``idx``'s response; nothing while no call runs."""
+        if self.request_processor:
+            self.request_processor[idx].report_status(code, phrase)
+
+    def set_all_response_status(self, code: int = 200, phrase: str = "") -> None:
+        """Set the HTTP status of every row's response."""
+        for processor in self.request_processor:
+            processor.report_status(code, phrase)
+
+    def get_response_status(self, idx: int) -> tuple[int, str | None]:
+        """Status and reason phrase of row ``idx``'s response."""
+        processor = self.request_processor[idx]
+        return processor.get_response_status_code(), processor.get_response_status_phrase()
+
+    def set_response_header(self, idx: int, key: str, value: str) -> None:
+        """Set a header of row ``idx``'s response."""
+        self.request_processor[idx].add_response_property(key, value)
+
+    def get_response_headers(self, idx: int) -> dict[str, str]:
+        """All headers that were set for row ``idx``'s response."""
+        return self.request_processor[idx].get_response_headers()

@@ -1,0 +1,119 @@
+"""Find what to call in an archive: TorchServe's rules for handlers (CONTRACT H1-H5, T-33, T-37)."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from types import ModuleType
+from typing import Any
+
+from kserve_torch.errors import LoadFailed
+from kserve_torch.handler import STOCK, stock_handler
+from kserve_torch.namespace import imports
+from kserve_torch.namespace.loader import Namespace
+from kserve_torch.runtime.context import Context
+
+_STOCK_MODULES = "kserve_torch.ts.torch_handler"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What an archive's handler string leads to.
+
+    Attributes:
+        handle: called with rows and context, returns one result per row, or a coroutine of that.
+        initialize: called once with the context.
+        service: what holds the handler's state: an instance of its class, or its module.
+    """
+
+    handle: Callable[[Any, Context], Any]
+    initialize: Callable[[Context], Any]
+    service: Any
+
+
+def load_entry(namespace: Namespace, handler: str) -> Entry:
+    """Import the handler and make its instance; nothing is initialised.
+
+    The handler is ``module[.py][:function]``, the module one of the archive or an installed one,
+    which may be in a package.
+
+    A function of that name (default ``handle``) goes first, else the module must define exactly one
+    class, with a ``handle`` method or attribute.
+
+    Raises:
+        LoadFailed: no such module, or not exactly one class.
+        Exception: whatever the module or the class raise; a package that is absent is named.
+    """
+    path, _, function = handler.partition(":")
+    name = PurePosixPath(path).name.removesuffix(".py")
+    found = _find(namespace, name)
+    if isinstance(found, type):
+        return _of_class(found)
+    function = function or "handle"
+    entry = getattr(found, function, None)
+    if callable(entry):
+        return Entry(entry, lambda context: entry(None, context), found)
+    return _of_class(_only_class(found, function))
+
+
+def _find(namespace: Namespace, name: str) -> ModuleType | type:
+    """The archive's module of that name, a stock handler, or an installed module."""
+    if name and namespace.full_name(name) is not None:
+        return namespace.import_module(name)
+    stock = stock_handler(name.removeprefix("ts.torch_handler."))
+    if stock is not None:
+        return stock
+    if name.isidentifier() and importlib.util.find_spec(f"{_STOCK_MODULES}.{name}"):
+        return importlib.import_module(f"{_STOCK_MODULES}.{name}")
+    if _is_installed(name):
+        return importlib.import_module(name)
+    raise LoadFailed(
+        f"the handler {name!r} is neither a file of the archive nor one of {', '.join(STOCK)}"
+    )
+
+
+def _is_installed(name: str) -> bool:
+    """Whether a module of that name is installed, alone or in a package.
+
+    Raises:
+        Exception: whatever the package raises.
+    """
+    top, dot, _ = name.partition(".")
+    if not all(map(str.isidentifier, name.split("."))) or not imports.known_elsewhere(top):
+        return False
+    try:
+        return not dot or importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # the package is there, and lacks another
+        return False
+
+
+def _only_class(module: ModuleType, function: str) -> type:
+    classes = [
+        member
+        for _, member in inspect.getmembers(module, inspect.isclass)
+        if member.__module__ == module.__name__
+    ]
+    if len(classes) == 1:
+        return classes[0]
+    found = ", ".join(member.__name__ for member in classes) or "none"
+    file = f"{module.__name__.rpartition('.')[2]}.py"
+    wanted = f"one function {function!r} or exactly one class is wanted"
+    raise LoadFailed(f"{file}: {wanted}, got {found}")
+
+
+def _of_class(handler: type) -> Entry:
+    service = handler()
+    # An attribute counts as well: TorchServe's MicroBatching sets one in __init__ (CONTRACT H3).
+    entry = getattr(service, "handle", None)
+    if not callable(entry):
+        raise LoadFailed(f"the handler class {handler.__name__} has no method 'handle'")
+    return Entry(entry, getattr(service, "initialize", _nothing_to_do), service)
+
+
+def _nothing_to_do(context: Context) -> None:
+    """For a class without ``initialize``."""

@@ -1,0 +1,272 @@
+"""One handler instance: the border between our words, Requests and Replies, and the handler's.
+
+::
+
+    [Request, ...] -> rows of all -> handle(data, context) -> one result per row -> [Reply, ...]
+
+A fault is given to the one request that it belongs to, as far as the handler says which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import operator
+import re
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from itertools import accumulate, islice
+from typing import Any
+
+from kserve_torch.archives.archive import Archive
+from kserve_torch.codec.rows import to_row
+from kserve_torch.codec.signature import Signature, seen
+from kserve_torch.errors import (
+    BadRow,
+    ClientError,
+    HandlerError,
+    InvalidInput,
+    LoadFailed,
+    OutOfMemory,
+    ServingError,
+)
+from kserve_torch.events import Measured
+from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Verb
+from kserve_torch.namespace.loader import Namespace
+from kserve_torch.runtime import devices, operators, rootlog, torchload, torchstate
+from kserve_torch.runtime.context import Context
+from kserve_torch.runtime.entry import Entry, load_entry
+from kserve_torch.runtime.preparation import (
+    DEFAULTS,
+    LoadOptions,
+    context_of,
+    namespace_of,
+    refuse_unsupported,
+)
+from kserve_torch.runtime.reasons import handler_failure, load_failure
+from kserve_torch.runtime.torchstate import DefaultDtype
+from kserve_torch.runtime.tying import tie
+from kserve_torch.runtime.warmup import sample_request, splits_batches
+
+#: A reason that begins with the field of the row that it is about.
+_FIELD = re.compile(r"\w+: ")
+
+
+class RequestFault(Exception):
+    """One request of a batch is at fault; the others can be run again without it.
+
+    Attributes:
+        index: which of the requests that `Instance.run` was given.
+        error: what to answer it with.
+    """
+
+    def __init__(self, index: int, error: ClientError) -> None:
+        super().__init__(error.message)
+        self.index = index
+        self.error = error
+
+
+class Instance:
+    """One loaded handler with its own modules and Context, used by one thread at a time.
+
+    Attributes:
+        context: what the handler is given.
+        device: where the model is, as torch writes it.
+        signature: the tensors that went in and came out at warm-up; empty if there was none.
+    """
+
+    def __init__(
+        self, archive: Archive, namespace: Namespace, context: Context, version: str
+    ) -> None:
+        self.context = context
+        self.device = "cpu"
+        self.signature: Signature = NOTHING
+        self._archive = archive
+        self._namespace = namespace
+        self._version = version
+        self._dtype = DefaultDtype()
+        self._stream = devices.stream_on(context.system_properties["gpu_id"])
+        self._runner = asyncio.Runner()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._entry: Entry
+        context.import_module = namespace.import_module
+        context.unpickler = namespace.pickle_module
+
+    @classmethod
+    def load(
+        cls,
+        archive: Archive,
+        *,
+        name: str,
+        version: str,
+        gpu_id: int | None = None,
+        batch_size: int = 1,
+        measure: Callable[[Measured], None],
+        options: LoadOptions = DEFAULTS,
+        first: Instance | None = None,
+    ) -> Instance:
+        """Import and initialise the archive's handler.
+
+        On a worker's thread (any but the main one) the model's folder becomes that thread's working
+        directory (CONTRACT T-36).
+
+        Args:
+            archive: stays open as long as the instance lives.
+            name: the registered name.
+            version: the registered version, for Replies.
+            gpu_id: index of the accelerator; None for the CPU.
+            batch_size: most requests per call, for the handler to read.
+            measure: takes the handler's own metrics, on the calling thread.
+            options: see `LoadOptions`.
+            first: another instance of the same archive, whose weights this one shares.
+
+        Raises:
+            LoadFailed: with the one clear reason.
+            OutOfMemory: the weights do not fit.
+        """
+        refuse_unsupported(archive)
+        operators.install()
+        torchload.install()
+        torchstate.install()
+        instance = None
+        try:
+            context = context_of(archive, name, gpu_id, batch_size, measure, options)
+            instance = cls(archive, namespace_of(archive, name, options), context, version)
+            instance._initialize(first)
+        except BaseException as error:
+            if instance is not None:
+                instance.close()
+            installs = options.install_packages
+            failure = load_failure(error, archive.root, archive.manifest, installs)
+            raise failure from (error.__cause__ if failure is error else error)
+        finally:
+            rootlog.restore()
+        return instance
+
+    def _initialize(self, first: Instance | None) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self._namespace.enter_thread()
+            # Handlers ask for "the" event loop; TorchServe calls them where there is one.
+            self._loop = self._runner.get_loop()
+        with self._namespace.loading(), self._dtype.chosen():
+            self._entry = load_entry(self._namespace, self._archive.manifest.handler)
+            self._finish(self._entry.initialize(self.context))
+        if first is not None:
+            tie(self._entry.service, first._entry.service)
+        gpu_id = self.context.system_properties["gpu_id"]
+        default = "cpu" if gpu_id is None else f"cuda:{gpu_id}"
+        self.device = str(getattr(self._entry.service, "device", None) or default)
+
+    def warm_up(self) -> None:
+        """Run the archive's sample, if it brings one, and learn the signature from it.
+
+        Raises:
+            LoadFailed: the handler cannot answer it.
+            OutOfMemory: as said.
+        """
+        sample = sample_request(self._archive, self.context.model_name)
+        if sample is None:
+            return
+        batch = splits_batches(self._archive)
+        try:
+            (reply,) = self.run([sample])
+            self.signature = seen(sample.rows, reply.results, batch=batch)
+        except OutOfMemory:
+            raise
+        except (ServingError, RequestFault) as error:
+            raise LoadFailed(f"warm-up sample: {error}") from error
+
+    def run(self, requests: Sequence[Request]) -> list[Reply]:
+        """Answer ``requests``, all of one verb, with one call of the handler.
+
+        Raises:
+            RequestFault: one request holds a row that the handler cannot read.
+            OutOfMemory: the batch does not fit.
+            HandlerError: the handler raised (its exception is the cause), or its answer is not one
+                result per row (CONTRACT R6, T-03).
+        """
+        counts = [1 if r.verb is Verb.DESCRIBE else len(r.rows) for r in requests]
+        try:
+            return self._replies(requests, counts)
+        except BadRow as error:
+            raise _fault(error, requests, counts) from error
+        except BaseException as error:  # also from our own code: to make rows takes memory
+            failure = handler_failure(error)
+            if failure is error:
+                raise
+            if isinstance(failure, OutOfMemory):
+                devices.free_cache()
+            raise failure from error
+
+    def _replies(self, requests: Sequence[Request], counts: list[int]) -> list[Reply]:
+        # Handlers take an empty list for the call that initialises (CONTRACT T-25).
+        rows = iter(self._call(requests, counts) if any(counts) else ())
+        return [
+            Reply(
+                model=self.context.model_name,
+                version=self._version,
+                rows=list(islice(rows, count)),
+            )
+            for count in counts
+        ]
+
+    def _call(self, requests: Sequence[Request], counts: list[int]) -> list[RowReply]:
+        arrays = getattr(self._entry.service, "accepts_arrays", False)
+        data = [row for request in requests for row in _handler_rows(request, arrays)]
+        self.context.begin(
+            [r for r, count in zip(requests, counts, strict=True) for _ in range(count)]
+        )
+        try:
+            with self._namespace.activate(), self._dtype, self._stream:
+                results = self._finish(self._entry.handle(data, self.context))
+                # Within the stream, which results on a device come from.
+                return self.context.row_replies(_checked(results, len(data)))
+        finally:
+            self.context.end()
+
+    def _finish(self, result: Any) -> Any:
+        """The result itself, or what it comes to if the handler is asynchronous (CONTRACT H4)."""
+        return self._runner.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+    def close(self) -> None:
+        """Forget the handler and its modules."""
+        try:
+            # A handler may have closed the loop, or have a thread that runs it still.
+            if self._loop is None or not (self._loop.is_closed() or self._loop.is_running()):
+                self._runner.close()
+        finally:
+            self._namespace.close()
+
+
+def _handler_rows(request: Request, arrays: bool) -> list[Row]:
+    """The elements of ``data`` for one request; a description has one empty row (CONTRACT E4)."""
+    if request.verb is Verb.DESCRIBE:
+        return [{}]
+    return [to_row(row, arrays) for row in request.rows]
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def _checked(results: Any, rows: int) -> list[Any]:
+    if not isinstance(results, list):
+        kind = type(results).__name__
+        raise HandlerError(f"the handler answered a {kind}, a list of {rows} results is wanted")
+    if len(results) != rows:
+        raise HandlerError(f"the handler answered {len(results)} results for {rows} rows")
+    return results
+
+
+def _fault(error: BadRow, requests: Sequence[Request], counts: list[int]) -> Exception:
+    """The owner of a bad row, and the row by the name that its protocol has for it."""
+    reason, row = str(getattr(error, "reason", "")), -1
+    with suppress(AttributeError, TypeError):
+        row = operator.index(error.index)  # numpy's integers are none of Python's
+    for index, end in enumerate(accumulate(counts)):
+        if 0 <= row < end:
+            element = requests[index].element.format(row - (end - counts[index]))
+            joint = "." if _FIELD.match(reason) else ": "
+            return RequestFault(index, InvalidInput(f"{element}{joint}{reason}"))
+    return HandlerError(f"the handler refused row {row} of {sum(counts)}: {reason}")

@@ -1,0 +1,126 @@
+"""``torch.library.custom_op`` for several instances: torch knows one operator of each name.
+
+Each instance runs its archive's modules anew, and so defines the same operator again. torch would
+free the first definition then, and the next call of it ends the process. So torch gets each name
+once, with a function that calls the one of the archive that asks.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kserve_torch.namespace import imports
+
+_custom_op: Callable[..., Any] = torch.library.custom_op
+_lock = threading.RLock()
+#: Methods of torch's definitions that take functions.
+_REGISTERING = ("register_fake", "register_autograd", "register_kernel", "register_vmap")
+
+
+class _Operator:
+    """What stands for an operator's name, and what it does in each archive's package.
+
+    Attributes:
+        schema: its arguments and results.
+        definition: torch's.
+    """
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        self.definition: Any = None
+        self._functions: dict[Any, dict[str, Callable[..., Any]]] = {}
+
+    def define(self, definition: Any) -> None:
+        """Take torch's definition; what archives register with it is each one's own as well."""
+        for name in _REGISTERING:
+            setattr(definition, name, self._registering(name, getattr(definition, name)))
+        self.definition = definition
+
+    def _registering(self, name: str, register: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(register)
+        def registering(*args: Any, **named: Any) -> Any:
+            given = (*args, *named.values())
+            if not any(map(callable, given)):  # a decorator, which has its function yet to come
+                return lambda function: registering(*args, function, **named)
+            key = (name, *(str(value) for value in given if not callable(value)))
+            own = [self.own((*key, i), v) if callable(v) else v for i, v in enumerate(args)]
+            more = {k: self.own((*key, k), v) if callable(v) else v for k, v in named.items()}
+            return register(*own, **more)
+
+        return registering
+
+    def own(self, key: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function for torch, which calls the one that the calling archive has for ``key``."""
+        functions = self._functions.setdefault(key, {})
+        functions[_user(function)] = function
+
+        @functools.wraps(function)
+        def run(*args: Any, **named: Any) -> Any:
+            scope = imports.thread.scope or imports.calling_scope()
+            chosen = None if scope is None else functions.get(scope.name)
+            # In threads of torch's own nobody knows whose call it is.
+            return (chosen or next(reversed(functions.values())))(*args, **named)
+
+        return run
+
+    def is_used(self) -> bool:
+        """Whether an archive that could call it is open; the functions of others are forgotten."""
+        for functions in self._functions.values():
+            for user in functions.keys() - imports.scopes.keys():
+                del functions[user]
+        return any(self._functions.values())
+
+
+def _user(function: Callable[..., Any]) -> str:
+    """The package of the archive that a function is from; another name if it is from none."""
+    return str(getattr(function, "__module__", "")).partition(".")[0]
+
+
+_operators: dict[str, _Operator] = {}
+
+
+def install() -> None:
+    """Put `custom_op` into the place of torch's own."""
+    torch.library.custom_op = custom_op
+
+
+@functools.wraps(_custom_op)
+def custom_op(
+    name: str, fn: Callable[..., Any] | None = None, /, *, mutates_args: Any, **options: Any
+) -> Any:
+    """`torch.library.custom_op`; one that archives define again is defined for torch once.
+
+    Raises:
+        RuntimeError: an open archive has an operator of that name with other arguments.
+    """
+    if fn is None:
+        return lambda function: custom_op(name, function, mutates_args=mutates_args, **options)
+    if _user(fn) not in imports.scopes:
+        return _custom_op(name, fn, mutates_args=mutates_args, **options)
+    schema = options.pop("schema", None)
+    schema = schema or torch.library.infer_schema(fn, mutates_args=mutates_args)
+    with _lock:
+        known = _known(name, schema)
+        run = known.own("run", fn)
+        if known.definition is None:
+            known.define(_custom_op(name, run, mutates_args=mutates_args, schema=schema, **options))
+            _operators[name] = known
+        return known.definition
+
+
+def _known(name: str, schema: str) -> _Operator:
+    """The operator of that name; a new one if nobody who could call it is left."""
+    known = _operators.get(name)
+    if known is None or not known.is_used():
+        return _Operator(schema)
+    if known.schema != schema:
+        raise RuntimeError(
+            f"another model, or another version of this one, has an operator {name} with other "
+            "arguments: torch knows one of each name in a process"
+        )
+    return known

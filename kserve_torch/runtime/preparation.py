@@ -1,0 +1,111 @@
+"""What a handler instance is made with: its archive's modules, its Context, some settings."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from kserve_torch.archives.archive import Archive
+from kserve_torch.errors import LoadFailed
+from kserve_torch.events import Measured
+from kserve_torch.namespace.loader import Namespace
+from kserve_torch.namespace.packages import packages_of
+from kserve_torch.runtime.context import Context
+from kserve_torch.settings.metrics_file import ListedMetric
+from kserve_torch.ts import __version__ as TORCHSERVE_VERSION
+from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """Process-wide settings that loading depends on.
+
+    Attributes:
+        workdir: packages are installed below it.
+        install_packages: TorchServe's ``install_py_dep_per_model``.
+        limit_max_image_pixels: TorchServe's setting of that name, for handlers to read.
+        metrics: what ``metrics_config`` lists; handlers ask ``context.metrics`` for it by name.
+    """
+
+    workdir: Path = Path(tempfile.gettempdir(), "kserve_torch")
+    install_packages: bool = False
+    limit_max_image_pixels: bool = True
+    metrics: Sequence[ListedMetric] = ()
+
+
+DEFAULTS = LoadOptions()
+
+
+def namespace_of(archive: Archive, name: str, options: LoadOptions) -> Namespace:
+    """The archive's modules, with the packages that it asks for where the server installs them.
+
+    Args:
+        archive: whose.
+        name: the registered name.
+        options: see `LoadOptions`.
+
+    Raises:
+        LoadFailed: a package could not be installed.
+    """
+    handler = PurePosixPath(archive.manifest.handler.partition(":")[0])
+    path = [archive.root / handler.parent, archive.root]
+    packages = packages_of(archive, name, options.workdir) if options.install_packages else None
+    return Namespace(archive.root, path, packages)
+
+
+def context_of(
+    archive: Archive,
+    name: str,
+    gpu_id: int | None,
+    batch_size: int,
+    measure: Callable[[Measured], None],
+    options: LoadOptions,
+) -> Context:
+    """What the handler is given with each call; the rest is as for `Instance.load`."""
+    metrics = MetricsCacheYamlImpl(model_name=name, measure=measure)
+    metrics.add_listed(options.metrics)
+    return Context(
+        name,
+        str(archive.root),
+        # Handlers write into both dicts (CONTRACT Y3).
+        copy.deepcopy(dict(archive.manifest.raw)),
+        batch_size,
+        gpu_id,
+        TORCHSERVE_VERSION,
+        limit_max_image_pixels=options.limit_max_image_pixels,
+        metrics=metrics,
+        model_yaml_config=copy.deepcopy(dict(archive.yaml)),
+    )
+
+
+def refuse_unsupported(archive: Archive) -> None:
+    """Refuse models that ask for what this server does not do.
+
+    Raises:
+        LoadFailed: this is one.
+    """
+    _refuse_many_processes(archive)
+    _refuse_continuous_batching(archive)
+
+
+def _refuse_many_processes(archive: Archive) -> None:
+    """Models that are spread over processes are no use in one (CONTRACT Y5)."""
+    processes = archive.config.get("torchrun", {}).get("nproc-per-node", 1)
+    level = archive.config.get("parallelLevel", 0)
+    if processes not in (0, 1) or level > 1:
+        raise LoadFailed(
+            "model-config.yaml: parallelLevel or torchrun.nproc-per-node above 1 needs several "
+            "processes; this server runs a model in one"
+        )
+
+
+def _refuse_continuous_batching(archive: Archive) -> None:
+    """Handlers that are called once for each token would answer with their first one (R10)."""
+    if archive.config.get("continuousBatching", False):
+        raise LoadFailed(
+            "model-config.yaml: continuousBatching needs a server that calls the handler again for "
+            "each token; this one calls it once for each batch"
+        )

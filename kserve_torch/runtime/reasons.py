@@ -1,0 +1,145 @@
+"""What went wrong in an archive's code, as an error of ours: one line that a client may read."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from kserve_torch.archives.manifest import Manifest
+from kserve_torch.errors import HandlerError, LoadFailed, OutOfMemory, PredictionError, ServingError
+from kserve_torch.namespace.imports import PREFIX
+from kserve_torch.ts.utils.util import PredictionException
+
+_LENGTH = 500
+
+#: An absolute path, but no URL and no fraction; its last part stays.
+_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"<>:,;()]+/)+([^\s/'\"<>:,;()]*)")
+#: Colours, and where an object is in memory: no business of a client's.
+_NOISE = re.compile(r"\x1b\[[\d;]*m| at 0x[\da-fA-F]+(?=>)")
+_NAMESPACE = re.compile(re.escape(PREFIX) + r"\d+\.?")
+
+#: What RuntimeErrors of torch say when memory ran out; newer ones have a class of their own.
+_MEMORY = ("CUDA out of memory", "can't allocate memory", "ALLOC_FAILED", "HIP out of memory")
+
+#: How Python refuses `signal.signal` in a thread.
+_SIGNALS = "signal only works in main thread"
+
+_INSTALL = "; install_py_dep_per_model=true installs what the archive's requirements name"
+
+
+def handler_failure(error: BaseException) -> ServingError:
+    """The error for a client whose request made the handler raise ``error`` (CONTRACT R7, T-28)."""
+    try:
+        return _known_failure(error)
+    except Exception:  # an archive's own class may lack what its base class promises
+        return HandlerError(brief(error))
+
+
+def _known_failure(error: BaseException) -> ServingError:
+    if isinstance(error, ServingError) and isinstance(error.message, str):
+        return error
+    if isinstance(error, PredictionException):
+        return PredictionError(_text(error.message), _status(error.error_code))
+    if ran_out_of_memory(error):
+        return OutOfMemory(f"out of memory: {brief(error)}")
+    if isinstance(error, SystemExit):
+        return HandlerError(f"the handler called sys.exit({_text(error.code, repr)})")
+    return HandlerError(brief(error))
+
+
+def load_failure(
+    error: BaseException, root: Path, manifest: Manifest, installs: bool = True
+) -> ServingError:
+    """The one clear reason why the archive at ``root`` cannot be served (CONTRACT H6).
+
+    Args:
+        error: what was raised.
+        root: the archive's folder.
+        manifest: its manifest.
+        installs: whether packages of archives are installed.
+    """
+    if isinstance(error, ServingError):
+        return type(error)(_clean(error.message)) if type(error) is LoadFailed else error
+    if ran_out_of_memory(error):
+        return OutOfMemory(f"out of memory: {brief(error)}")
+    if isinstance(error, SyntaxError) and error.filename:
+        file = os.path.basename(error.filename)
+        return LoadFailed(f"{file}, line {error.lineno}: {type(error).__name__}: {error.msg}")
+    where = _where(error, root)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        hint = "" if installs or manifest.requirements_file is None else _INSTALL
+        return LoadFailed(
+            f"{where}the package {error.name!r} is neither in the archive nor installed{hint}"
+        )
+    missing = _missing_file(root, manifest)
+    if missing is not None:
+        return LoadFailed(missing)
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return LoadFailed(f"{where}file not found: {os.path.basename(str(error.filename))}")
+    if isinstance(error, ValueError) and str(error).startswith(_SIGNALS):
+        return LoadFailed(
+            f"{where}handlers run on threads, and signal.signal works in the main thread only: "
+            "leave it out, or catch its ValueError"
+        )
+    if isinstance(error, SystemExit):
+        return LoadFailed(f"{where}called sys.exit({_text(error.code, repr)})")
+    return LoadFailed(where + brief(error))
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether ``error`` says that the machine or the device has no memory left."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in _text(error) for sign in _MEMORY)
+
+
+def brief(error: BaseException) -> str:
+    """``<Type>: <text>`` on one line, without paths of the server and without a traceback."""
+    text = _text(error).strip()
+    if "Traceback" in text:
+        # TorchScript puts its own traceback into the text; the last line is the error.
+        text = text.splitlines()[-1]
+    text = _clean(text)
+    kind = type(error).__name__
+    return f"{kind}: {text}" if text and not text.startswith(f"{kind}:") else text or kind
+
+
+def _text(value: object, convert: Callable[[object], str] = str) -> str:
+    try:
+        return convert(value)
+    except BaseException:  # an archive's exception class may do anything, even exit
+        return ""
+
+
+def _clean(text: str) -> str:
+    # Cut first: a text may hold the print of a whole tensor.
+    text = " ".join(_NOISE.sub("", text[: 10 * _LENGTH]).split())
+    text = _NAMESPACE.sub("", _PATH.sub(r"\1", text))
+    return text if len(text) <= _LENGTH else f"{text[:_LENGTH]}..."
+
+
+def _status(code: object) -> int:
+    # Below 200 it would be no final answer (RFC 9110 15.2).
+    return code if isinstance(code, int) and 200 <= code <= 599 else 500
+
+
+def _where(error: BaseException, root: Path) -> str:
+    """``handler.py, line 12: ``, the innermost place in the archive's own files; "" if none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(root)]
+    if not own:
+        return ""
+    return f"{Path(own[-1].filename).relative_to(root)}, line {own[-1].lineno}: "
+
+
+def _missing_file(root: Path, manifest: Manifest) -> str | None:
+    """A file that the manifest names and the archive lacks explains most failures to load."""
+    for file in (manifest.model_file, manifest.serialized_file):
+        if file is not None and not (root / file).is_file():
+            return f"{file}: named in the manifest, not in the archive"
+    return None

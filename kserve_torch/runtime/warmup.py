@@ -1,0 +1,74 @@
+"""The archive's own sample, with which a model is tried before it counts as ready."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+from kserve_torch.archives.archive import Archive
+from kserve_torch.codec.rows import split_batch
+from kserve_torch.codec.tensors import tensor_from_json
+from kserve_torch.errors import ClientError, LoadFailed
+from kserve_torch.messages import NOTHING, Request, Row
+from kserve_torch.runtime.context import sequence_id_header
+
+FILE = "warmup.json"
+KEY = "warmup"
+
+
+def sample_request(archive: Archive, model: str) -> Request | None:
+    """The Request in ``warmup.json``, or under ``warmup`` in model-config.yaml; None if neither is.
+
+    It is a v1 body (``instances``), a v2 body (``inputs``), or one native row.
+
+    Raises:
+        LoadFailed: there is one that cannot be read.
+    """
+    body = sample_body(archive)
+    if body is None:
+        return None
+    try:
+        if isinstance(body, dict) and isinstance(body.get("instances"), list):
+            return _request(archive, model, body["instances"], "instances[{}]")
+        if isinstance(body, dict) and isinstance(body.get("inputs"), list):
+            tensors = [_tensor(item, f"inputs[{i}]") for i, item in enumerate(body["inputs"])]
+            rows = split_batch(tensors) if splits_batches(archive) else tensors
+            return _request(archive, model, rows, "inputs[{}]")
+    except ClientError as error:
+        raise LoadFailed(f"warm-up sample: {error.message}") from error
+    return _request(archive, model, [body], "row {}")
+
+
+def _request(archive: Archive, model: str, rows: Sequence[Row], element: str) -> Request:
+    headers: Mapping[str, str] = NOTHING
+    if archive.config.get("sequenceBatching"):  # its handler counts on a sequence (CONTRACT C4)
+        headers = {sequence_id_header(): KEY}
+    return Request(id=KEY, model=model, rows=rows, element=element, headers=headers)
+
+
+def splits_batches(archive: Archive) -> bool:
+    """Whether the model's rows are elements of its tensors' dimension 0 (CONTRACT D2)."""
+    return archive.config.get("v2_rows") == "batch"
+
+
+def sample_body(archive: Archive) -> Any:
+    """The sample as it is written: any JSON value, the caller's own; None if there is none.
+
+    Raises:
+        LoadFailed: there is one that cannot be read.
+    """
+    try:
+        return json.loads((archive.root / FILE).read_bytes())
+    except FileNotFoundError:
+        return deepcopy(archive.yaml.get(KEY))
+    except (OSError, ValueError, RecursionError) as error:
+        raise LoadFailed(f"{FILE}: cannot be read as JSON") from error
+
+
+def _tensor(item: Any, where: str) -> Any:
+    try:
+        return tensor_from_json(item["name"], item["datatype"], item["shape"], item["data"], where)
+    except (TypeError, KeyError) as error:
+        raise LoadFailed(f"{where}: name, shape, datatype and data are wanted") from error

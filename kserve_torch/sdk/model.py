@@ -1,0 +1,300 @@
+"""`TorchModel`: the handler runtime as a `kserve.Model`.
+
+In our own server the HTTP and gRPC edges talk to the engine directly. Registered in a plain
+`kserve.ModelServer`, the same model answers the same requests through ``__call__``: KServe's v1
+dictionaries and v2 `InferRequest` objects become Requests of the same engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import kserve
+from grpc_interceptor.exceptions import GrpcException
+from kserve import InferRequest, InferResponse
+from kserve import errors as kserve_errors
+from kserve.model import InferenceVerb
+from kserve.model_server import app as kserve_app
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as StarletteRequest
+from starlette.responses import JSONResponse
+
+from kserve_torch import errors
+from kserve_torch.archives.archive import find_archives, layout_of
+from kserve_torch.codec import cloudevents, v1
+from kserve_torch.codec.results import join_batch, result_to_tensors
+from kserve_torch.codec.rows import in_base64, split_batch
+from kserve_torch.codec.v2 import RequestedOutput, V2Request, verb_of
+from kserve_torch.errors import ServingError
+from kserve_torch.grpc.status import status_of
+from kserve_torch.http.errors import error_headers
+from kserve_torch.http.serve import check_rows, row_headers
+from kserve_torch.messages import Request, Verb, fresh_id
+from kserve_torch.sdk import infer_types
+from kserve_torch.settings import load_settings
+from kserve_torch.settings.folders import LAYOUT_STORE, has_kserve_layout
+
+if TYPE_CHECKING:
+    from kserve_torch.models.registry import Registry
+
+_VERBS = {InferenceVerb.PREDICT: Verb.PREDICT, InferenceVerb.EXPLAIN: Verb.EXPLAIN}
+
+
+class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
+    """A TorchServe archive as a KServe model.
+
+    Args:
+        name: the name on the endpoint path.
+        model_dir: an archive, or a folder in one of the layouts that the server takes, of several
+            models one with a single archive; needed unless ``registry`` is given.
+        registry: the models of a running server, which then owns the model.
+    """
+
+    def __init__(
+        self, name: str, model_dir: str | Path | None = None, *, registry: Registry | None = None
+    ) -> None:
+        if (model_dir is None) == (registry is None):
+            raise ValueError("TorchModel needs either a model_dir or a registry")
+        self._own = registry is None
+        self._model_dir = model_dir
+        self._registry = registry
+        super().__init__(name, return_response_headers=True)
+
+    # --- life, as KServe's server drives it ---
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request would be served now (CONTRACT T-46)."""
+        try:
+            return self._registry is not None and self._registry.is_ready(self.name)
+        except errors.ModelNotFound:
+            return False
+
+    @ready.setter
+    def ready(self, value: bool) -> None:
+        """KServe's base classes set the flag; here it follows from the workers."""
+
+    async def healthy(self) -> bool:
+        """The same as `ready`."""
+        return self.ready
+
+    def load(self) -> bool:
+        """Load the archive, once; KServe may call this again from its event loop (CONTRACT K24).
+
+        Raises:
+            ServingError: the archive cannot be served; the message says why.
+        """
+        if self._registry is None:
+            self._registry = _load(self.name, Path(str(self._model_dir)))
+        return self.ready
+
+    def start(self) -> None:
+        """Nothing to do: the base class would declare the model ready (CONTRACT K22)."""
+
+    def stop(self) -> None:
+        """End the workers of a model that is not part of our own server."""
+        if self._own and self._registry is not None:
+            registry, self._registry = self._registry, None
+            _in_thread(registry.close())
+
+    # --- requests ---
+
+    async def __call__(
+        self,
+        body: dict[str, Any] | bytes | InferRequest,
+        headers: Mapping[str, str] | None = None,
+        verb: InferenceVerb = InferenceVerb.PREDICT,
+    ) -> tuple[dict[str, Any] | InferResponse, dict[str, str]]:
+        """Answer one request of KServe's data plane.
+
+        Args:
+            body: a v1 body, parsed or not, or a v2 request.
+            headers: of the request; of an explanation's, a dictionary is emptied, see below.
+            verb: predict or explain.
+
+        Returns:
+            The v1 or v2 response, and the headers that the handler set.
+        """
+        given = headers or {}
+        if verb is InferenceVerb.EXPLAIN and isinstance(headers, dict):
+            given = dict(headers)
+            _keep_what_goes_back(headers)
+        try:
+            return await self._answer(body, given, _VERBS[verb])
+        except ServingError as error:
+            from_grpc = isinstance(body, InferRequest) and body.from_grpc
+            raise _translated(error, self.name, from_grpc) from error
+
+    async def _answer(
+        self, body: dict[str, Any] | bytes | InferRequest, headers: Mapping[str, str], verb: Verb
+    ) -> tuple[dict[str, Any] | InferResponse, dict[str, str]]:
+        if isinstance(body, InferRequest):
+            decoded = infer_types.decode(body)
+            verb = verb_of(decoded) if body.from_grpc else verb
+            return await self._infer(decoded, headers, verb, body.model_version, body.from_grpc)
+        read = (
+            v1.decode(body, headers.get("content-type", ""))
+            if isinstance(body, bytes)
+            else v1.from_document(body)
+        )
+        if isinstance(read, V2Request):
+            # KServe's v1 routes cannot send binary data.
+            plain = replace(read, outputs=_in_json(read.outputs), binary_output=False)
+            response, own = await self._infer(plain, headers, verb, None, False)
+            return response.to_rest()[0], own
+        request = self._request(
+            None,
+            headers,
+            verb=verb,
+            rows=deepcopy(read.instances),
+            again=lambda: deepcopy(read.instances),
+            parameters=read.parameters,
+            content_types=read.content_types,
+            element=v1.ELEMENT,
+        )
+        reply = await self._loaded().submit(request)
+        check_rows(reply)
+        # Not orjson: it rounds integers beyond 64 bits and refuses halves of surrogate pairs.
+        return json.loads(v1.encode(reply.results, verb)), dict(row_headers(reply))
+
+    async def _infer(
+        self,
+        decoded: V2Request,
+        headers: Mapping[str, str],
+        verb: Verb,
+        version: str | None,
+        from_grpc: bool,
+    ) -> tuple[InferResponse, dict[str, str]]:
+        found = self._loaded().find(self.name, version or None)
+        batch = found.limits.v2_rows == "batch"
+        inputs = decoded.inputs
+        if from_grpc and found.limits.v2_grpc_bytes == "b64":
+            inputs = [in_base64(tensor) for tensor in inputs]
+        request = self._request(
+            decoded.id,
+            headers,
+            version=found.version,
+            verb=verb,
+            rows=split_batch(inputs) if batch else inputs,
+            parameters=decoded.parameters,
+            element="inputs[0] row {}" if batch else "inputs[{}]",
+        )
+        reply = await self._loaded().submit(request)
+        check_rows(reply)
+        own = dict(row_headers(reply))
+        join = join_batch if batch else result_to_tensors
+        outputs = join(reply.results, [one.name for one in inputs], found.limits.v2_flatten)
+        head = (self.name, reply.version, request.id)
+        return infer_types.encode(*head, outputs, decoded, own, from_grpc=from_grpc), own
+
+    def _request(self, id: str | None, headers: Mapping[str, str], **members: Any) -> Request:
+        chosen = id or headers.get("x-request-id") or fresh_id()
+        return Request(id=chosen, model=self.name, headers=headers, **members)
+
+    def _loaded(self) -> Registry:
+        if self._registry is None:
+            raise errors.NotReady(f"Model with name {self.name} is not ready.")
+        return self._registry
+
+
+def _keep_what_goes_back(headers: dict[str, str]) -> None:
+    """Take out the headers that are nobody's to send back, authorization among them.
+
+    The SDK's ``explain`` goes on with the request's own dictionary as the answer's headers, and
+    sees by it whether to answer with a CloudEvent.
+    """
+    event = {
+        name: value
+        for name, value in headers.items()
+        if name.startswith("ce-") or value == cloudevents.MEDIA_TYPE
+    }
+    headers.clear()
+    headers.update(event)
+
+
+def _in_json(outputs: Sequence[RequestedOutput] | None) -> Sequence[RequestedOutput] | None:
+    return None if outputs is None else [replace(one, binary=False) for one in outputs]
+
+
+def _load(name: str, model_dir: Path) -> Registry:
+    from kserve_torch.models.registry import Registry
+
+    archive = _one_archive(model_dir)
+    folder = model_dir if has_kserve_layout(model_dir) else model_dir.parent
+    registry = Registry(load_settings(["--model_dir", str(folder)], {}, "kserve_torch"))
+    try:
+        _in_thread(registry.register(archive, name=name))
+    except BaseException:
+        _in_thread(registry.close())
+        raise
+    return registry
+
+
+def _one_archive(model_dir: Path) -> Path:
+    """The archive itself, or the one that a model store holds.
+
+    Raises:
+        InvalidArchive: the store holds none, or several.
+    """
+    store = model_dir / LAYOUT_STORE if has_kserve_layout(model_dir) else model_dir
+    if not store.is_dir() or layout_of(store) != "store":
+        return store
+    found = find_archives(store)
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(path.name for path in found) or "none"
+    raise errors.InvalidArchive(f"one archive is wanted in {store.name}, got {names}")
+
+
+def _in_thread(work: Any) -> None:
+    """Run a coroutine to its end, whether or not an event loop runs on this thread."""
+    failed: list[BaseException] = []
+
+    def main() -> None:
+        try:
+            asyncio.run(work)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=main)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+class _Refused(HTTPException):
+    """An error whose status none of the SDK's own has."""
+
+
+async def _answer(request: StarletteRequest, error: Exception) -> JSONResponse:
+    assert isinstance(error, _Refused)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+# Else FastAPI would answer with {"detail": ...}, as no other error of KServe's is (CONTRACT D3).
+kserve_app.add_exception_handler(_Refused, _answer)
+
+
+def _translated(error: ServingError, model: str, from_grpc: bool) -> Exception:
+    """Our errors in the SDK's words; a status that it has no word for goes as it is."""
+    translated: Exception = _Refused(error.http, error.message, dict(error_headers(error)))
+    if from_grpc:
+        status = status_of(error, "ModelInfer")
+        translated = GrpcException(status.text, status.code)
+    elif type(error) is errors.ModelNotFound:
+        translated = kserve_errors.ModelNotFound(model)
+    elif isinstance(error, errors.NotReady):
+        translated = kserve_errors.ModelNotReady(model)
+    elif error.http == 400:
+        translated = kserve_errors.InvalidInput(error.message)
+    elif error.http == 500:
+        translated = kserve_errors.InferenceError(error.message)
+    return translated

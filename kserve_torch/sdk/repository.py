@@ -1,0 +1,79 @@
+"""`TorchModelRepository`: the registry as KServe's model repository.
+
+KServe asks its repository which models there are and whether they are ready, and tells it to load
+and unload by name (CONTRACT O81-O85); each of these is the registry's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import kserve
+from kserve.model import BaseKServeModel
+
+from kserve_torch.errors import ModelNotFound
+from kserve_torch.sdk.model import TorchModel
+
+if TYPE_CHECKING:
+    from kserve_torch.models.registry import Registry
+
+
+class TorchModelRepository(kserve.ModelRepository):  # type: ignore[misc]  # kserve is untyped
+    """The models of a `Registry`, as `TorchModel` objects.
+
+    Args:
+        registry: the models.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__(str(registry.settings.model_dir or registry.settings.model_store or ""))
+        self._registry = registry
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    def get_model(self, name: str) -> TorchModel | None:
+        """The model of that name, ready or not; None if there is none."""
+        try:
+            self._registry.find(name)
+        except ModelNotFound:
+            return None
+        model: TorchModel | None = self.models.get(name)
+        if model is None:
+            model = self.models[name] = TorchModel(name, registry=self._registry)
+        return model
+
+    def get_models(self) -> dict[str, BaseKServeModel]:
+        """All models by name."""
+        return {name: model for name in self._registry.names() if (model := self.get_model(name))}
+
+    async def is_model_ready(self, name: str) -> bool:
+        """Whether a request to it would be served now; False for an unknown one."""
+        model = self.get_model(name)
+        return model is not None and await model.healthy()
+
+    async def load(self, name: str) -> bool:
+        """Load, or load again, a model of the model store.
+
+        Raises:
+            ModelNotFound: the store has nothing of that name.
+            LoadFailed: it is there and cannot be served.
+        """
+        return (await self._registry.load(name)).ready
+
+    async def load_model(self, name: str) -> bool:
+        """The same as `load`."""
+        return await self.load(name)
+
+    def unload(self, name: str) -> None:
+        """Forget a model at once; its last requests are still answered.
+
+        Raises:
+            KeyError: there is none, as KServe's own repository says it.
+        """
+        try:
+            leaving = self._registry.unload(name)
+        except ModelNotFound as error:
+            raise KeyError(error.message) from error
+        self.models.pop(name, None)
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)

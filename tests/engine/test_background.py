@@ -1,0 +1,70 @@
+import asyncio
+import logging
+import threading
+import time
+
+import pytest
+
+from kserve_torch.engine.background import joined, keep, to_the_end
+
+
+async def test_the_result_comes_back() -> None:
+    assert await to_the_end(asyncio.sleep(0, "done")) == "done"
+
+
+async def test_a_failure_comes_back() -> None:
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await to_the_end(fail())
+
+
+async def test_it_goes_on_when_the_caller_has_left(caplog: pytest.LogCaptureFixture) -> None:
+    begun, let_go, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await let_go.wait()
+        ended.set()
+        raise ValueError("broken in the end")
+
+    waiting = asyncio.create_task(to_the_end(work()))
+    await begun.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    let_go.set()
+    with caplog.at_level(logging.ERROR):
+        await ended.wait()
+        await asyncio.sleep(0)
+    assert "a change of models failed: broken in the end" in caplog.text
+
+
+async def test_kept_work_is_a_task() -> None:
+    assert await keep(asyncio.sleep(0, 1)) == 1
+
+
+async def test_threads_are_waited_for_as_long_as_is_said() -> None:
+    gate = threading.Event()
+    threads = [threading.Thread(target=gate.wait, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    await joined(threads, 0.0)
+    await joined(threads, 0.01)
+    assert all(thread.is_alive() for thread in threads)
+    asyncio.get_running_loop().call_later(0.01, gate.set)
+    await joined(threads, 30.0)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+async def test_threads_that_hang_keep_nobody_from_the_loops_own() -> None:
+    gate = threading.Event()
+    hanging = threading.Thread(target=gate.wait, daemon=True)
+    hanging.start()
+    waits = [asyncio.ensure_future(joined([hanging], 30.0)) for _ in range(50)]
+    began = time.monotonic()
+    assert await asyncio.to_thread(lambda: "at once") == "at once"
+    assert time.monotonic() - began < 20
+    gate.set()
+    await asyncio.gather(*waits)

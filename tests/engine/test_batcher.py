@@ -1,0 +1,165 @@
+"""`Lane` between a real event loop and real threads."""
+
+import asyncio
+import math
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from kserve_torch.engine.batcher import Lane, Ticket, deliver
+from kserve_torch.engine.window import Window
+from kserve_torch.errors import HandlerError, NotReady, Overloaded
+from kserve_torch.messages import Reply, Request, RowReply, Verb
+
+
+def lane(rows: int = 4, delay: float = 0.0, capacity: int = 10) -> Lane:
+    return Lane("m 1.0 predict", Window(rows, delay, capacity))
+
+
+def request(name: str, rows: int = 1, verb: Verb = Verb.PREDICT) -> Request:
+    return Request(id=name, model="m", rows=[name] * rows, verb=verb)
+
+
+def echo(tickets: Sequence[Ticket]) -> None:
+    deliver(
+        (ticket, Reply(model="m", version="1.0", rows=[RowReply(result=ticket.request.id)]))
+        for ticket in tickets
+    )
+
+
+class Taker:
+    """A thread that takes batches, answers them and keeps what it saw."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.seen: list[list[str]] = []
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self.main)
+        self.thread.start()
+
+    def main(self) -> None:
+        while batch := self.lane.take(self.stopping):
+            self.seen.append([ticket.request.id for ticket in batch])
+            echo(batch)
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self.lane.rouse()
+        self.thread.join()
+
+
+async def test_every_request_gets_its_own_answer() -> None:
+    queue = lane(rows=3)
+    taker = Taker(queue)
+    tickets = [queue.submit(request(str(i))) for i in range(7)]
+    answers = await asyncio.gather(*(ticket.future for ticket in tickets))
+    taker.stop()
+    assert [reply.rows[0].result for reply in answers] == [str(i) for i in range(7)]
+    assert sum(len(batch) for batch in taker.seen) == 7
+    assert all(len(batch) <= 3 for batch in taker.seen)
+
+
+async def test_a_full_queue_refuses_at_once() -> None:
+    queue = lane(capacity=1)
+    queue.submit(request("a"))
+    with pytest.raises(Overloaded, match="1 requests wait"):
+        queue.submit(request("b"))
+
+
+async def test_a_closed_lane_refuses_and_gives_back_what_waits() -> None:
+    queue = lane()
+    ticket = queue.submit(request("a"))
+    assert queue.close() == [ticket]
+    assert queue.take(threading.Event()) == []
+    with pytest.raises(NotReady):
+        queue.submit(request("b"))
+
+
+async def test_withdrawn_requests_are_in_no_batch() -> None:
+    queue = lane(rows=2)
+    a, b, c = (queue.submit(request(name)) for name in "abc")
+    assert queue.withdraw(b)
+    assert queue.take(threading.Event()) == [a, c]
+    assert not queue.withdraw(a)
+
+
+async def test_an_idle_worker_waits_for_a_full_batch() -> None:
+    queue = lane(rows=2, delay=60.0)
+    taker = Taker(queue)
+    first = queue.submit(request("a"))
+    second = queue.submit(request("b"))
+    await asyncio.gather(first.future, second.future)
+    taker.stop()
+    assert taker.seen == [["a", "b"]]
+
+
+async def test_an_idle_worker_gives_up_waiting_after_the_delay() -> None:
+    queue = lane(rows=2, delay=0.01)
+    taker = Taker(queue)
+    await queue.submit(request("a")).future
+    taker.stop()
+    assert taker.seen == [["a"]]
+
+
+async def test_a_delay_without_end_waits_for_a_full_batch() -> None:
+    queue = lane(rows=2, delay=math.inf)
+    taker = Taker(queue)
+    first = queue.submit(request("a"))
+    await asyncio.to_thread(taker.thread.join, 0.05)  # it would have ended by now
+    assert taker.thread.is_alive()
+    second = queue.submit(request("b"))
+    await asyncio.wait_for(asyncio.gather(first.future, second.future), 10)
+    taker.stop()
+    assert taker.seen == [["a", "b"]]
+
+
+async def test_a_description_goes_alone() -> None:
+    queue = lane(rows=3)
+    for name, verb in (("a", Verb.PREDICT), ("d", Verb.DESCRIBE), ("b", Verb.PREDICT)):
+        queue.submit(request(name, verb=verb))
+    stop = threading.Event()
+    taken = [[ticket.request.id for ticket in queue.take(stop)] for _ in range(3)]
+    assert taken == [["a"], ["d"], ["b"]]
+
+
+async def test_a_worker_without_work_goes_home() -> None:
+    assert lane().take(threading.Event(), idle_limit=0.01) == []
+
+
+async def test_answers_to_futures_that_are_done_are_dropped() -> None:
+    queue = lane()
+    gone, kept = queue.submit(request("gone")), queue.submit(request("kept"))
+    gone.future.cancel()
+    echo([gone, kept])
+    assert (await kept.future).rows[0].result == "kept"
+    assert gone.future.cancelled()
+
+
+async def test_errors_reach_the_caller() -> None:
+    queue = lane()
+    ticket = queue.submit(request("a"))
+    told: list[str] = []
+    deliver([(ticket, HandlerError("boom"))], after=lambda: told.append("after"))
+    with pytest.raises(HandlerError, match="boom"):
+        await ticket.future
+    assert told == []
+    await asyncio.sleep(0)
+    assert told == ["after"]
+
+
+async def test_a_smaller_ceiling_is_remembered() -> None:
+    queue = lane(rows=4)
+    queue.limit_rows(2)
+    queue.limit_rows(3)
+    assert queue.max_rows == 2
+    queue.limit_rows(0)
+    assert queue.max_rows == 1
+
+
+async def test_statistics_show_what_waits() -> None:
+    queue = lane()
+    queue.submit(request("a", rows=3))
+    statistics = queue.statistics()
+    assert (statistics.queued, statistics.queued_rows) == (1, 3)
+    assert statistics.oldest_age >= 0.0

@@ -1,0 +1,82 @@
+"""Background workers: one at a time while the foreground is busy."""
+
+import os
+import threading
+
+import pytest
+
+from kserve_torch.engine import courtesy
+from kserve_torch.engine.courtesy import NICE, Courtesy
+
+
+class Worker:
+    """A thread that has a turn until it is told to end it."""
+
+    def __init__(self, shared: Courtesy) -> None:
+        self.entered, self._leave = threading.Event(), threading.Event()
+        self._shared = shared
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with self._shared.turn():
+            self.entered.set()
+            self._leave.wait(10)
+
+    def leave(self) -> None:
+        self._leave.set()
+        self._thread.join(10)
+
+
+def test_one_at_a_time_while_the_foreground_is_busy() -> None:
+    shared = Courtesy(lambda: True)
+    first = Worker(shared)
+    assert first.entered.wait(10)
+    second = Worker(shared)
+    assert not second.entered.wait(0.05)
+    first.leave()
+    assert second.entered.wait(10)
+    second.leave()
+
+
+def test_all_at_once_while_it_is_not() -> None:
+    shared = Courtesy(lambda: False)
+    workers = [Worker(shared) for _ in range(3)]
+    assert all(worker.entered.wait(10) for worker in workers)
+    for worker in workers:
+        worker.leave()
+
+
+def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courtesy, "PATIENCE_SECONDS", 0.01)
+    shared = Courtesy(lambda: True)
+    workers = [Worker(shared) for _ in range(2)]
+    assert all(worker.entered.wait(10) for worker in workers)
+    for worker in workers:
+        worker.leave()
+    with shared.turn():  # each has given back what it held
+        pass
+
+
+def test_a_turn_that_fails_is_over() -> None:
+    shared = Courtesy(lambda: True)
+    with pytest.raises(ValueError, match="no"), shared.turn():
+        raise ValueError("no")
+    worker = Worker(shared)
+    assert worker.entered.wait(10)
+    worker.leave()
+
+
+def test_stepping_back_is_the_threads_own() -> None:
+    seen: list[int] = []
+
+    def step_back() -> None:
+        Courtesy(lambda: True).step_back()
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    thread = threading.Thread(target=step_back)
+    thread.start()
+    thread.join()
+    assert seen == [max(NICE, before)]
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before

@@ -1,0 +1,404 @@
+"""`Pool` with real threads; what its workers load is made here, and a row is what is to be done."""
+
+import asyncio
+import itertools
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from kserve_torch.engine import backoff, courtesy
+from kserve_torch.engine import pool as pools
+from kserve_torch.engine.batcher import Lane, Ticket
+from kserve_torch.engine.courtesy import Courtesy
+from kserve_torch.engine.pool import Pool
+from kserve_torch.engine.window import Window
+from kserve_torch.engine.worker import Worker
+from kserve_torch.errors import DeadlineExceeded, HandlerError, LoadFailed, NotReady
+from kserve_torch.messages import Reply, Request, RowReply
+from kserve_torch.settings import Limits
+
+_ids = itertools.count()
+
+
+class Loaded:
+    """In the place of an `Instance`: calls its rows."""
+
+    def run(self, requests: Sequence[Request]) -> list[Reply]:
+        return [
+            Reply(model="m", version="1.0", rows=[RowReply(result=row()) for row in one.rows])
+            for one in requests
+        ]
+
+    def close(self) -> None:
+        pass
+
+
+class Held:
+    """A row, or a load, that does not end until it is let go."""
+
+    ticket: Ticket
+
+    def __init__(self) -> None:
+        self.inside = threading.Event()
+        self.gate = threading.Event()
+
+    def __call__(self, index: int = 0) -> Any:
+        self.inside.set()
+        assert self.gate.wait(10)
+        return Loaded()
+
+    async def begun(self) -> None:
+        assert await asyncio.to_thread(self.inside.wait, 10)
+
+
+class Bench:
+    """A pool, and a say in what its loads do."""
+
+    def __init__(self, polite: Courtesy | None = None, **limits: Any) -> None:
+        self.load: Callable[[int], Any] = lambda index: Loaded()
+        self.pool = Pool(
+            Lane("m 1.0 predict", Window(1, 0.0, 100)),
+            load=lambda index: self.load(index),
+            ran=lambda ran: None,
+            changed=lambda worker: None,
+            limits=Limits(**limits),
+            courtesy=polite,
+        )
+
+    def submit(self, row: Callable[[], Any]) -> Ticket:
+        return self.pool.lane.submit(Request(id=f"{next(_ids)}", model="m", rows=[row]))
+
+    def hold(self) -> Held:
+        """A request whose call goes on until it is let go."""
+        held = Held()
+        held.ticket = self.submit(held)
+        return held
+
+    async def result(self, row: Callable[[], Any]) -> Any:
+        return (await asyncio.wait_for(self.submit(row).future, 10)).results[0]
+
+
+@pytest.fixture
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    """Its parameter is the pool's courtesy, or its limits."""
+    given = getattr(request, "param", None)
+    bench = Bench(**given) if isinstance(given, dict) else Bench(given)
+    yield bench
+    bench.pool.close()
+    bench.pool.lane.close()
+    assert await bench.pool.join(10)
+
+
+def die() -> None:
+    """A row that ends its worker."""
+    raise SystemExit
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Ask again until ``condition`` holds, where nothing announces it."""
+    ends = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < ends
+        await asyncio.sleep(0.002)
+
+
+async def test_of_many_idle_workers_the_minimum_stays(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They begin to wait at the same time, and each is one too many by then."""
+    monkeypatch.setattr(pools, "IDLE_SECONDS", 0.05)
+    asked: list[bool] = []
+    may_go = bench.pool._may_go
+
+    def ask(worker: Any) -> bool:
+        asked.append(may_go(worker))
+        return asked[-1]
+
+    monkeypatch.setattr(bench.pool, "_may_go", ask)
+    await bench.pool.scale(4, 4)
+    await bench.pool.scale(1, 4)
+    await until(lambda: len(asked) >= 6)
+    assert asked.count(True) == 3
+    assert bench.pool.roster.ready == bench.pool.roster.size == 1
+    assert await bench.result(lambda: "served") == "served"
+
+
+async def test_who_is_scaled_down_while_it_works_does_not_count(bench: Bench) -> None:
+    await bench.pool.scale(1, 1)
+    held = bench.hold()
+    await held.begun()
+    await bench.pool.scale(0, 0)
+    assert (bench.pool.roster.size, bench.pool.roster.ready, len(bench.pool.roster.all())) == (
+        0,
+        0,
+        1,
+    )
+    await bench.pool.scale(1, 1)
+    assert (bench.pool.roster.size, bench.pool.roster.ready, len(bench.pool.roster.all())) == (
+        1,
+        1,
+        2,
+    )
+    held.gate.set()
+    assert await held.ticket.future
+    await until(lambda: len(bench.pool.roster.all()) == 1)
+    assert await bench.result(lambda: "served") == "served"
+
+
+async def test_an_idle_worker_keeps_no_answers(bench: Bench) -> None:
+    class Large:
+        pass
+
+    await bench.pool.scale(1, 1)
+    kept = weakref.ref(await bench.result(Large))
+    await until(lambda: kept() is None)
+
+
+async def test_a_call_is_not_given_up_for_one_that_has_ended(bench: Bench) -> None:
+    await bench.pool.scale(1, 1)
+    [worker] = bench.pool.roster.all()
+    began = await bench.result(worker.busy_since)
+    held = bench.hold()
+    await held.begun()
+    assert worker.abandon(began) is None
+    held.gate.set()
+    assert await held.ticket.future
+
+
+@pytest.mark.parametrize("bench", [Courtesy(lambda: True)], indirect=True)
+async def test_who_leaves_while_its_worker_waits_for_its_turn_is_not_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(courtesy, "PATIENCE_SECONDS", 10.0)
+    calls: list[str] = []
+    await bench.pool.scale(1, 1)
+    assert bench.pool._courtesy is not None
+    with bench.pool._courtesy.turn():
+        left = bench.submit(lambda: calls.append("left"))
+        await until(lambda: bench.pool.lane.waiting == 0)
+        left.future.cancel()
+    assert await bench.result(lambda: calls.append("stayed")) is None
+    assert calls == ["stayed"]
+
+
+async def test_indexes_of_lost_workers_are_given_again(bench: Bench) -> None:
+    """Accelerators go by them: the others would have two workers on one, and none on another."""
+    indexes: list[int] = []
+    bench.load = lambda index: indexes.append(index) or Loaded()  # type: ignore[func-returns-value]
+    await bench.pool.scale(3, 3)
+    first = bench.pool.roster.all()[0]
+    first.stop()
+    await until(lambda: len(indexes) == 4)
+    assert indexes == [0, 1, 2, 0]
+
+
+async def test_a_worker_that_is_there_again_is_not_replaced_once_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backoff, "BACK_OFF", (0.2,))
+    await bench.pool.scale(1, 1)
+    with pytest.raises(HandlerError, match="died"):
+        await bench.result(die)
+    await until(lambda: bench.pool._pauses)
+    bench.pool.relieve()
+    assert await bench.result(lambda: "served") == "served"
+    await until(lambda: not bench.pool._pauses)
+    assert bench.pool.roster.size == 1
+
+
+@pytest.mark.parametrize("bench", [{"max_retry_timeout": 0.0}], indirect=True)
+async def test_who_was_given_up_can_be_scaled_up_again(bench: Bench) -> None:
+    await bench.pool.scale(1, 1)
+    bench.load = lambda index: 1 / 0
+    with pytest.raises(HandlerError):
+        await bench.result(die)
+    await until(lambda: bench.pool.given_up)
+    with pytest.raises(LoadFailed, match="ZeroDivisionError"):
+        await bench.pool.scale(1, 1)
+    bench.load = lambda index: Loaded()
+    await bench.pool.scale(1, 1)
+    assert not bench.pool.given_up
+    assert await bench.result(lambda: "served") == "served"
+
+
+async def test_to_load_is_not_yet_to_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that loads and dies on every batch is started less and less often."""
+    monkeypatch.setattr(backoff, "BACK_OFF", (0.0,))
+    await bench.pool.scale(1, 1)
+    for _ in range(3):
+        with pytest.raises(HandlerError):
+            await bench.result(die)
+    await until(lambda: bench.pool._back_off._failures == 3)
+    await until(lambda: bench.pool.roster.ready)
+    assert bench.pool._back_off._failures == 3
+    assert await bench.result(lambda: "served") == "served"
+    assert bench.pool._back_off._failures == 0
+
+
+@pytest.mark.parametrize("bench", [{"startup_timeout": 0.1}], indirect=True)
+async def test_a_load_that_hangs_is_given_up(bench: Bench) -> None:
+    held = bench.load = Held()
+    with pytest.raises(NotReady, match=r"not ready within startupTimeout, 0\.1 s"):
+        await bench.pool.scale(1, 1)
+    assert (bench.pool.hung, bench.pool.roster.size) == (1, 0)
+    waiting = bench.submit(lambda: "never")
+    bench.pool.relieve()
+    with pytest.raises(LoadFailed, match="startupTimeout"):
+        await waiting.future
+    bench.load = lambda index: Loaded()
+    await bench.pool.scale(1, 1)
+    assert await bench.result(lambda: "served") == "served"
+    held.gate.set()
+    await until(lambda: bench.pool.hung == 0)
+    assert bench.pool.roster.size == 1
+
+
+@pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)
+async def test_what_waits_for_a_pool_that_is_worn_out_is_answered(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "HUNG_LIMIT", 1)
+    await bench.pool.scale(1, 1)
+    held, waiting = bench.hold(), bench.submit(lambda: "never")
+    await held.begun()
+    bench.pool.give_up_hung()
+    with pytest.raises(DeadlineExceeded):
+        await held.ticket.future
+    with pytest.raises(NotReady, match="1 handler threads hang"):
+        await waiting.future
+    bench.pool.relieve()
+    assert bench.pool.roster.size == 0
+    held.gate.set()
+    assert await bench.result(lambda: "served") == "served"
+
+
+async def test_a_worker_that_tidies_up_is_waited_for(bench: Bench) -> None:
+    tidying, gate = threading.Event(), threading.Event()
+
+    class Untidy(Loaded):
+        def close(self) -> None:
+            tidying.set()
+            assert gate.wait(10)
+
+    bench.load = lambda index: Untidy()
+    await bench.pool.scale(1, 1)
+    await bench.pool.scale(0, 0)
+    assert await asyncio.to_thread(tidying.wait, 10)
+    assert bench.pool.roster.all() == []
+    assert not await bench.pool.join(0.05)
+    gate.set()
+    assert await bench.pool.join(10)
+
+
+async def test_what_waits_is_refused_when_the_last_worker_is_sent_home(bench: Bench) -> None:
+    await bench.pool.scale(1, 1)
+    held, waiting = bench.hold(), bench.submit(lambda: "never")
+    await held.begun()
+    await bench.pool.scale(0, 0)
+    held.gate.set()
+    assert await held.ticket.future
+    with pytest.raises(NotReady, match="no worker"):
+        await waiting.future
+
+
+async def test_why_a_load_failed_is_logged_with_its_traceback(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    cause = FileNotFoundError("/opt/weights/absent.bin")
+
+    def fail(index: int) -> Any:
+        raise LoadFailed("file not found: absent.bin") from cause
+
+    bench.load = fail
+    with pytest.raises(LoadFailed):
+        await bench.pool.scale(1, 1)
+    (record,) = caplog.records
+    assert record.getMessage().endswith(" failed: file not found: absent.bin")
+    assert record.exc_info is not None
+    assert record.exc_info[1] is cause
+
+
+async def test_no_more_threads(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(worker: Worker) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Worker, "start", refuse)
+        with pytest.raises(LoadFailed, match="can't start new thread"):
+            await bench.pool.scale(1, 1)
+    assert (bench.pool.roster.all(), len(bench.pool._starting)) == ([], 0)
+    await bench.pool.scale(1, 1)
+    assert await bench.result(lambda: "served") == "served"
+
+
+@pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)
+async def test_no_more_threads_for_a_replacement(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(timer: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    await bench.pool.scale(1, 1)
+    held = bench.hold()
+    await held.begun()
+    behind = bench.submit(lambda: "never")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Timer, "start", refuse)
+        bench.pool.give_up_hung()
+    with pytest.raises(DeadlineExceeded):
+        await held.ticket.future
+    with pytest.raises(LoadFailed, match="can't start new thread"):
+        await asyncio.wait_for(behind.future, 10)
+    bench.pool.relieve()
+    assert await bench.result(lambda: "served") == "served"
+    held.gate.set()
+
+
+@pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)
+async def test_who_comes_back_at_the_moment_it_is_given_up_does_not_count(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.pool.scale(1, 1)
+    held = bench.hold()
+    await held.begun()
+    abandon = Worker.abandon
+
+    def slowly(worker: Worker, since: float) -> Sequence[Ticket] | None:
+        batch = abandon(worker, since)
+        held.gate.set()
+        worker.thread.join(0.2)
+        return batch
+
+    monkeypatch.setattr(Worker, "abandon", slowly)
+    bench.pool.give_up_hung()
+    with pytest.raises(DeadlineExceeded):
+        await held.ticket.future
+    await until(lambda: bench.pool.hung == 0)
+    assert await bench.result(lambda: "served") == "served"
+
+
+@pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)
+async def test_who_comes_back_while_it_is_given_up_takes_no_other_batch(bench: Bench) -> None:
+    await bench.pool.scale(1, 1)
+    [worker] = bench.pool.roster.all()
+    held = bench.hold()
+    await held.begun()
+    behind = bench.submit(lambda: "served")
+
+    class Going(threading.Event):
+        """Set by who gives up the worker; meanwhile its thread gets on as far as it can."""
+
+        def set(self) -> None:
+            held.gate.set()
+            worker.thread.join(0.2)
+            super().set()
+
+    worker._going = Going()
+    bench.pool.give_up_hung()
+    with pytest.raises(DeadlineExceeded):
+        await asyncio.wait_for(held.ticket.future, 10)
+    assert (await asyncio.wait_for(behind.future, 10)).results == ["served"]

@@ -1,0 +1,116 @@
+"""`Tuner` settles on the right candidate from what the batches cost."""
+
+import itertools
+from collections.abc import Mapping
+
+import pytest
+
+from kserve_torch.engine.tuner import AGAIN, TURN, TURNS, Tuner
+
+
+def settle(tuner: Tuner, costs: Mapping[int, float], rows: int = 2) -> int:
+    """Batches until it has settled."""
+    for batch in range(1, 100):
+        if tuner.note(rows, seconds=rows * costs[tuner.next(rows)]):
+            return batch
+    raise AssertionError("it never settles")
+
+
+def test_a_single_candidate_is_settled() -> None:
+    tuner = Tuner([1])
+    assert tuner.next(1) == 1
+    assert not tuner.note(1, 1.0)
+
+
+@pytest.mark.parametrize(("slower", "chosen"), [(1.9e-3, 2), (1.04e-3, 1), (1.0e-3, 1)])
+def test_more_threads_must_be_worth_it(slower: float, chosen: int) -> None:
+    tuner = Tuner([1, 2])
+    settle(tuner, {1: slower, 2: 1.0e-3})
+    assert tuner.next(2) == chosen
+
+
+def test_each_candidate_gets_all_its_turns() -> None:
+    assert settle(Tuner([1, 2]), {1: 1.0e-3, 2: 5.0e-3}) == 2 * TURNS * TURN
+    assert settle(Tuner([1, 2]), {1: 2.0e-3, 2: 1.0e-3}) == 2 * TURNS * TURN
+
+
+def test_long_batches_are_tried_less_often() -> None:
+    assert settle(Tuner([1, 2]), {1: 0.2, 2: 0.12}) == 4
+    assert settle(Tuner([1, 2]), {1: 0.06, 2: 0.05}) == 12
+
+
+def test_who_is_far_behind_with_long_batches_has_one_turn() -> None:
+    for costs, chosen in (({1: 0.05, 2: 0.03}, 2), ({1: 0.03, 2: 0.05}, 1)):
+        tuner = Tuner([1, 2])
+        assert settle(tuner, costs) == 6
+        assert tuner.next(2) == chosen
+
+
+def test_the_first_batch_of_each_turn_does_not_count() -> None:
+    tuner, batch = Tuner([1, 2]), 0
+    while tuner.note(1, 9e-3 if batch % TURN == 0 else 3e-3 / tuner.next(1)) is None:
+        batch += 1
+    assert tuner.next(1) == 2
+
+
+def test_each_size_of_batch_has_its_own_count() -> None:
+    tuner = Tuner([1, 2])
+    settle(tuner, {1: 1.0e-3, 2: 1.0e-3}, rows=1)
+    settle(tuner, {1: 2.0e-3, 2: 1.0e-3}, rows=9)
+    assert [tuner.next(rows) for rows in (1, 8, 15)] == [1, 2, 2]
+
+
+def test_what_was_settled_says_its_cost() -> None:
+    tuner = Tuner([1, 2])
+    settled = None
+    while settled is None:
+        settled = tuner.note(4, 2e-3)
+    assert (settled.chosen, settled.cost(1)) == (1, 0.5e-3)
+
+
+def test_candidates_take_turns_and_empty_batches_have_a_size_of_their_own() -> None:
+    tuner = Tuner([1, 2])
+    tuner.note(0, 9e-3)
+    seen = []
+    for _ in range(3 * TURN):
+        seen.append(tuner.next(1))
+        tuner.note(1, 1e-3)
+    assert seen == [1] * TURN + [2] * TURN + [1] * TURN
+
+
+def test_what_was_settled_is_tried_again_and_told_if_it_changed() -> None:
+    tuner = Tuner([1, 2])
+    settle(tuner, {1: 1.0e-3, 2: 1.0e-3})
+    for _ in range(AGAIN):
+        assert tuner.next(2) == 1
+        assert tuner.note(2, 2e-3) is None
+    assert settle(tuner, {1: 2.0e-3, 2: 1.0e-3}) == 2 * TURNS * TURN
+    assert tuner.next(2) == 2
+
+
+def test_a_change_is_tried_again_soon_for_a_neighbour_may_have_caused_it() -> None:
+    tuner = Tuner([1, 2])
+    alone, disturbed = {1: 2.0e-3, 2: 1.0e-3}, {1: 2.0e-3, 2: 4.0e-3}
+    settle(tuner, alone)
+    for _ in range(20 * AGAIN):  # confirmed several times
+        assert tuner.note(2, 2 * alone[tuner.next(2)]) is None
+    while tuner.note(2, 2 * disturbed[tuner.next(2)]) is None:
+        pass
+    assert tuner.next(2) == 1
+    for _ in range(AGAIN):
+        assert tuner.note(2, 2 * alone[tuner.next(2)]) is None
+    assert settle(tuner, alone) == 2 * TURNS * TURN
+    assert tuner.next(2) == 2
+
+
+def test_what_stays_is_not_told_again_and_is_tried_less_often() -> None:
+    tuner = Tuner([1, 2])
+    settle(tuner, {1: 1.0e-3, 2: 2.0e-3})
+    trials = []
+    for batch in range(4 * AGAIN):
+        if tuner.next(2) == 2:
+            trials.append(batch)
+        assert tuner.note(2, 2e-3 * tuner.next(2)) is None
+    apart = [later - earlier for earlier, later in itertools.pairwise(trials)]
+    assert sum(gap > 2 * TURN for gap in apart) == 1
+    assert max(apart) > 2 * AGAIN

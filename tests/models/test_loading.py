@@ -1,0 +1,495 @@
+"""Loads and unloads that overlap or fail: what serves afterwards, and what is left over."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kserve_torch.archives.archive import Archive
+from kserve_torch.errors import LoadFailed, ModelNotFound, NotReady, ServerError
+from kserve_torch.messages import Request
+from kserve_torch.models import factory
+from kserve_torch.models.registration import Registration
+from kserve_torch.models.registry import Registry
+from kserve_torch.models.version import State
+from kserve_torch.runtime.instance import Instance
+from kserve_torch.settings import load_settings
+from kserve_torch.settings.models import StartupModel
+from kserve_torch.startup import startup_models
+
+from ..grpc.serving import until
+from ..makers import ECHO, make_archive, write
+
+#: Is initialised when the file is there.
+GATED = """
+import pathlib, time
+def handle(data, context):
+    if data is None:
+        while not pathlib.Path({gate!r}).exists():
+            time.sleep(0.005)
+    return data
+"""
+#: Likewise, and fails then.
+GATED_AND_BROKEN = GATED.replace("    return data", "        raise OSError('bad weights')")
+
+#: Says which of its functions is the handler.
+TWO_HANDLERS = """
+def handle(data, context):
+    return data and ["standard"] * len(data)
+def special(data, context):
+    return data and ["special"] * len(data)
+"""
+
+
+class Gate:
+    """What `GATED` handlers wait for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def open(self) -> None:
+        self.path.touch()
+
+    def guards(self, handler: str) -> dict[str, str]:
+        """The files of an archive."""
+        return {"handler.py": handler.format(gate=str(self.path))}
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path / "gate")
+
+
+@asynccontextmanager
+async def serving(store: Path, gate: Gate, *options: str) -> AsyncIterator[Registry]:
+    settings = load_settings(["--model_store", str(store), *options], {}, "kserve_torch")
+    registry = Registry(settings)
+    try:
+        yield registry
+    finally:
+        gate.open()
+        await registry.close(5.0)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+async def answer(registry: Registry, name: str = "m") -> str:
+    reply = await registry.submit(Request(id="1", model=name, rows=[{"data": "x"}]))
+    return reply.version
+
+
+async def test_two_loads_of_a_name_leave_one_that_serves(tmp_path: Path, gate: Gate) -> None:
+    make_archive(tmp_path / "m.mar", gate.guards(GATED))
+    async with serving(tmp_path, gate) as registry:
+        loads = [asyncio.ensure_future(registry.load("m")) for _ in range(2)]
+        await until(registry.names)
+        gate.open()
+        await asyncio.gather(*loads)
+        assert await answer(registry) == "1.0"
+        assert registry.ready()
+        assert len(registry.all()) == 1
+
+
+@pytest.mark.parametrize("serves", [False, True])
+@pytest.mark.parametrize("drop", [Registry.unload, Registry.unregister])
+async def test_a_removal_overtakes_the_loads_that_run(
+    tmp_path: Path, gate: Gate, serves: bool, drop: Callable[[Registry, str], Awaitable[Any]]
+) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    async with serving(tmp_path, gate) as registry:
+        if serves:
+            await registry.load("m")
+        gated = gate.guards(GATED)
+        make_archive(tmp_path / "m.mar", gated, modelVersion="2.0")
+        seen: list[object] = []
+        registry.observers.add(seen.append)
+        loads = [asyncio.ensure_future(registry.load("m")) for _ in range(2)]
+        await until(lambda: seen)
+        gone = asyncio.ensure_future(drop(registry, "m"))
+        await until(lambda: registry.names() == [])
+        gate.open()
+        for load in loads:
+            with pytest.raises(NotReady, match="unloaded while it was loaded"):
+                await load
+        await gone
+        assert registry.names() == []
+        assert (await registry.load("m")).ready
+
+
+async def test_a_start_up_model_may_be_unloaded_while_others_load(
+    tmp_path: Path, gate: Gate
+) -> None:
+    make_archive(tmp_path / "quick.mar", {"handler.py": ECHO}, modelName="quick")
+    slow = gate.guards(GATED)
+    make_archive(tmp_path / "slow.mar", slow, modelName="slow")
+    async with serving(tmp_path, gate) as registry:
+        models = [StartupModel(name=None, file=f"{name}.mar") for name in ("quick", "slow")]
+        starting = asyncio.ensure_future(registry.start(models))
+        await until(lambda: any(version.ready for version in registry.all()))
+        await registry.unload("quick")
+        gate.open()
+        await starting
+        assert registry.names() == ["slow"]
+        assert registry.ready()
+
+
+async def test_a_configured_default_that_fails_is_not_replaced_by_another_version(
+    tmp_path: Path, gate: Gate
+) -> None:
+    make_archive(tmp_path / "one.mar", {"handler.py": "import absent_package"})
+    make_archive(tmp_path / "two.mar", {"handler.py": ECHO}, modelVersion="2.0")
+    make_archive(tmp_path / "torn.mar", {}, modelVersion="3.0").write_bytes(b"no zip")
+    for default, number in (("one.mar", "1.0"), ("torn.mar", "3.0")):
+        async with serving(tmp_path, gate) as registry:
+            models = [
+                StartupModel(name="m", file=file, version=version, is_default=file == default)
+                for file, version in (("two.mar", "2.0"), (default, number))
+            ]
+            await registry.start(models)
+            assert registry.default("m").version == number
+            assert registry.find("m", "2.0").ready
+            assert not registry.ready()
+            with pytest.raises(NotReady, match="it failed to load"):
+                await answer(registry)
+
+
+#: Says which archive it came with.
+NAMED = "def handle(data, context):\n    return [{0!r} for _ in data or ()]"
+
+
+def named(path: Path, **model: str) -> None:
+    make_archive(path, {"handler.py": NAMED.format(path.name)}, **model)
+
+
+async def said(registry: Registry, name: str = "m") -> list[str]:
+    reply = await registry.submit(Request(id="1", model=name, rows=[{"data": "x"}]))
+    return list(reply.results)
+
+
+def startup(*files: str, **more: Any) -> list[StartupModel]:
+    return [StartupModel(name=None, file=file, **more) for file in files]
+
+
+@pytest.mark.parametrize("slow", ["m_one.mar", "m_two.mar"])
+async def test_of_two_archives_with_one_name_and_version_the_first_serves_and_the_other_is_shown(
+    tmp_path: Path, gate: Gate, slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named(tmp_path / "m_one.mar")
+    named(tmp_path / "m_two.mar")
+    opens, other_is_open = factory.open_archive, threading.Event()
+
+    def slowly(path: Path, *args: Any, **more: Any) -> Archive:
+        assert path.name != slow or other_is_open.wait(10)
+        archive = opens(path, *args, **more)
+        other_is_open.set()
+        return archive
+
+    monkeypatch.setattr(factory, "open_archive", slowly)
+    async with serving(tmp_path, gate) as registry:
+        await registry.start(startup("m_one.mar", "m_two.mar"))
+        assert await said(registry) == ["m_one.mar"]
+        assert registry.names() == ["m", "m_two"]
+        [other] = registry.versions("m_two")
+        assert (other.state, other.version) == (State.UNAVAILABLE, "1.0")
+        assert other.reason == ("m_two.mar: version 1.0 of model m is another archive's, m_one.mar")
+        assert not registry.ready()
+        with pytest.raises(NotReady, match=r"another archive's, m_one\.mar"):
+            await said(registry, "m_two")
+        await until(lambda: len(list(registry.workdir.rglob("MAR-INF"))) == 1)
+
+
+async def test_of_two_snapshot_entries_with_one_version_the_default_serves(
+    tmp_path: Path, gate: Gate
+) -> None:
+    named(tmp_path / "a.mar")
+    named(tmp_path / "b.mar")
+    for default, first, other in (("b.mar", "b.mar", "a"), ("a.mar", "a.mar", "m")):
+        models = [
+            StartupModel(name="m", file=file, version=version, is_default=file == default)
+            for file, version in (("a.mar", "1.0"), ("b.mar", "2.0"))
+        ]
+        async with serving(tmp_path, gate) as registry:
+            await registry.start(models)
+            assert await said(registry) == [first]
+            [failed] = [v for v in registry.all() if v.state is State.UNAVAILABLE]
+            # The place that its entry gives it, unless that is the other's.
+            assert (failed.name, failed.version) == (other, "1.0" if other == "a" else "2.0")
+
+
+async def test_what_cannot_be_read_takes_no_place_from_what_can(tmp_path: Path, gate: Gate) -> None:
+    (tmp_path / "m.mar").write_bytes(b"no zip")
+    named(tmp_path / "n.mar")
+    named(tmp_path / "m_2.mar", modelName="m_2")
+    async with serving(tmp_path, gate) as registry:
+        await registry.start(startup("m.mar", "m_2.mar", "n.mar"))
+        assert await said(registry) == ["n.mar"]
+        assert await said(registry, "m_2") == ["m_2.mar"]
+        assert "damaged" in registry.find("m_3").reason
+
+
+async def test_a_start_up_model_leaves_alone_what_a_client_was_quicker_to_register(
+    tmp_path: Path, gate: Gate
+) -> None:
+    named(tmp_path / "one.mar")
+    named(tmp_path / "two.mar")
+    async with serving(tmp_path, gate) as registry:
+        await registry.register("one.mar")
+        await registry.start(startup("two.mar"))
+        assert await said(registry) == ["one.mar"]
+        assert len(registry.all()) == 1
+        assert registry.ready()
+
+
+async def test_a_registration_that_fails_late_leaves_the_version_that_came_meanwhile(
+    tmp_path: Path, gate: Gate
+) -> None:
+    broken = gate.guards(GATED_AND_BROKEN)
+    make_archive(tmp_path / "one.mar", broken)
+    make_archive(tmp_path / "two.mar", {"handler.py": ECHO}, modelVersion="2.0")
+    async with serving(tmp_path, gate) as registry:
+        wish = Registration.read({"url": "one.mar"})
+        version = await wish.enter(registry)
+        starting = asyncio.ensure_future(wish.start(registry, version, 1))
+        await registry.register("two.mar")
+        gate.open()
+        with pytest.raises(ServerError, match="bad weights"):
+            await starting
+        assert [(v.version, v.is_default) for v in registry.all()] == [("2.0", True)]
+        assert await answer(registry) == "2.0"
+
+
+async def test_a_registration_answers_when_its_time_is_over(tmp_path: Path, gate: Gate) -> None:
+    make_archive(tmp_path / "m.mar", gate.guards(GATED))
+    async with serving(tmp_path, gate) as registry:
+        assert registry.settings.unregister_model_timeout > 60
+        wish = Registration.read({"url": "m.mar", "startup_timeout": "1"})
+        version = await wish.enter(registry)
+        async with asyncio.timeout(30):
+            with pytest.raises(ServerError, match="startupTimeout"):
+                await wish.start(registry, version, 1)
+        assert registry.names() == []
+
+
+async def test_an_archive_that_cannot_be_opened_says_so_until_it_is_loaded_or_unloaded(
+    tmp_path: Path, gate: Gate
+) -> None:
+    archive = tmp_path / "m.mar"
+    async with serving(tmp_path, gate) as registry:
+        for text in ("no zip", "no zip either"):
+            archive.write_text(text)
+            with pytest.raises(LoadFailed, match="damaged"):
+                await registry.load("m")
+            [version] = registry.all()
+            assert (version.name, version.state) == ("m", State.UNAVAILABLE)
+            assert "damaged" in version.reason
+            assert not registry.ready()
+            with pytest.raises(NotReady, match="damaged"):
+                await answer(registry)
+        make_archive(archive, {"handler.py": ECHO}, modelVersion="2.0")
+        await registry.load("m")
+        assert await answer(registry) == "2.0"
+        assert len(registry.all()) == 1
+        archive.write_text("no zip")
+        with pytest.raises(LoadFailed, match="damaged"):
+            await registry.load("m")
+        assert await answer(registry) == "2.0"
+        assert registry.ready()
+        await registry.unload("m")
+        with pytest.raises(LoadFailed, match="damaged"):
+            await registry.load("m")
+        await registry.unload("m")
+        assert registry.names() == []
+        with pytest.raises(ModelNotFound):
+            await registry.load("absent")
+        assert registry.names() == []
+
+
+async def test_an_unload_overtakes_a_load_whose_archive_cannot_be_opened(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    opens, opening = factory.open_archive, asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slowly(*args: Any, **more: Any) -> Archive:
+        loop.call_soon_threadsafe(opening.set)
+        while not gate.path.exists():
+            time.sleep(0.005)
+        return opens(*args, **more)
+
+    async with serving(tmp_path, gate) as registry:
+        await registry.load("m")
+        (tmp_path / "m.mar").write_text("no zip")
+        monkeypatch.setattr(factory, "open_archive", slowly)
+        load = asyncio.ensure_future(registry.load("m"))
+        await opening.wait()
+        gone = registry.unload("m")
+        gate.open()
+        with pytest.raises(LoadFailed, match="damaged"):
+            await load
+        await gone
+        assert registry.names() == []
+
+
+async def test_a_reload_takes_the_archive_from_where_it_came(tmp_path: Path, gate: Gate) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    make_archive(tmp_path / "m_v2.mar", {"handler.py": ECHO}, modelVersion="2.0")
+    async with serving(tmp_path, gate) as registry:
+        await registry.register("m_v2.mar")
+        assert (await registry.load("m")).version == "2.0"
+        remove(tmp_path / "m_v2.mar")
+        assert (await registry.load("m")).version == "1.0"
+        remove(tmp_path / "m.mar")
+        with pytest.raises(ModelNotFound):
+            await registry.load("m")
+        assert await answer(registry) == "1.0"
+
+
+async def test_a_reload_keeps_what_the_registration_said(tmp_path: Path, gate: Gate) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": TWO_HANDLERS})
+    async with serving(tmp_path, gate) as registry:
+        wish = {"url": "m.mar", "handler": "handler:special", "batch_size": 7}
+        registration = Registration.read({**wish, "initial_workers": 3})
+        version = await registration.enter(registry)
+        await registration.start(registry, version, 3)
+        for _ in range(2):
+            version = await registry.load("m")
+            reply = await registry.submit(Request(id="1", model="m", rows=[{}]))
+            assert reply.results == ["special"]
+            assert (version.limits.batch_size, version.ready_workers) == (7, 3)
+
+
+async def test_a_reload_keeps_the_number_of_workers(tmp_path: Path, gate: Gate) -> None:
+    """Those of the archive, which may be a new one, unless a client has asked for others."""
+
+    def archive(workers: int) -> None:
+        yaml = {"model-config.yaml": f"{{minWorkers: {workers}, maxWorkers: 4}}"}
+        files = {"handler.py": ECHO, **yaml}
+        make_archive(tmp_path / "m.mar", files, configFile="model-config.yaml")
+
+    archive(1)
+    async with serving(tmp_path, gate) as registry:
+        await registry.register("m.mar")
+        archive(2)
+        assert (await registry.load("m")).scaled_to == (2, 4)
+        await registry.scale("m", None, 1, 3)
+        assert (await registry.load("m")).scaled_to == (1, 3)
+        await registry.scale("m", None, 0, 0)
+        assert (await registry.load("m")).scaled_to == (1, 3)
+
+
+@pytest.mark.parametrize("layout", ["archive", "bare", "mar"])
+async def test_the_model_that_the_model_folder_itself_is_can_be_loaded_again(
+    tmp_path: Path, layout: str
+) -> None:
+    path = tmp_path / f"digits.{layout}"
+    make = write if layout == "bare" else make_archive
+    make(path, {"handler.py": ECHO})
+    registry = Registry(load_settings(["--model_dir", str(path)], {}, "kserve_torch"))
+    await registry.start(startup_models(registry.settings))
+    [name] = registry.names()
+    first = registry.find(name)
+    second = await registry.load(name)
+    assert second.ready
+    assert second is not first
+    await registry.close(5.0)
+
+
+async def test_a_start_up_model_that_could_not_be_read_is_looked_for_where_it_was(
+    tmp_path: Path, gate: Gate
+) -> None:
+    (tmp_path / "m_v1.mar").write_bytes(b"no zip")
+    async with serving(tmp_path, gate) as registry:
+        await registry.start([StartupModel(name="m", file="m_v1.mar")])
+        assert registry.find("m").state is State.UNAVAILABLE
+        make_archive(tmp_path / "m_v1.mar", {"handler.py": ECHO})
+        assert (await registry.load("m")).ready
+
+
+async def test_a_reload_keeps_what_was_configured(tmp_path: Path, gate: Gate) -> None:
+    make_archive(tmp_path / "m_v1.mar", {"handler.py": ECHO})
+    details = '"marName": "m_v1.mar", "minWorkers": 2, "maxWorkers": 3, "batchSize": 5'
+    config = tmp_path / "config.properties"
+    config.write_text(f'models={{"digits": {{"1.0": {{{details}}}}}}}\n')
+    async with serving(tmp_path, gate, "--ts-config", str(config)) as registry:
+        await registry.start(startup_models(registry.settings))
+        assert registry.find("digits").scaled_to == (2, 3)
+        version = await registry.load("digits")
+        assert (version.scaled_to, version.limits.batch_size) == ((2, 3), 5)
+
+
+async def test_a_start_up_model_stays_one_when_it_is_loaded_again(
+    tmp_path: Path, gate: Gate
+) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    make_archive(tmp_path / "late.mar", {"handler.py": ECHO}, modelName="late")
+    async with serving(tmp_path, gate) as registry:
+        await registry.start([StartupModel(name=None, file="m.mar")])
+        await registry.unload("m")
+        assert (await registry.load("m")).loaded_at_startup
+        assert not (await registry.load("late")).loaded_at_startup
+
+
+async def test_what_was_loaded_too_late_is_not_kept_in_memory(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[weakref.ref[Instance]] = []
+    load = Instance.load
+
+    def gone() -> bool:
+        gc.collect()
+        return loaded[0]() is None
+
+    def noted(*args: Any, **options: Any) -> Instance:
+        instance = load(*args, **options)
+        loaded.append(weakref.ref(instance))
+        return instance
+
+    monkeypatch.setattr(Instance, "load", noted)
+    files = {**gate.guards(GATED), "model-config.yaml": "startupTimeout: 0.2"}
+    make_archive(tmp_path / "m.mar", files, configFile="model-config.yaml")
+    async with serving(tmp_path, gate) as registry:
+        await registry.start([StartupModel(name=None, file="m.mar")])
+        version = registry.find("m")
+        assert (version.state, version.statistics().hung) == (State.UNAVAILABLE, 1)
+        gate.open()
+        await until(lambda: version.statistics().hung == 0)
+        await until(gone)
+
+
+async def test_nothing_is_left_of_what_failed(tmp_path: Path, gate: Gate) -> None:
+    def modules() -> set[str]:
+        return {name for name in sys.modules if name.startswith("kserve_torch_archive")}
+
+    def folders() -> list[Path]:
+        return list(registry.workdir.rglob("MAR-INF"))
+
+    before = modules()
+    async with serving(tmp_path, gate) as registry:
+        answers_nothing = {"handler.py": "def handle(data, context): pass", "warmup.json": "{}"}
+        make_archive(tmp_path / "m.mar", answers_nothing)
+        for _ in range(3):
+            with pytest.raises(LoadFailed, match="warm-up"):
+                await registry.register("m.mar")
+        await until(lambda: modules() == before and not folders())
+
+        make_archive(tmp_path / "m.mar", {"handler.py": "import absent_package"})
+        await registry.start([StartupModel(name=None, file="m.mar")])
+        assert registry.find("m").state is State.UNAVAILABLE
+        make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+        await registry.register("m.mar")
+        await until(lambda: len(folders()) == 1)
+        await registry.unregister("m")
+        await until(lambda: not folders())

@@ -1,0 +1,757 @@
+"""The engine as a whole: real archives, real threads, one event loop."""
+
+import asyncio
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kserve_torch.engine import pool
+from kserve_torch.errors import (
+    Conflict,
+    DeadlineExceeded,
+    Forbidden,
+    HandlerError,
+    InvalidInput,
+    LoadFailed,
+    ModelNotFound,
+    NotReady,
+    OutOfMemory,
+    Overloaded,
+    PredictionError,
+    SettingError,
+    VersionNotFound,
+)
+from kserve_torch.events import BatchRan, Event, Measured, Shed, WorkerChanged
+from kserve_torch.messages import Reply, Request, Tensor, Verb
+from kserve_torch.models.registry import Registry
+from kserve_torch.models.version import ModelVersion, State
+from kserve_torch.namespace.imports import PREFIX
+from kserve_torch.runtime import torchstate
+from kserve_torch.server import startup_models
+from kserve_torch.settings import load_settings
+
+from ..makers import ECHO, make_archive
+
+#: Answers with the version it was told; its rows say what it is to do.
+ACTOR = """
+import threading, time
+from kserve_torch.errors import BadRow
+from ts.service import PredictionException
+
+seen = []
+
+class Actor:
+    def initialize(self, context):
+        self.calls = 0
+
+    def handle(self, data, context):
+        self.calls += 1
+        rows = [row["data"] for row in data]
+        seen.append(len(rows))
+        for index, row in enumerate(rows):
+            if row == "raise": raise ValueError("boom")
+            if row == "bad": raise BadRow(index, "data: unreadable")
+            if row == "memory" or len(rows) > 2 and "big" in rows: raise MemoryError()
+            if row == "teapot": raise PredictionException("short and stout", 418)
+            if row == "exit": raise SystemExit(3)
+            if row == "short": return rows[:-1]
+            if isinstance(row, (int, float)): time.sleep(row)
+        return [[row, len(rows), context.get_request_id(i)] for i, row in enumerate(rows)]
+"""
+
+
+@asynccontextmanager
+async def serving(store: Path, *options: str) -> AsyncIterator[Registry]:
+    """A registry over ``store``."""
+    settings = load_settings(["--model_store", str(store), *options], {}, "kserve_torch")
+    registry = Registry(settings)
+    try:
+        yield registry
+    finally:
+        await registry.close(5.0)
+    assert not registry.workdir.exists()
+
+
+def request(*rows: Any, name: str = "m", verb: Verb = Verb.PREDICT, **more: Any) -> Request:
+    return Request(
+        id=more.pop("id", "an-id"),
+        model=name,
+        rows=[{"data": row} for row in rows],
+        verb=verb,
+        element="instances[{}]",
+        **more,
+    )
+
+
+def events(registry: Registry, kind: type[Event]) -> list[Any]:
+    """Collects events of a kind from now on."""
+    found: list[Any] = []
+    registry.observers.add(found.append, [kind])
+    return found
+
+
+async def test_rows_in_results_out(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        reply = await registry.submit(request("a", "b"))
+        assert (reply.model, reply.version, reply.results) == ("m", "1.0", ["a", "b"])
+        assert (version.state, version.ready, registry.ready()) == (State.READY, True, True)
+        assert reply.timing.batch_rows == 2
+
+
+async def test_no_rows_never_reach_the_handler(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ACTOR})
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        assert (await registry.submit(request())).results == []
+
+
+async def gather(registry: Registry, *requests: Request) -> list[Reply | BaseException]:
+    return await asyncio.gather(*map(registry.submit, requests), return_exceptions=True)
+
+
+YAML = "minWorkers: 1\nmaxWorkers: 1\nbatchSize: 4\nmaxBatchDelay: 10000\n"
+
+
+def actor(path: Path, yaml: str = YAML, **model: Any) -> Path:
+    files = {"handler.py": ACTOR, "model-config.yaml": yaml}
+    return make_archive(path, files, configFile="model-config.yaml", **model)
+
+
+LISTED = """
+model_metrics:
+  counter:
+    - {name: Seen, unit: Count, dimensions: [ModelName]}
+"""
+BY_NAME = """
+from ts.metrics.metric_type_enum import MetricTypes
+
+def handle(data, context):
+    if data is None: return
+    metrics = context.metrics
+    metrics.get_metric("Seen").add_or_update(len(data), [context.model_name])
+    metrics.get_metric("HandlerTime", MetricTypes.GAUGE).add_or_update(1.5, ["m", "Model"])
+    return [1] * len(data)
+"""
+
+
+async def test_handlers_know_the_metrics_of_the_file(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": BY_NAME})
+    (tmp_path / "metrics.yaml").write_text(LISTED)
+    async with serving(tmp_path, "--metrics_config", str(tmp_path / "metrics.yaml")) as registry:
+        measured = events(registry, Measured)
+        await registry.register("m.mar")
+        await registry.submit(request("a", "b"))
+        assert [(e.name, e.kind, e.value) for e in measured] == [
+            ("Seen", "counter", 2),
+            ("HandlerTime", "gauge", 1.5),
+        ]
+
+
+async def test_a_metrics_file_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"metrics_config=.*absent\.yaml: .*No such file"):
+        async with serving(tmp_path, "--metrics_config", str(tmp_path / "absent.yaml")):
+            pass
+
+
+async def test_requests_are_batched_and_get_their_own_rows(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar")
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        ran = events(registry, BatchRan)
+        replies = await gather(registry, *(request(f"row {i}", id=f"{i}") for i in range(4)))
+        results = [reply.results for reply in replies if isinstance(reply, Reply)]
+        assert results == [[[f"row {i}", 4, f"{i}"]] for i in range(4)]
+        assert [(batch.rows, batch.requests) for batch in ran] == [(4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("poison", "error"),
+    [
+        ("raise", HandlerError),
+        ("short", HandlerError),
+        ("exit", HandlerError),
+        ("memory", OutOfMemory),
+        ("teapot", PredictionError),
+        ("bad", InvalidInput),
+    ],
+)
+async def test_only_the_guilty_request_fails(
+    tmp_path: Path, poison: str, error: type[Exception]
+) -> None:
+    actor(tmp_path / "m.mar")
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        replies = await gather(registry, *map(request, ("a", "b", poison, "d")))
+        assert isinstance(replies[2], error)
+        answered = [reply.results[0][0] for reply in replies if isinstance(reply, Reply)]
+        assert answered == ["a", "b", "d"]
+
+
+@pytest.mark.parametrize("arrays", [False, True])
+async def test_what_a_handler_does_to_tensors_is_undone_when_they_are_run_again(
+    tmp_path: Path, arrays: bool
+) -> None:
+    handler = f"""
+class Changes:
+    accepts_arrays = {arrays}
+    def handle(self, data, context):
+        taken = [row.pop("data") for row in data]
+        if len(data) > 1:
+            raise ValueError("boom")
+        return [[str(values), getattr(values, "flags", None) is None or values.flags.writeable]
+                for values in taken]
+"""
+    make_archive(
+        tmp_path / "m.mar",
+        {"handler.py": handler, "model-config.yaml": "batchSize: 4\nmaxBatchDelay: 1000"},
+        configFile="model-config.yaml",
+    )
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        given = [Tensor(name="x", datatype="INT64", array=np.array([i])) for i in range(4)]
+        requests = [Request(id=f"{i}", model="m", rows=[row]) for i, row in enumerate(given)]
+        replies = await gather(registry, *requests)
+        answered = [reply.results for reply in replies if isinstance(reply, Reply)]
+        assert answered == [[[f"[{i}]", not arrays]] for i in range(4)]
+
+
+async def test_faults_say_what_is_wrong(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar", "batchSize: 1")
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        bad, short, teapot = await gather(
+            registry, request("a", "bad"), request("a", "short"), request("teapot")
+        )
+        assert str(bad) == "instances[1].data: unreadable"
+        assert "1 results for 2 rows" in str(short)
+        assert isinstance(teapot, PredictionError)
+        assert (teapot.http, str(teapot)) == (418, "short and stout")
+
+
+async def test_explanations_leave_operators_no_more_threads_than_they_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = """
+import torch
+class Threads:
+    def initialize(self, context):
+        self.most = torch.get_num_threads()
+    def handle(self, data, context):
+        return [self.most] * len(data)
+"""
+    make_archive(tmp_path / "m.mar", {"handler.py": handler})
+    monkeypatch.setattr(torchstate, "THREADS", 4)
+    monkeypatch.setattr(torchstate, "cores", lambda: 4)
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        predicted = await registry.submit(request("a"))
+        explained = await registry.submit(request("a", verb=Verb.EXPLAIN))
+    assert (predicted.results, explained.results) == ([4], [2])
+
+
+async def test_predictions_leave_half_of_the_cores_to_an_explanation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = """
+import torch
+def handle(data, context):
+    return [torch.get_num_threads()] * len(data or ())
+"""
+    make_archive(tmp_path / "m.mar", {"handler.py": handler})
+    monkeypatch.setattr(torchstate, "THREADS", 4)
+    monkeypatch.setattr(torchstate, "cores", lambda: 4)
+    monkeypatch.setattr(pool, "BUSY_SECONDS", 60.0)
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+
+        async def seen() -> set[int]:
+            replies = [await registry.submit(request("a")) for _ in range(20)]
+            return {reply.results[0] for reply in replies}
+
+        assert await seen() == {1, 4}
+        await registry.submit(request("a", verb=Verb.EXPLAIN))
+        assert await seen() == {2}
+        monkeypatch.setattr(pool, "BUSY_SECONDS", 0.0)
+        while version.statistics().running:  # noqa: ASYNC110  # a thread of low priority
+            await asyncio.sleep(0.001)
+        assert 2 not in await seen()
+
+
+async def test_out_of_memory_makes_batches_smaller(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar")
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        replies = await gather(registry, *(request("big") for _ in range(4)))
+        assert [r.results[0][1] for r in replies if isinstance(r, Reply)] == [2, 2, 2, 2]
+        # The ceiling is remembered: two rows are a full batch from now on, and wait for no more.
+        again = await gather(registry, request("big"), request("big"))
+        assert [r.results[0][1] for r in again if isinstance(r, Reply)] == [2, 2]
+
+
+class Huge(np.ndarray[Any, Any]):
+    """An array whose elements do not fit into memory as Python objects."""
+
+    def tolist(self) -> Any:
+        raise MemoryError
+
+
+async def test_rows_that_do_not_fit_into_memory_are_nobody_elses_fault(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar", YAML.replace("4", "2"))
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        [worker] = version.workers
+        array = np.zeros(2).view(Huge)
+        huge = Request(id="h", model="m", rows=[Tensor(name="a", datatype="FP64", array=array)])
+        small, large = await gather(registry, request("a"), huge)
+        assert isinstance(small, Reply)
+        assert isinstance(large, OutOfMemory)
+        assert list(version.workers) == [worker]
+
+
+LOOPS = """
+import asyncio
+
+class Handler:
+    def initialize(self, context):
+        self.loop = asyncio.get_event_loop()
+
+    def handle(self, data, context):
+        if data[0]["data"] == "async":
+            return self.answer()
+        if data[0]["data"] == "close":
+            self.loop.close()
+            return [True]
+        return asyncio.get_event_loop().run_until_complete(self.answer())
+
+    async def answer(self):
+        return [asyncio.get_running_loop() is self.loop]
+"""
+
+
+async def test_handlers_have_an_event_loop(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": LOOPS})
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        for way in ("async", "sync", "async", "close"):
+            assert (await registry.submit(request(way))).results == [True]
+        assert version.workers[0].thread.is_alive()
+
+
+async def test_what_fails_its_warm_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ACTOR, "warmup.json": '{"instances": [1]}'})
+    before = {name for name in sys.modules if name.startswith(PREFIX)}
+    async with serving(tmp_path) as registry:
+        with pytest.raises(LoadFailed, match="warm-up"):
+            await registry.register("m.mar")
+        assert {name for name in sys.modules if name.startswith(PREFIX)} == before
+
+
+async def test_a_full_queue_sheds(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar", "batchSize: 1\njobQueueSize: 2")
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        shed = events(registry, Shed)
+        replies = await gather(registry, *(request(0.05) for _ in range(8)))
+        refused = [reply for reply in replies if isinstance(reply, Overloaded)]
+        assert refused
+        assert [event.reason for event in shed] == ["queue_full"] * len(refused)
+        assert all(isinstance(reply, Reply | Overloaded) for reply in replies)
+
+
+async def test_deadlines_cover_the_queue(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar", "batchSize: 1\nclientTimeoutInMills: 60")
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        shed = events(registry, Shed)
+        running, waiting = await gather(registry, request(0.5), request("late"))
+        assert isinstance(running, DeadlineExceeded)
+        assert "while it ran" in str(running)
+        assert isinstance(waiting, DeadlineExceeded)
+        assert [event.reason for event in shed] == ["deadline"]
+
+
+async def test_a_cancelled_request_is_in_no_batch(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar", "batchSize: 1")
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        shed = events(registry, Shed)
+        first = asyncio.create_task(registry.submit(request(0.2)))
+        left = asyncio.create_task(registry.submit(request("raise")))
+        last = asyncio.create_task(registry.submit(request("last")))
+        await asyncio.sleep(0)
+        left.cancel()
+        assert (await last).results[0][0] == "last"
+        assert (await first).results[0][0] == 0.2
+        assert [event.reason for event in shed] == ["disconnected"]
+        assert registry.find("m").statistics().inflight == 0
+
+
+async def test_a_hung_worker_is_replaced(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar", "batchSize: 1\nresponseTimeout: 1")
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        hung, waiting = await gather(registry, request(2.5), request("next"))
+        assert isinstance(hung, DeadlineExceeded)
+        assert "responseTimeout" in str(hung)
+        assert isinstance(waiting, Reply)
+        assert version.statistics().hung == 1
+        assert version.ready
+
+
+HANGS = """
+import threading
+forever = threading.Event()
+class H:
+    def initialize(self, context): pass
+    def handle(self, data, context):
+        forever.wait(30)
+        return data
+"""
+
+
+async def test_too_many_hung_threads_end_liveness(tmp_path: Path) -> None:
+    yaml = {"model-config.yaml": "minWorkers: 4\nmaxWorkers: 4\nresponseTimeout: 1"}
+    make_archive(tmp_path / "m.mar", {"handler.py": HANGS, **yaml}, configFile="model-config.yaml")
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        *replies, waiting = await gather(registry, *(request("x") for _ in range(5)))
+        assert all(isinstance(reply, DeadlineExceeded) for reply in replies)
+        assert (version.live, version.ready, registry.live()) == (False, False, False)
+        # A replacement may take it just before the fourth is given up, and hang as well.
+        assert isinstance(waiting, NotReady | DeadlineExceeded)
+        with pytest.raises(NotReady, match=r"[45] handler threads hang"):
+            await registry.submit(request("x"))
+        assert await registry.drain(1)
+
+
+async def test_a_handler_hangs_also_if_nobody_waits_for_it(tmp_path: Path) -> None:
+    yaml = {"model-config.yaml": "responseTimeout: 1\nclientTimeoutInMills: 100"}
+    make_archive(tmp_path / "m.mar", {"handler.py": HANGS, **yaml}, configFile="model-config.yaml")
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        hung = asyncio.Event()
+        registry.observers.add(
+            lambda event: event.state == "HUNG" and hung.set(),  # type: ignore[union-attr]
+            [WorkerChanged],
+        )
+        with pytest.raises(DeadlineExceeded, match="while it ran"):
+            await registry.submit(request("x"))
+        await asyncio.wait_for(hung.wait(), 10)
+        assert version.statistics().hung == 1
+
+
+async def test_two_versions_and_the_default(tmp_path: Path) -> None:
+    one, two = ECHO, ECHO.replace('row.get("data")', '"two"')
+    make_archive(tmp_path / "one.mar", {"handler.py": one})
+    make_archive(tmp_path / "two.mar", {"handler.py": two}, modelVersion="2.0")
+    async with serving(tmp_path) as registry:
+        await registry.register("one.mar")
+        await registry.register("two.mar")
+        assert (await registry.submit(request("a"))).version == "1.0"
+        asked = request("a", version="2.0")
+        assert (await registry.submit(asked)).results == ["two"]
+        with pytest.raises(Forbidden, match="default"):
+            await registry.unregister("m", "1.0")
+        registry.set_default("m", "2.0")
+        assert (await registry.submit(request("a"))).version == "2.0"
+        await registry.unregister("m", "1.0")
+        with pytest.raises(VersionNotFound):
+            registry.find("m", "1.0")
+        with pytest.raises(Conflict, match=r"2\.0 is already registered"):
+            await registry.register("two.mar")
+
+
+async def test_no_request_fails_while_versions_change(tmp_path: Path) -> None:
+    make_archive(tmp_path / "one.mar", {"handler.py": ECHO})
+    make_archive(tmp_path / "two.mar", {"handler.py": ECHO}, modelVersion="2.0")
+    async with serving(tmp_path) as registry:
+        await registry.register("one.mar")
+        done = asyncio.Event()
+
+        async def client() -> set[str]:
+            versions = set()
+            while not done.is_set():
+                versions.add((await registry.submit(request("a"))).version)
+            return versions
+
+        clients = [asyncio.create_task(client()) for _ in range(4)]
+        await registry.register("two.mar")
+        registry.set_default("m", "2.0")
+        await registry.unregister("m", "1.0")
+        done.set()
+        assert set().union(*await asyncio.gather(*clients)) == {"1.0", "2.0"}
+
+
+async def test_load_replaces_what_serves_only_by_what_works(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    async with serving(tmp_path) as registry:
+        await registry.load("m")
+        make_archive(tmp_path / "m.mar", {"handler.py": "import absent_package"})
+        with pytest.raises(LoadFailed, match="absent_package"):
+            await registry.load("m")
+        assert (await registry.submit(request("still"))).results == ["still"]
+        make_archive(tmp_path / "m.mar", {"handler.py": ECHO}, modelVersion="7")
+        await registry.load("m")
+        assert [v.version for v in registry.versions("m")] == ["7"]
+        await registry.unload("m")
+        with pytest.raises(ModelNotFound):
+            registry.find("m")
+        with pytest.raises(ModelNotFound):
+            await registry.load("nothing")
+
+
+async def test_a_broken_archive_is_kept_with_its_reason(tmp_path: Path) -> None:
+    make_archive(tmp_path / "good.mar", {"handler.py": ECHO}, modelName="good")
+    make_archive(tmp_path / "bad.mar", {"handler.py": "import absent_package"}, modelName="bad")
+    (tmp_path / "torn.mar").write_bytes(b"no zip")
+    async with serving(tmp_path) as registry:
+        await registry.start(startup_models(registry.settings))
+        states = {v.name: (v.state, v.reason) for v in registry.all()}
+        assert states["good"] == (State.READY, "")
+        assert states["bad"][0] is states["torn"][0] is State.UNAVAILABLE
+        assert "absent_package" in states["bad"][1]
+        assert not registry.ready()
+        with pytest.raises(NotReady, match="absent_package"):
+            await registry.submit(request("a", name="bad"))
+        assert (await registry.submit(request("a", name="good"))).results == ["a"]
+
+
+async def test_workers_come_and_go(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar", "batchSize: 1\nminWorkers: 1\nmaxWorkers: 1")
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        assert await registry.scale("m", None, 3, 3) == 3
+        assert version.statistics().workers == {"READY": 3}
+        threads = [worker.thread for worker in version.workers]
+        await registry.scale("m", None, 1, 1)
+        for thread in threads[1:]:
+            await asyncio.to_thread(thread.join, 5)
+        assert version.statistics().workers == {"READY": 1}
+        assert (await registry.submit(request("a"))).results[0][0] == "a"
+        assert await registry.scale("m", None, 0, 0) == 0
+        await asyncio.to_thread(threads[0].join, 5)
+        with pytest.raises(NotReady, match="no worker"):
+            await registry.submit(request("a"))
+
+
+async def test_calls_that_scale_at_the_same_time_do_not_add_up(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        assert await asyncio.gather(*(registry.scale("m", None, 4, 4) for _ in "123")) == [4, 4, 4]
+        assert len(version.workers) == 4
+
+
+async def test_scaling_is_another_try_for_what_failed_to_load(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.touch()
+    files = {"handler.py": f"import os\nif os.path.exists({str(broken)!r}): 1 / 0\n{ECHO}"}
+    make_archive(tmp_path / "m.mar", files)
+    make_archive(tmp_path / "torn.mar", {"handler.py": ECHO})
+    (tmp_path / "torn.mar").write_bytes(b"no zip")
+    async with serving(tmp_path) as registry:
+        await registry.start(startup_models(registry.settings))
+        version = registry.find("m")
+        with pytest.raises(LoadFailed, match="ZeroDivisionError"):
+            await registry.scale("m", None, 1, 1)
+        assert version.state is State.UNAVAILABLE
+        broken.unlink()
+        assert await registry.scale("m", None, 2, 2) == 2
+        assert (version.state, version.ready, version.reason) == (State.READY, True, "")
+        assert (await registry.submit(request("a"))).results == ["a"]
+        with pytest.raises(NotReady, match="damaged"):
+            await registry.scale("torn", None, 1, 1)
+
+
+WARM = """
+class Handler:
+    def initialize(self, context):
+        self.context = context
+    def handle(self, data, context):
+        return [[1.0]] * len(data)
+"""
+
+
+async def test_without_workers_a_model_is_not_kept_in_memory(tmp_path: Path) -> None:
+    sample = '{"inputs": [{"name": "a", "shape": [1], "datatype": "INT64", "data": [1]}]}'
+    make_archive(tmp_path / "m.mar", {"handler.py": WARM, "warmup.json": sample})
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        signature = version.signature("outputs")
+        assert signature
+        [worker] = version.workers
+        instance = weakref.ref(worker.instance)
+        thread = worker.thread
+        del worker
+        await registry.scale("m", None, 0, 0)
+        await asyncio.to_thread(thread.join, 5)
+        del thread
+        gc.collect()
+        assert instance() is None
+        assert version.signature("outputs") == signature
+        await registry.scale("m", None, 1, 1)
+        assert (await registry.submit(request("a"))).results == [[1.0]]
+
+
+async def test_nobody_gets_workers_without_end(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        with pytest.raises(InvalidInput, match="at most 256"):
+            await registry.scale("m", None, 163139880, 163139880)
+
+
+async def test_the_first_of_several_start_up_versions_is_the_default(tmp_path: Path) -> None:
+    files = {"handler.py": "import time\ntime.sleep(0.5)\n" + ECHO}
+    make_archive(tmp_path / "a.mar", files, modelVersion="1.0")
+    make_archive(tmp_path / "b.mar", {"handler.py": ECHO}, modelVersion="2.0")
+    for options, default in ((), "1.0"), (("--models", "b.mar,a.mar"), "2.0"):
+        async with serving(tmp_path, *options) as registry:
+            await registry.start(startup_models(registry.settings))
+            assert [v.version for v in registry.versions("m")] == ["1.0", "2.0"]
+            assert registry.default("m").version == default
+
+
+async def test_pressure_brings_another_worker(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar", "batchSize: 1\nminWorkers: 1\nmaxWorkers: 2")
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        early = [asyncio.create_task(registry.submit(request(0.2))) for _ in range(3)]
+        await asyncio.wait(early, return_when=asyncio.FIRST_COMPLETED)
+        late = [asyncio.create_task(registry.submit(request(0.01))) for _ in range(3)]
+        await asyncio.gather(*early, *late)
+        assert len(version.workers) == 2
+
+
+async def test_explanations_run_beside_predictions(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar", "batchSize: 1")
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        slow = asyncio.create_task(registry.submit(request(1.0, verb=Verb.EXPLAIN)))
+        for _ in range(5):
+            await registry.submit(request("quick"))
+        assert not slow.done()
+        assert (await slow).results[0][0] == 1.0
+
+
+async def test_drain_waits_for_the_last_answer(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar", "batchSize: 1")
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        last = asyncio.create_task(registry.submit(request(0.3)))
+        await asyncio.sleep(0)
+        assert await registry.drain(10)
+        assert last.done()
+        assert not registry.ready()
+        running = asyncio.create_task(registry.submit(request(0.5)))
+        await asyncio.sleep(0)
+        assert not await registry.drain(0.01)
+        await running
+
+
+STREAMS = """
+from ts.handler_utils.utils import send_intermediate_predict_response as send
+def handle(data, context):
+    if data is None: return None
+    for word in ("one", "two"):
+        send([word] * len(data), context.request_ids, "ok", 200, context)
+    return ["three"] * len(data)
+"""
+
+
+async def test_streams_come_in_order(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": STREAMS})
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        async with registry.stream(request("a", "b")) as (parts, answering):
+            told = [{row: one.result for row, one in part.items()} async for part in parts]
+            assert told == [{0: word, 1: word} for word in ("one", "two")]
+            assert (await answering).results == ["three", "three"]
+        assert (await registry.submit(request("a"))).results == ["three"]
+
+
+async def test_explanations_that_queue_get_a_second_worker_at_once(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar", "batchSize: 1")
+
+    def explainers() -> list[threading.Thread]:
+        named = "m 1.0 explain worker"
+        return [thread for thread in threading.enumerate() if thread.name.startswith(named)]
+
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        await registry.submit(request(0.0, verb=Verb.EXPLAIN))
+        assert len(explainers()) == 1
+        await asyncio.gather(*(registry.submit(request(0.01, verb=Verb.EXPLAIN)) for _ in "123"))
+        assert len(explainers()) == 2
+
+
+TIMES = """
+import time
+
+def handle(data, context):
+    if data is None:
+        return None
+    began = time.monotonic()
+    time.sleep(data[0]["data"])
+    return [[began, time.monotonic()]] * len(data)
+"""
+
+
+@pytest.mark.parametrize("predicting", [True, False])
+async def test_explanations_give_way_to_predictions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, predicting: bool
+) -> None:
+    monkeypatch.setattr(pool, "BUSY_SECONDS", 60.0)
+    make_archive(tmp_path / "m.mar", {"handler.py": TIMES})
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+
+        async def explain(*seconds: float) -> list[tuple[float, float]]:
+            asked = (registry.submit(request(each, verb=Verb.EXPLAIN)) for each in seconds)
+            return sorted(reply.results[0] for reply in await asyncio.gather(*asked))
+
+        await explain(0.05, 0.05, 0.05)  # now there are two workers
+        if predicting:
+            await registry.submit(request(0.0))
+        (_, first), (second, _) = await explain(0.2, 0.2)
+        assert (first <= second) is predicting
+
+
+async def test_a_description(tmp_path: Path) -> None:
+    handler = ECHO.replace('row.get("data")', "context.get_request_header(0, 'describe')")
+    make_archive(tmp_path / "m.mar", {"handler.py": handler})
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        assert await version.describe() == "True"
+
+
+async def test_a_slow_start_is_given_up(tmp_path: Path) -> None:
+    slow = ACTOR.replace("self.calls = 0", "time.sleep(2)")
+    yaml = {"model-config.yaml": "startupTimeout: 1"}
+    make_archive(tmp_path / "m.mar", {"handler.py": slow, **yaml}, configFile="model-config.yaml")
+    async with serving(tmp_path) as registry:
+        with pytest.raises(NotReady, match="startupTimeout"):
+            await registry.register("m.mar")
+        assert registry.names() == []
+
+
+async def test_close_ends_every_thread(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    before = threading.enumerate()
+    async with serving(tmp_path) as registry:
+        version: ModelVersion = await registry.register("m.mar")
+        await registry.submit(request("x", verb=Verb.EXPLAIN))
+        threads = [t for t in threading.enumerate() if t not in before and "worker" in t.name]
+        assert len(threads) == 2
+    assert version.state is State.UNLOADING
+    assert not any(thread.is_alive() for thread in threads)

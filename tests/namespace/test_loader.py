@@ -1,0 +1,631 @@
+import gc
+import importlib
+import importlib.metadata
+import inspect
+import io
+import os
+import pickle
+import py_compile
+import sys
+import textwrap
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kserve_torch.errors import LoadFailed
+from kserve_torch.namespace import workdir
+from kserve_torch.namespace.imports import thread
+from kserve_torch.namespace.loader import Namespace
+from kserve_torch.runtime.entry import load_entry
+
+from ..makers import ECHO, write
+
+Make = Callable[..., Namespace]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes a namespace of a folder with the given files; all are closed at the end."""
+    made: list[Namespace] = []
+
+    def make_one(name: str = "a", /, packages: Namespace | None = None, **files: str) -> Namespace:
+        contents = {
+            key.replace("__slash__", "/") + ".py": textwrap.dedent(text)
+            for key, text in files.items()
+        }
+        made.append(Namespace(write(tmp_path / name, contents), packages=packages))
+        return made[-1]
+
+    yield make_one
+    for namespace in made:
+        namespace.close()
+    ours = {namespace.name for namespace in made}
+    assert not [name for name in sys.modules if name.partition(".")[0] in ours]
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    """The result of ``work`` on a fresh thread, or what it raised."""
+    results: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def test_two_archives_with_the_same_module_names(make: Make) -> None:
+    handler = "import model\nfrom model import NAME\nfrom model import NAME as again\n"
+    one = make("one", handler=handler, model="NAME = 'one'").import_module("handler")
+    two = make("two", handler=handler, model="NAME = 'two'").import_module("handler")
+    assert (one.NAME, one.model.NAME, one.again) == ("one", "one", "one")
+    assert (two.NAME, two.model.NAME) == ("two", "two")
+    assert "model" not in sys.modules
+    assert "handler" not in sys.modules
+
+
+def test_two_instances_of_one_archive_share_no_module(make: Make) -> None:
+    one, two = make(handler="state = []"), make(handler="state = []")
+    one.import_module("handler").state.append(1)
+    assert two.import_module("handler").state == []
+
+
+def test_imports_inside_functions_work_later_and_in_any_thread(make: Make) -> None:
+    handler = """
+        def f():
+            import late
+            from late import NAME
+            return late.NAME, NAME
+        """
+    one = make("one", handler=handler, late="NAME = 1").import_module("handler")
+    two = make("two", handler=handler, late="NAME = 2").import_module("handler")
+    assert in_thread(one.f) == (1, 1)
+    assert in_thread(two.f) == (2, 2)
+
+
+PACKAGE = {
+    "pkg__slash____init__": "",
+    "pkg__slash__sub__slash____init__": "from . import leaf\nfrom .leaf import X as Y\n",
+    "pkg__slash__sub__slash__leaf": "X = 7\nfrom ..other import Z\n",
+    "pkg__slash__other": "Z = 8\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("statement", "expression", "value"),
+    [
+        ("import pkg.sub.leaf", "pkg.sub.leaf.X", 7),
+        ("import pkg.sub.leaf as m", "m.X", 7),
+        ("from pkg.sub import leaf", "leaf.X", 7),
+        ("from pkg.sub.leaf import X", "X", 7),
+        ("from pkg.sub import *", "Y", 7),
+        ("from .pkg.sub import leaf", "leaf.Z", 8),
+        ("from . import pkg", "pkg.__name__.endswith('.pkg')", True),
+        ("m = __import__('pkg.sub.leaf')", "m.sub.leaf.X", 7),
+        ("m = __import__('pkg.sub', fromlist=['leaf'])", "m.leaf.X", 7),
+        ("import importlib", "importlib.import_module('pkg.sub').Y", 7),
+        ("from importlib import import_module as i", "i('.sub', 'pkg') is i('pkg.sub')", True),
+        ("import importlib.util", "importlib.util.find_spec('json').name", "json"),
+        ("import importlib.util as u", "u.find_spec('json').name", "json"),
+        ("from importlib.util import find_spec", "find_spec('json').name", "json"),
+        ("import importlib, pkg", "importlib.reload(pkg) is pkg", True),
+        ("import os.path", "os.path.sep", "/"),
+        ("exec('import pkg.other')", "pkg.other.Z", 8),
+        ("import sys", "sys.modules[__name__].sys is sys", True),
+        ("import ts.context", "ts.context.Context.__name__", "Context"),
+        (
+            "from ts.utils.util import PredictionException as P",
+            "P.__module__[:13]",
+            "kserve_torch.",
+        ),
+    ],
+)
+def test_forms_of_import(make: Make, statement: str, expression: str, value: Any) -> None:
+    module = make(handler=f"{statement}\nresult = {expression}\n", **PACKAGE)
+    assert module.import_module("handler").result == value
+
+
+def test_classes_know_their_module(make: Make) -> None:
+    text = "from os import PathLike\nclass Net: pass\n"
+    module = make(model=text).import_module("model")
+    assert [
+        c for c in vars(module).values() if getattr(c, "__module__", "") == module.__name__
+    ] == [module.Net]
+    assert sys.modules[module.Net.__module__] is module
+
+
+def test_an_absent_module_is_named_by_its_bare_name(make: Make) -> None:
+    namespace = make(handler="import absent_package")
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'absent_package'$"):
+        namespace.import_module("handler")
+    namespace = make(handler="import pkg.absent", **PACKAGE)
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'pkg\.absent'$") as caught:
+        namespace.import_module("handler")
+    assert caught.value.name == "pkg.absent"
+
+
+def test_a_folder_does_not_hide_an_installed_package(make: Make, tmp_path: Path) -> None:
+    write(tmp_path / "a", {"yaml/tokens.txt": "", "data/x.py": "X = 1"})
+    namespace = make(handler="import yaml\nimport data.x\nresult = yaml.safe_load, data.x.X")
+    assert namespace.import_module("handler").result[1] == 1
+
+
+def test_a_loaded_standard_module_goes_before_the_archive(make: Make) -> None:
+    namespace = make(handler="import json\nresult = json.dumps(1)", json="", sys="")
+    assert namespace.import_module("handler").result == "1"
+    assert namespace.full_name("sys") is None
+
+
+def test_modules_that_appear_while_running_are_found(make: Make, tmp_path: Path) -> None:
+    handler = make(handler="def f():\n    import unzipped\n    return unzipped.X\n").import_module(
+        "handler"
+    )
+    with pytest.raises(ModuleNotFoundError):
+        handler.f()
+    (tmp_path / "a/unzipped.py").write_text("X = 1")
+    importlib.invalidate_caches()
+    assert handler.f() == 1
+
+
+def test_the_folder_of_the_handler_goes_first(tmp_path: Path) -> None:
+    root = write(tmp_path / "m", {"src/util.py": "X = 'src'", "util.py": "X = 'root'"})
+    namespace = Namespace(root, [root / "src", root])
+    assert namespace.import_module("util").X == "src"
+    namespace.close()
+
+
+def test_nothing_is_written_into_the_archive(make: Make, tmp_path: Path) -> None:
+    make(handler="import pkg.sub", **PACKAGE).import_module("handler")
+    assert not list(tmp_path.rglob("__pycache__"))
+
+
+def test_compiled_modules(make: Make, tmp_path: Path) -> None:
+    source = tmp_path / "model.py"
+    source.write_text("import other\nX = other.X")
+    (tmp_path / "a").mkdir()
+    py_compile.compile(str(source), cfile=str(tmp_path / "a/model.pyc"))
+    assert make(other="X = 3").import_module("model").X == 3
+
+
+def test_extension_modules(make: Make, tmp_path: Path) -> None:
+    import _ctypes_test as extension  # any small extension that nobody else has loaded
+
+    write(tmp_path / "a", {Path(extension.__file__).name: Path(extension.__file__).read_bytes()})
+    del sys.modules["_ctypes_test"]
+    module = make(handler="import _ctypes_test as e\n").import_module("handler")
+    assert Path(module.e.__file__).parent == tmp_path / "a"
+
+
+def test_a_closed_namespace_imports_nothing_more(make: Make) -> None:
+    namespace = make(handler="def f():\n    import other\n", other="")
+    module = namespace.import_module("handler")
+    namespace.close()
+    make("b", handler="", other="")
+    with pytest.raises(ImportError, match="cannot import 'other': the model is unloaded"):
+        module.f()
+
+
+def test_closing_frees_the_modules(make: Make) -> None:
+    namespace = make(handler="class Big: pass\nbig = Big()")
+    kind = type(namespace.import_module("handler").big)
+    references = weakref.ref(kind)
+    del kind
+    namespace.close()
+    gc.collect()
+    assert references() is None
+
+
+def test_packages_of_one_model(make: Make, tmp_path: Path) -> None:
+    write(tmp_path / "pkgs/demo-2.5.dist-info", {"METADATA": "Name: demo\nVersion: 2.5\n"})
+    packages = make("pkgs", demo="import helper\nX = helper.X", helper="X = 'theirs'")
+    text = "import demo, helper\nfrom importlib.metadata import version\nV = version('demo')"
+    one = make("one", packages, handler=text, helper="X = 'mine'")
+    with one.activate():
+        module = one.import_module("handler")
+    assert (module.demo.X, module.helper.X, module.V) == ("theirs", "mine", "2.5")
+    two = make("two", packages, handler="import demo")
+    assert two.import_module("handler").demo is module.demo
+    with pytest.raises(ModuleNotFoundError):
+        make("three", handler="import demo").import_module("handler")
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("demo")
+
+
+def test_ts_is_ours_for_everybody(make: Make) -> None:
+    make(handler="")
+    import kserve_torch.ts.context
+
+    assert importlib.import_module("ts.context") is kserve_torch.ts.context
+    assert kserve_torch.ts.context.__spec__.name == "kserve_torch.ts.context"
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'ts\.absent_thing'$"):
+        importlib.import_module("ts.absent_thing")
+
+
+# --- pickles --------------------------------------------------------------------------------------
+
+NET = "class Net:\n    def __init__(self):\n        self.a = 1\n"
+
+
+def pickled_by_bare_name(make: Make) -> bytes:
+    module = make("origin", model=NET).import_module("model")
+    data = pickle.dumps(module.Net(), protocol=2)
+    return data.replace(module.__name__.encode(), b"model")
+
+
+def test_pickles_with_bare_names(make: Make) -> None:
+    data = pickled_by_bare_name(make)
+    one, two = make("one", model=NET), make("two", model=NET)
+    for namespace in (one, two):
+        found = namespace.pickle_module.load(io.BytesIO(data))
+        assert type(found) is namespace.import_module("model").Net
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "import pickle\ndef read(file): return pickle.load(file)",
+        "import pickle as p\ndef read(file): return p.loads(file.read())",
+        "from pickle import load as read",
+        "from pickle import *\ndef read(file): return loads(file.read())",
+        "import pickle\nclass Own(pickle.Unpickler): pass\ndef read(file): return Own(file).load()",
+    ],
+)
+def test_the_archives_code_unpickles_its_classes_in_any_thread(make: Make, read: str) -> None:
+    data = pickled_by_bare_name(make)
+    for name in ("one", "two"):
+        namespace = make(name, handler=read, model=NET)
+        handler = namespace.import_module("handler")
+        found = in_thread(lambda read=handler.read: read(io.BytesIO(data)))
+        assert type(found) is namespace.import_module("model").Net
+
+
+def test_the_archives_pickle_is_pickle(make: Make) -> None:
+    text = "import pickle\nfrom pickle import _Unpickler, PickleError, HIGHEST_PROTOCOL, dumps"
+    module = make(handler=text).import_module("handler")
+    assert module.PickleError is module.pickle.PickleError is pickle.PickleError
+    assert module.pickle.loads(module.dumps([1], module.HIGHEST_PROTOCOL), encoding="ascii") == [1]
+    with pytest.raises(pickle.UnpicklingError):
+        module.pickle.loads(b"nothing")
+
+
+def test_unpicklers_that_know_nothing_of_us(make: Make) -> None:
+    data = pickled_by_bare_name(make)
+    one, two = make("one", model=NET), make("two", model=NET)
+    for namespace in (one, two, one):
+        with namespace.activate():
+            assert type(pickle.loads(data)) is namespace.import_module("model").Net
+    with pytest.raises(AttributeError, match="model is a module of an archive that is not active"):
+        importlib.import_module("model").Net()
+    one.close()
+    with pytest.raises(ModuleNotFoundError):
+        pickle.loads(data)
+
+
+@pytest.mark.parametrize(
+    "attempt", ["import model", "import model.x", "importlib.import_module('model')"]
+)
+def test_what_another_archive_brings_does_not_seem_to_be_there(make: Make, attempt: str) -> None:
+    with make("one", model=NET).activate():
+        importlib.import_module("model")
+    text = f"import importlib\ntry:\n    {attempt}\n    HAS = True\n"
+    absent = make("two", handler=text + "except ModuleNotFoundError:\n    HAS = False\n")
+    assert absent.import_module("handler").HAS is False
+    with absent.activate(), pytest.raises(ModuleNotFoundError, match=r"^No module named 'model'$"):
+        absent.import_module("model")
+
+
+def test_who_looks_through_all_modules_imports_none(make: Make) -> None:
+    data = pickled_by_bare_name(make)
+    one, two = make("one", model=NET), make("two", model="raise MemoryError")
+    with one.activate():
+        pickle.loads(data)
+    for namespace in (two, make("three", handler="")):
+        with namespace.activate():
+            assert not hasattr(sys.modules["model"], "__file__")
+            assert inspect.getmodule(inspect.currentframe()) is sys.modules[__name__]
+    with make("four", handler="").activate(), pytest.raises(AttributeError, match="not active"):
+        sys.modules["model"].Net()
+
+
+def test_full_models_in_torch_files(make: Make, tmp_path: Path) -> None:
+    text = "import torch\nclass Net(torch.nn.Linear): pass\n"
+    origin = make("origin", model=text).import_module("model")
+    sys.modules["model"] = origin
+    origin.Net.__module__ = "model"
+    torch.save(origin.Net(1, 1), tmp_path / "net.pt")
+    del sys.modules["model"]
+    namespace = make("one", model=text)
+    options = {"weights_only": False, "pickle_module": namespace.pickle_module}
+    found = torch.load(tmp_path / "net.pt", **options)
+    assert type(found) is namespace.import_module("model").Net
+    with namespace.activate():
+        found = torch.load(tmp_path / "net.pt", weights_only=False)
+    assert type(found) is namespace.import_module("model").Net
+
+
+def test_bare_names_of_packages(make: Make) -> None:
+    namespace = make("one", **PACKAGE)
+    with namespace.activate():
+        assert importlib.import_module("pkg.sub.leaf").X == 7
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("pkg.absent")
+    assert thread.scope is None
+
+
+def test_bare_names_below_packages_are_each_archives_own(make: Make) -> None:
+    for name in ("one", "two"):
+        files = {"pkg__slash____init__": "", "pkg__slash__leaf": f"X = {name!r}"}
+        namespace = make(name, **files)
+        with namespace.activate():
+            code = {"__name__": "hubconf"}  # code that runs without the archive's __import__
+            exec("import pkg.leaf\nY = pkg.leaf.X\nfrom pkg.leaf import *", code)
+            assert (code["X"], code["Y"]) == (name, name)
+    assert not hasattr(importlib.import_module("pkg.leaf"), "X")
+
+
+# --- files and working directories ----------------------------------------------------------------
+
+READER = """
+def read():
+    with open("words.txt") as file:
+        return file.read()
+
+def read_otherwise():
+    import os
+    return os.getcwd(), os.path.exists("words.txt")
+"""
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "pkgutil.get_data(NAME, 'words.txt').decode()",
+        "importlib.resources.files(NAME).joinpath('words.txt').read_text()",
+    ],
+)
+@pytest.mark.parametrize("package", ["pkg", "pkg.sub"])
+def test_data_files_of_packages(make: Make, tmp_path: Path, package: str, read: str) -> None:
+    text = f"import importlib.resources, pkgutil\nNAME = {package!r}\ndef words(): return {read}\n"
+    namespaces = [make(name, handler=text) for name in ("one", "two")]
+    for namespace in namespaces:
+        for folder in ("pkg", "pkg/sub"):
+            (namespace.root / folder).mkdir()
+            (namespace.root / folder / "__init__.py").write_text("")
+            (namespace.root / folder / "words.txt").write_text(f"{namespace.root.name} {folder}")
+    for namespace in (*namespaces, *namespaces):
+        with namespace.activate():
+            found = namespace.import_module("handler").words()
+        assert found == f"{namespace.root.name} {package.replace('.', '/')}"
+
+
+def test_open_knows_the_models_files(make: Make, tmp_path: Path) -> None:
+    write(tmp_path / "one", {"words.txt": "one"})
+    write(tmp_path / "two", {"words.txt": "two"})
+    (tmp_path / "outside.txt").write_text("outside")
+    for name in ("one", "two"):
+        module = make(name, handler=READER + "opened = open").import_module("handler")
+        assert module.read() == name
+        with module.opened(tmp_path / "outside.txt", mode="r", encoding="utf-8") as file:
+            assert file.read() == "outside"
+        with pytest.raises(FileNotFoundError):
+            module.opened("absent.txt")
+
+
+def test_two_threads_have_two_directories(make: Make, tmp_path: Path) -> None:
+    if not in_thread(workdir._unshare):
+        pytest.skip("no directories per thread on this system")
+    before = os.getcwd()
+    inside = threading.Barrier(2)
+
+    def work(name: str) -> tuple[str, bool]:
+        write(tmp_path / name, {"words.txt": name})
+        namespace = make(name, handler=READER)
+        assert namespace.enter_thread()
+        handler = namespace.import_module("handler")
+        inside.wait(10)
+        return handler.read_otherwise()
+
+    results: dict[str, Any] = {}
+    threads = [
+        threading.Thread(target=lambda name=name: results.update({name: work(name)}))
+        for name in ("one", "two")
+    ]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert results == {name: (str(tmp_path / name), True) for name in ("one", "two")}
+    assert os.getcwd() == before
+
+
+def test_without_directories_per_thread_loading_still_has_one(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workdir, "_unshare", lambda: False)
+    before = os.getcwd()
+    namespace = make("one", handler=READER)
+
+    def load() -> tuple[bool, str]:
+        entered = namespace.enter_thread()
+        with namespace.loading():
+            return entered, os.getcwd()
+
+    assert in_thread(load) == (False, str(tmp_path / "one"))
+    assert os.getcwd() == before
+
+
+# --- entry points ---------------------------------------------------------------------------------
+
+CLASS = """
+class Handler:
+    def initialize(self, context):
+        self.context = context
+    def handle(self, data, context):
+        return data
+"""
+
+
+@pytest.mark.parametrize("handler", ["handler", "handler.py", "some/dir/handler.py"])
+def test_a_function(make: Make, handler: str) -> None:
+    entry = load_entry(make(handler=ECHO), handler)
+    assert entry.initialize("context") is None
+    assert entry.handle([{"data": 1}], None) == [1]
+
+
+def test_a_named_function(make: Make) -> None:
+    namespace = make(service="def run(data, context):\n    return [context]\n" + ECHO)
+    assert load_entry(namespace, "service:run").initialize("context") == ["context"]
+    assert load_entry(namespace, "service.py:run").handle([1], 2) == [2]
+
+
+def test_the_function_goes_before_a_class(make: Make) -> None:
+    entry = load_entry(make(handler=CLASS + ECHO), "handler")
+    assert entry.handle([{"data": 1}], None) == [1]
+
+
+def test_a_class(make: Make) -> None:
+    text = f"from abc import ABC\nimport collections\n{CLASS}"
+    entry = load_entry(make(handler=text), "handler:absent")
+    entry.initialize("context")
+    assert entry.service.context == "context"
+    assert entry.handle([1], None) == [1]
+
+
+def test_a_callable_attribute(make: Make) -> None:
+    text = (
+        "class H:\n    def __init__(self):\n        self.handle = Echo()\n    initialize = print\n"
+    )
+    other = "class Echo:\n    def __call__(self, data, context):\n        return data\n"
+    namespace = make(handler="from other import Echo\n" + text, other=other)
+    assert load_entry(namespace, "handler").handle([1], None) == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "handler.py: one function 'handle' or exactly one class is wanted, got none"),
+        (
+            "class A: pass\nclass B: pass",
+            "handler.py: one function 'handle' or exactly one class is wanted, got A, B",
+        ),
+        ("class A: pass", "the handler class A has no method 'handle'"),
+        (
+            "handle = 3",
+            "handler.py: one function 'handle' or exactly one class is wanted, got none",
+        ),
+    ],
+)
+def test_unclear_handlers(make: Make, text: str, reason: str) -> None:
+    with pytest.raises(LoadFailed) as caught:
+        load_entry(make(handler=text), "handler.py")
+    assert caught.value.message == reason
+
+
+def test_a_function_that_is_not_there_is_named(make: Make) -> None:
+    with pytest.raises(LoadFailed, match=r"^handler\.py: one function 'infer' or"):
+        load_entry(make(handler="def predict(data, context): pass"), "handler.py:infer")
+
+
+@pytest.mark.parametrize("name", ["no_such_handler", "../x", "", "json.tool.x"])
+def test_no_such_handler(make: Make, name: str) -> None:
+    with pytest.raises(
+        LoadFailed, match="is neither a file of the archive nor one of base_handler"
+    ):
+        load_entry(make(handler=""), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("image_classifier", "ImageClassifier"), ("vision_handler", "VisionHandler")]
+)
+def test_stock_handlers(make: Make, name: str, kind: str) -> None:
+    assert type(load_entry(make(other=""), name).service).__name__ == kind
+
+
+def test_a_stock_handler_by_its_full_name(make: Make) -> None:
+    entry = load_entry(make(other=""), "ts.torch_handler.image_classifier")
+    assert type(entry.service).__name__ == "ImageClassifier"
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package as if installed, with the module ``hnd``, and ``broken`` that lacks something."""
+    package = tmp_path / "site" / "kt_installed"
+    for name, text in {"__init__": "", "hnd": ECHO, "broken/__init__": "import absent_one"}.items():
+        file = package / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text.replace("def handle", "def answer"))
+    monkeypatch.syspath_prepend(package.parent)
+    yield
+    for name in [name for name in sys.modules if name.startswith("kt_installed")]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_handler_in_an_installed_package(make: Make) -> None:
+    entry = load_entry(make(other=""), "kt_installed.hnd:answer")
+    assert entry.handle([{"data": 1}], None) == [1]
+    for absent in ("kt_installed.absent", "kt_installed.hnd.absent", "kt_installed.no.absent"):
+        with pytest.raises(LoadFailed, match="is neither a file of the archive nor one of"):
+            load_entry(make(other=""), absent)
+    with pytest.raises(ModuleNotFoundError, match="absent_one"):
+        load_entry(make(other=""), "kt_installed.broken.hnd")
+
+
+def test_the_archives_file_goes_before_a_stock_handler(make: Make) -> None:
+    entry = load_entry(make(image_classifier=ECHO), "image_classifier")
+    assert entry.handle([{"data": 1}], None) == [1]
+
+
+def test_a_missing_package_is_not_masked(make: Make) -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'absent_package'$"):
+        load_entry(make(image_classifier="import absent_package"), "image_classifier")
+
+
+def test_subclasses_of_stock_handlers(make: Make) -> None:
+    text = "from ts.torch_handler.base_handler import BaseHandler\nclass H(BaseHandler): pass"
+    assert type(load_entry(make(handler=text), "handler").service).__name__ == "H"
+
+
+def test_names_of_closed_namespaces_are_not_used_again(tmp_path: Path) -> None:
+    write(tmp_path, {"m.py": "x = 1"})
+    names: list[str] = []
+    failed: list[BaseException] = []
+
+    def come_and_go() -> None:
+        try:
+            for _ in range(60):
+                namespace = Namespace(tmp_path)
+                names.append(namespace.name)
+                assert namespace.import_module("m").x == 1
+                namespace.close()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=come_and_go) for _ in range(6)]
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(usual)
+    assert not failed
+    assert len(set(names)) == len(names)

@@ -1,0 +1,214 @@
+import io
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kserve_torch.archives.archive import Archive, open_archive
+from kserve_torch.errors import LoadFailed
+from kserve_torch.messages import Request
+from kserve_torch.namespace import packages
+from kserve_torch.runtime.instance import Instance
+from kserve_torch.runtime.preparation import LoadOptions
+
+from ..makers import make_archive
+
+OPTIONS = "--no-index\n--find-links wheels\n"
+HANDLER = """
+from importlib.metadata import version
+import demo
+NAME = version("kt-demo")
+def handle(data, context):
+    return data and [[NAME, demo.VALUE] for row in data]
+"""
+
+
+def wheel(name: str, version: str, text: str, requires: str = "") -> dict[str, bytes]:
+    """A pure-Python wheel ``kt-<name>`` with the module ``<name>``, as a file of an archive."""
+    file, info = io.BytesIO(), f"kt_{name}-{version}.dist-info"
+    more = f"Requires-Dist: {requires}\n" if requires else ""
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(f"{name}.py", text)
+        archive.writestr(
+            f"{info}/METADATA",
+            f"Metadata-Version: 2.1\nName: kt-{name}\nVersion: {version}\n{more}",
+        )
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return {f"wheels/kt_{name}-{version}-py3-none-any.whl": file.getvalue()}
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    yield
+    for namespace in packages._namespaces.values():
+        namespace.close()
+    packages._namespaces.clear()
+
+
+def opened(
+    tmp_path: Path, requirements: str, *wheels: dict[str, bytes], name: str = "a"
+) -> Archive:
+    files: dict[str, Any] = {"handler.py": HANDLER, "requirements.txt": requirements}
+    for one in wheels:
+        files |= one
+    source = make_archive(tmp_path / f"{name}.mar", files, requirementsFile="requirements.txt")
+    return open_archive(source, tmp_path / "work")
+
+
+def load(archive: Archive, tmp_path: Path, **options: Any) -> Instance:
+    return Instance.load(
+        archive,
+        name="m",
+        version="1.0",
+        measure=lambda event: None,
+        options=LoadOptions(workdir=tmp_path / "work", **options),
+    )
+
+
+def test_two_models_with_two_versions_of_a_package(tmp_path: Path) -> None:
+    for number in ("1.0", "2.0"):
+        archive = opened(
+            tmp_path,
+            OPTIONS + f"kt-demo=={number}  # pinned\n",
+            wheel("demo", number, f"from helper import V\nVALUE = V + '{number}'", "kt-helper>=1"),
+            wheel("helper", "1.5", "V = 'v'"),
+            name=number,
+        )
+        one, two = (load(archive, tmp_path, install_packages=True) for _ in range(2))
+        answer = one.run([Request(id="r", model="m", rows=[1])])[0].results
+        assert answer == [[number, f"v{number}"]]
+        assert two.run([Request(id="r", model="m", rows=[1])])[0].results == answer
+        assert not (archive.root / "demo.py").exists()
+        one.close()
+        two.close()
+    assert "demo" not in sys.modules
+    assert len(list((tmp_path / "work/packages").iterdir())) == 2
+
+
+def test_without_the_setting_nothing_is_installed(tmp_path: Path) -> None:
+    archive = opened(tmp_path, OPTIONS + "kt-demo\n", wheel("demo", "1.0", ""))
+    words = "'demo' is neither in the archive nor installed; install_py_dep_per_model=true installs"
+    with pytest.raises(LoadFailed, match=words):
+        load(archive, tmp_path)
+    assert not (tmp_path / "work/packages").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# a comment\n\n",
+        "torch>=2\nnumpy",
+        "torch \\\n  >=2",
+        "no-such-package; python_version < '3'",
+        "--index-url http://localhost:1/\nnumpy  # fine",
+        "numpy[extra]>=1 --hash=sha256:0",
+    ],
+)
+def test_what_is_there_needs_no_pip(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(subprocess, "run")
+    assert packages.packages_of(opened(tmp_path, text), "m", tmp_path / "work") is None
+
+
+def test_only_what_is_missing_is_installed(tmp_path: Path) -> None:
+    archive = opened(
+        tmp_path,
+        OPTIONS + "numpy\nkt-demo\n",
+        wheel("demo", "1.0", "", "torch"),
+        wheel("helper", "1.0", ""),
+    )
+    namespace = packages.packages_of(archive, "m", tmp_path / "work")
+    assert namespace is not None
+    folder = Path(namespace.path[0])
+    assert sorted(path.name for path in folder.iterdir() if path.name != "__pycache__") == [
+        "demo.py",
+        "kt_demo-1.0.dist-info",
+    ]
+
+
+def test_further_files(tmp_path: Path) -> None:
+    more = {"more.txt": b"kt-demo\n", "limits.txt": b"kt-demo<2\n"}
+    archive = opened(
+        tmp_path,
+        OPTIONS + "-r more.txt\n-c limits.txt\n",
+        wheel("demo", "1.0", ""),
+        wheel("demo", "2.0", ""),
+        more,
+    )
+    namespace = packages.packages_of(archive, "m", tmp_path / "work")
+    assert namespace is not None
+    assert Path(namespace.path[0], "kt_demo-1.0.dist-info").is_dir()
+
+
+@pytest.mark.parametrize("option", ["--find-links .", "-f .", "--find-links=.", "-f./"])
+def test_wheels_beside_the_requirements(tmp_path: Path, option: str) -> None:
+    wheels = wheel("demo", "1.0", "VALUE = 1")
+    beside = {Path(name).name: content for name, content in wheels.items()}
+    archive = opened(tmp_path, f"--no-index\n{option}\nkt-demo\n", beside)
+    namespace = packages.packages_of(archive, "m", tmp_path / "work")
+    assert namespace is not None
+    assert Path(namespace.path[0], "kt_demo-1.0.dist-info").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("line", "anchored"),
+    [
+        ("--no-index -f wheels", "--no-index -f /m/wheels"),
+        ("-f https://host/simple", "-f https://host/simple"),
+        ("-c file:///limits.txt", "-c file:///limits.txt"),
+        ("-r ${HERE}/more.txt", "-r ${HERE}/more.txt"),
+        ("-f '.'", "-f '.'"),
+        ("-f /wheels", "-f /wheels"),
+        ("demo-c >= 1", "demo-c >= 1"),
+    ],
+)
+def test_paths_start_from_the_folder_of_their_file(line: str, anchored: str) -> None:
+    assert packages._anchored(line, Path("/m")) == anchored
+
+
+def test_a_file_of_the_archive_as_requirement(tmp_path: Path) -> None:
+    text = "./wheels/kt_demo-1.0-py3-none-any.whl\n"
+    archive = opened(tmp_path, text, wheel("demo", "1.0", "VALUE = 1"))
+    instance = load(archive, tmp_path, install_packages=True)
+    assert instance.run([Request(id="r", model="m", rows=[1])])[0].results == [["1.0", 1]]
+    instance.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("kt-absent", "kt-absent"),
+        ("kt-demo>=9", "kt-demo>=9"),
+        ("kt_demo ==== 1", "kt_demo ==== 1"),
+        ("-r absent.txt", "absent.txt"),
+    ],
+)
+def test_failures_name_the_package(tmp_path: Path, text: str, reason: str) -> None:
+    archive = opened(tmp_path, OPTIONS + text, wheel("demo", "1.0", ""))
+    with pytest.raises(LoadFailed) as caught:
+        load(archive, tmp_path, install_packages=True)
+    assert caught.value.message.startswith("packages cannot be installed: ")
+    assert reason in caught.value.message
+    assert str(tmp_path) not in caught.value.message
+    assert list((tmp_path / "work/packages").iterdir()) == []
+
+
+def test_a_missing_requirements_file(tmp_path: Path) -> None:
+    source = make_archive(tmp_path / "a.mar", {"handler.py": ""}, requirementsFile="r.txt")
+    archive = open_archive(source, tmp_path / "work")
+    with pytest.raises(LoadFailed, match=r"^r\.txt: named in the manifest, not in the archive$"):
+        load(archive, tmp_path, install_packages=True)
+
+
+def test_pip_may_not_take_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "TIMEOUT", 0.01)
+    archive = opened(tmp_path, OPTIONS + "kt-demo", wheel("demo", "1.0", ""))
+    with pytest.raises(LoadFailed, match=r"^installing packages took longer than 0 s$"):
+        load(archive, tmp_path, install_packages=True)

@@ -1,0 +1,82 @@
+"""Where instances are put; the answers on a GPU are those of the CPU."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kserve_torch.runtime import devices
+from kserve_torch.runtime.devices import gpu_for
+
+from ..makers import make_archive
+from ..models.test_registry import request, serving
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs, as far as `gpu_for` can see."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("device_type", "device_ids", "allowed", "placed"),
+    [
+        (None, (), None, [0, 1, 0]),
+        ("gpu", (), None, [0, 1, 0]),
+        ("gpu", (), 1, [0, 0, 0]),
+        ("gpu", (), 0, [None, None, None]),
+        ("gpu", (1,), None, [1, 1, 1]),
+        ("gpu", (1, 7), None, [0, 1, 0]),
+        ("cpu", (1,), None, [None, None, None]),
+    ],
+)
+def test_workers_are_placed_in_turn(
+    device_type: str | None,
+    device_ids: tuple[int, ...],
+    allowed: int | None,
+    placed: list[int | None],
+) -> None:
+    assert [gpu_for(i, device_type, device_ids, allowed) for i in range(3)] == placed
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_cpu_is_used() -> None:
+    assert gpu_for(0, "gpu", (0,), None) is None
+    with devices.stream_on(0):
+        devices.free_cache()
+
+
+MODEL = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(64, 8)
+    def forward(self, x):
+        return self.layer(x).softmax(1)
+"""
+
+
+@pytest.mark.gpu
+async def test_a_gpu_answers_as_the_cpu_does(tmp_path: Path) -> None:
+    answers = []
+    for device in ("cpu", "gpu"):
+        files = {
+            "model.py": MODEL,
+            "model-config.yaml": f"deviceType: {device}\nminWorkers: 2\nmaxWorkers: 2",
+        }
+        members = {"handler": "base_handler", "modelFile": "model.py"}
+        path = tmp_path / f"{device}.mar"
+        make_archive(path, files, **members, configFile="model-config.yaml", modelName=device)
+    async with serving(tmp_path) as registry:
+        for device in ("cpu", "gpu"):
+            version = await registry.register(f"{device}.mar")
+            assert [
+                worker.instance.device[:3] for worker in version.workers if worker.instance
+            ] == [{"cpu": "cpu", "gpu": "cud"}[device]] * 2
+            rows = [[i / 64 for i in range(64)], [1.0] * 64]
+            answers.append((await registry.submit(request(*rows, name=device))).results)
+    assert torch.allclose(torch.tensor(answers[0]), torch.tensor(answers[1]), atol=1e-5)
