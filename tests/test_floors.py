@@ -66,12 +66,15 @@ FLOORS: list[dict[str, str]] = [
         "engine.batcher": "engine.statistics",
         "engine.courtesy": "",
         "engine.emissions": "",
+        "engine.hung": "engine.batcher engine.roster engine.worker",
         "engine.intake": "engine.batcher engine.pool",
         "engine.isolation": "engine.batcher",
+        "engine.pauses": "engine.backoff",
         "engine.pool": (
-            "engine.background engine.backoff engine.batcher engine.courtesy engine.roster "
-            "engine.starts engine.worker"
+            "engine.background engine.batcher engine.courtesy engine.hung engine.pauses "
+            "engine.roster engine.starts engine.worker"
         ),
+        "engine.queues": "engine.batcher engine.courtesy engine.pool engine.watch engine.worker",
         "engine.roster": "engine.worker",
         "engine.sequences": "",
         "engine.starts": "engine.roster engine.worker",

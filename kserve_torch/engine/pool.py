@@ -11,16 +11,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from kserve_torch.engine.background import joined
-from kserve_torch.engine.backoff import BackOff
 from kserve_torch.engine.batcher import Lane, deliver
 from kserve_torch.engine.courtesy import Courtesy
+from kserve_torch.engine.hung import Hung
+from kserve_torch.engine.pauses import Pauses
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.starts import Starts
 from kserve_torch.engine.tuner import Tuner
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Threads that may hang before the model is given up and liveness fails.
-HUNG_LIMIT = 4
 #: Seconds without work after which a worker above the minimum goes home.
 IDLE_SECONDS = 60.0
 #: Seconds that the oldest request has waited when another worker is worth its start.
@@ -79,8 +77,6 @@ class Pool:
         self.minimum = 0
         self.maximum = 0
         self.given_up = False
-        #: Too many threads hang: only a new process helps. Asked for with each request.
-        self.worn_out = False
         self.reason = ""
         self._load = load
         self._ran = ran
@@ -95,9 +91,8 @@ class Pool:
         self._starting = Starts(
             self.roster, self._worker, limits.startup_timeout, self._overdue, self._changed
         )
-        self._back_off = BackOff(limits.max_retry_timeout)
-        #: One for each replacement that is due.
-        self._pauses: list[threading.Timer] = []
+        self.hung = Hung(self.roster, lane.label)
+        self._pauses = Pauses(limits.max_retry_timeout, self._respawn)
 
     # --- what others ask of it ---
 
@@ -111,11 +106,6 @@ class Pool:
         """Whether a batch runs, or was begun a moment ago."""
         return time.monotonic() - self.lane.last_batch < BUSY_SECONDS or bool(self.running)
 
-    @property
-    def hung(self) -> int:
-        """Threads that hang."""
-        return self.roster.hung
-
     async def scale(self, minimum: int, maximum: int) -> None:
         """Bring the number of workers into the bounds and wait until they are ready.
 
@@ -126,7 +116,7 @@ class Pool:
         with self._lock:
             self.minimum, self.maximum = minimum, maximum
             self.given_up = False
-            self._back_off.reset()
+            self._pauses.reset()
             self._dismiss(self.roster.staying()[maximum:])
         # Those that start already, then the one that holds the weights that others are tied to.
         for most in (0, 1, maximum):
@@ -143,7 +133,7 @@ class Pool:
     def relieve(self) -> None:
         """Start one more worker if requests wait too long and the maximum allows it."""
         with self._lock:
-            if self.worn_out or len(self._starting) or self.roster.size >= self.maximum:
+            if self.hung.too_many or len(self._starting) or self.roster.size >= self.maximum:
                 return
             started = self._starting.begin()
         started.add_done_callback(self._relieved)
@@ -160,21 +150,12 @@ class Pool:
         Returns:
             Seconds until the next call could pass the limit, None if none runs.
         """
-        limit, now = self._limits.response_timeout, time.monotonic()
-        late = DeadlineExceeded(f"the handler did not answer within {limit:g} s (responseTimeout)")
-        soonest: float | None = None
-        lost = 0
-        for worker in self.roster.all():
-            since = worker.busy_since()
-            if since is None or worker.state is WorkerState.LOADING:
-                continue
-            left = since + limit - now
-            if left <= 0:
-                why = f"its handler has not answered for {limit:g} s"
-                lost += self._abandon(worker, since, why, late)
-            else:
-                soonest = left if soonest is None else min(soonest, left)
-        for _ in range(lost):  # not before all of them are counted: it may be too many
+        limit = self._limits.response_timeout
+        error = DeadlineExceeded(f"the handler did not answer within {limit:g} s (responseTimeout)")
+        late, soonest = self.hung.late(limit, time.monotonic())
+        why = f"its handler has not answered for {limit:g} s"
+        lost = [worker for worker, since in late if self._abandon(worker, since, why, error)]
+        for _ in lost:  # not before all of them are counted: it may be too many
             self._replace()
         return soonest
 
@@ -183,9 +164,7 @@ class Pool:
         with self._lock:
             self.minimum = self.maximum = 0
             self._dismiss(self.roster.all())
-            for pause in self._pauses:
-                pause.cancel()
-            self._pauses = []
+            self._pauses.cancel()
 
     async def join(self, seconds: float) -> bool:
         """Wait until the threads have ended; False if some still run after ``seconds``."""
@@ -220,7 +199,7 @@ class Pool:
             self._abandon(worker, since, why, NotReady(why))
 
     def _batch_ran(self, ran: Ran) -> None:
-        self._back_off.reset()
+        self._pauses.reset()
         self._ran(ran)
 
     # --- goings ---
@@ -243,7 +222,8 @@ class Pool:
 
     def _changed(self, worker: Worker, error: BaseException | None) -> None:
         if worker.state is WorkerState.HUNG:
-            self._came_back(worker)
+            if self.hung.came_back(worker):
+                self._replace()
             return
         with self._lock:
             started = self._starting.end(worker)
@@ -275,18 +255,16 @@ class Pool:
             started.set_exception(reason)
             return
         if time.monotonic() - worker.ready_at > STEADY_SECONDS:
-            self._back_off.reset()
+            self._pauses.reset()
         self._replace()
 
     def _abandon(self, worker: Worker, since: float, why: str, error: ServingError) -> bool:
         """Give up a worker; False if it has got on."""
-        with self._lock:  # its thread may end at once, and is to find itself among those that hang
-            batch = worker.abandon(since)
+        with self._lock:
+            batch = self.hung.take(worker, since)
             if batch is None:
                 return False
             started = self._starting.end(worker)
-            self.roster.hang(worker)
-            self.worn_out = self.hung >= HUNG_LIMIT
         self._changed_hook(worker)
         log.error(
             "%s: worker %d hangs: %s, %d requests get an error",
@@ -295,21 +273,12 @@ class Pool:
             why,
             len(batch),
         )
-        if self.worn_out:
+        if self.hung.too_many:
             log.error("%s: %s, giving up on it", self.lane.label, self.why_none)
         deliver([(ticket, error) for ticket in batch])
         if started is not None:
             started.set_exception(error)
         return True
-
-    def _came_back(self, worker: Worker) -> None:
-        """Note that a thread which hung has ended after all."""
-        with self._lock:
-            known = self.roster.came_back(worker)
-            self.worn_out = self.hung >= HUNG_LIMIT
-        if known:
-            log.info("%s: worker %d hangs no longer", self.lane.label, worker.number)
-            self._replace()
 
     # --- replacements ---
 
@@ -320,45 +289,38 @@ class Pool:
             if coming < self._fewest():
                 self._start_later()
                 return
-            nobody = not coming and (self.worn_out or not self.maximum)
+            nobody = not coming and (self.hung.too_many or not self.maximum)
         if nobody:
             error = NotReady(f"{self.lane.label}: {self.why_none}")
             deliver([(ticket, error) for ticket in self.lane.flush()])
 
     def _fewest(self) -> int:
         """Workers that there must be now: one at least for requests that wait."""
-        if self.worn_out:
+        if self.hung.too_many:
             return 0
         return min(max(self.minimum, int(self.lane.waiting > 0)), self.maximum)
 
     @property
     def why_none(self) -> str:
         """Why there is no worker and will be none."""
-        if self.worn_out:
-            return f"{self.hung} handler threads hang"
+        if self.hung.too_many:
+            return f"{len(self.hung)} handler threads hang"
         return "it has no worker: scale it up to serve requests"
 
     def _start_later(self) -> None:
-        pause = self._back_off.next(time.monotonic())
-        if pause is None:
-            self.given_up = True
-        else:
-            timer = threading.Timer(pause, self._respawn)
-            timer.daemon = True
-            try:
-                timer.start()
-            except RuntimeError as error:  # the system has no more threads: the next request tries
-                self.reason = brief(error)
-            else:
-                self._pauses.append(timer)
+        try:
+            if self._pauses.begin():
                 return
+            self.given_up = True
+        except RuntimeError as error:  # the system has no more threads: the next request tries
+            self.reason = brief(error)
         log.error("%s: giving up on starting workers: %s", self.lane.label, self.reason)
         if not self.roster.size:
             self._give_up()
 
     def _respawn(self) -> None:
         with self._lock:
-            self._pauses = [one for one in self._pauses if one is not threading.current_thread()]
+            self._pauses.end()
             started = self._starting.begin() if self.roster.size < self._fewest() else None
         if started is None:
             self._replace()

@@ -1,27 +1,18 @@
-"""One version of one model: its archive, its queues and the workers on them.
-
-Predictions and explanations wait in queues of their own: an explanation costs some fifty
-predictions and must not stand in their way.
-"""
+"""One version of one model: its archive, its state, and the queues that serve it."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from kserve_torch.engine.batcher import Lane, Ticket
-from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.intake import Intake
-from kserve_torch.engine.pool import Pool
+from kserve_torch.engine.queues import Queues
 from kserve_torch.engine.sequences import Sequences
 from kserve_torch.engine.statistics import VersionStatistics
-from kserve_torch.engine.watch import Watch
-from kserve_torch.engine.window import Window
 from kserve_torch.engine.worker import Ran, Worker, WorkerState
 from kserve_torch.errors import NotReady, ServingError
 from kserve_torch.events import (
@@ -40,9 +31,6 @@ if TYPE_CHECKING:
     from kserve_torch.codec.signature import Signature
     from kserve_torch.runtime.instance import Instance
     from kserve_torch.settings import Limits
-
-#: Explanations that a version may run at a time: two on one thread each beat one on two.
-EXPLAIN_WORKERS = 2
 
 
 class State(StrEnum):
@@ -97,34 +85,14 @@ class ModelVersion:
         stateful = archive is not None and archive.config.get("sequenceBatching", False)
         self._sequences = Sequences(f"{name} {version}") if stateful else None
         self._intake = Intake(name, version, limits.client_timeout, emit)
-        rows, delay = (1, 0.0) if stateful else (limits.batch_size, limits.max_batch_delay)
-        self._predict = self._pool(
-            Verb.PREDICT, Window(rows, delay, limits.queue_size), crowded=lambda: self._explain.busy
-        )
-        self._explain: Pool = self._pool(
-            Verb.EXPLAIN,
-            Window(1, 0.0, limits.queue_size),
-            courtesy=Courtesy(lambda: self._predict.busy),
-        )
-        self._watch = Watch(
-            (self._predict, self._explain), limits.response_timeout, lambda: self._intake.inflight
-        )
-
-    def _pool(
-        self,
-        verb: Verb,
-        window: Window[Ticket],
-        courtesy: Courtesy | None = None,
-        crowded: Callable[[], bool] = lambda: False,
-    ) -> Pool:
-        return Pool(
-            Lane(f"{self.name} {self.version} {verb}", window),
+        self._queues = Queues(
+            f"{name} {version}",
+            limits,
             load=self._instance,
-            ran=functools.partial(self._ran, verb),
+            ran=self._ran,
             changed=self._worker_changed,
-            limits=self.limits,
-            courtesy=courtesy,
-            crowded=crowded,
+            inflight=lambda: self._intake.inflight,
+            singly=self._sequences is not None,
         )
 
     # --- life ---
@@ -147,13 +115,13 @@ class ModelVersion:
         self._become(State.LOADING)
         began = time.monotonic()
         try:
-            await self._predict.scale(*self._bounds(minimum, maximum))
+            await self._queues.predict.scale(*self._bounds(minimum, maximum))
         except ServingError as error:
             self.fail(error.message)
             raise
         if self.state is not State.LOADING:
             raise NotReady(f"Model {self.name} {self.version} was unloaded while it was loaded")
-        self._explain.maximum = EXPLAIN_WORKERS if self._sequences is None else 1
+        self._queues.open_explain()
         self.load_seconds = time.monotonic() - began
         self.reason = ""
         self._become(State.READY)
@@ -165,7 +133,7 @@ class ModelVersion:
         """Turn UNAVAILABLE; ``reason`` is shown in the repository index."""
         self.reason = reason
         self._become(State.UNAVAILABLE)
-        self._predict.close()
+        self._queues.predict.close()
 
     def _become(self, state: State) -> None:
         self.state = state
@@ -182,7 +150,7 @@ class ModelVersion:
         """
         async with self._scaling:
             if self.state is State.READY:
-                await self._predict.scale(*self._bounds(minimum, maximum))
+                await self._queues.predict.scale(*self._bounds(minimum, maximum))
             elif self.state is not State.UNAVAILABLE or self.archive is None:
                 raise self._not_ready()
             elif minimum:
@@ -195,14 +163,7 @@ class ModelVersion:
     async def stop(self, seconds: float) -> None:
         """Send the workers home; what still waits is answered with NotReady."""
         self._become(State.UNLOADING)
-        for pool in (self._predict, self._explain):
-            for ticket in pool.lane.close():
-                ticket.settle(NotReady(f"Model {self.name} {self.version} was unloaded"))
-            pool.close()
-        self._watch.end()
-        ends = time.monotonic() + seconds
-        for pool in (self._predict, self._explain):
-            await pool.join(max(0.0, ends - time.monotonic()))
+        await self._queues.stop(seconds)
 
     # --- what is known about it ---
 
@@ -226,7 +187,7 @@ class ModelVersion:
     @property
     def live(self) -> bool:
         """False once so many threads hang that only a new process helps."""
-        return not (self._predict.worn_out or self._explain.worn_out)
+        return self._queues.live
 
     def signature(self, side: str) -> Sequence[Mapping[str, Any]]:
         """The tensors that the archive declares, else those that its warm-up showed.
@@ -243,17 +204,17 @@ class ModelVersion:
     @property
     def workers(self) -> Sequence[Worker]:
         """The workers for predictions, also those on their way out."""
-        return self._predict.roster.all()
+        return self._queues.predict.roster.all()
 
     @property
     def ready_workers(self) -> int:
         """Workers for predictions that are ready, and stay."""
-        return self._predict.roster.ready
+        return self._queues.predict.roster.ready
 
     @property
     def scaled_to(self) -> tuple[int, int]:
         """The present bounds on workers."""
-        return self._predict.minimum, self._predict.maximum
+        return self._queues.predict.minimum, self._queues.predict.maximum
 
     @property
     def origin(self) -> Origin:
@@ -269,13 +230,13 @@ class ModelVersion:
 
     def statistics(self) -> VersionStatistics:
         """A snapshot for metrics, describe and tests."""
-        states = [worker.state.value for worker in self._predict.roster.staying()]
+        states = [worker.state.value for worker in self._queues.predict.roster.staying()]
         return VersionStatistics(
-            predict=self._predict.lane.statistics(),
-            explain=self._explain.lane.statistics(),
-            running=self._predict.running + self._explain.running,
+            predict=self._queues.predict.lane.statistics(),
+            explain=self._queues.explain.lane.statistics(),
+            running=self._queues.running,
             inflight=self._intake.inflight,
-            hung=self._predict.hung + self._explain.hung,
+            hung=self._queues.hung,
             workers={state: states.count(state) for state in set(states)},
         )
 
@@ -293,11 +254,10 @@ class ModelVersion:
         self._require_loaded()
         self._emit(Accepted(self.name, self.version, request.asked, request.verb))
         self._require_workers()
-        self._watch.begin()
+        self._queues.look_out()
         if self._sequences is not None:
             request = self._sequences.named(request)
-        pool = self._explain if request.verb is Verb.EXPLAIN else self._predict
-        return await self._intake.submit(request, pool)
+        return await self._intake.submit(request, self._queues.of(request.verb))
 
     def require_ready(self) -> None:
         """Refuse a request that needs no handler as one that does would be refused.
@@ -314,7 +274,7 @@ class ModelVersion:
             raise self._not_ready()
 
     def _require_workers(self) -> None:
-        workers = self._predict
+        workers = self._queues.predict
         if not workers.roster.size and (workers.given_up or not workers.minimum):
             self._emit(Shed(self.name, self.version, "not_ready"))
             raise NotReady(
@@ -342,7 +302,7 @@ class ModelVersion:
 
     def _drop_firsts(self) -> None:
         """Forget the first instances once nobody is there, or they would keep the weights."""
-        if not (self._predict.roster.all() or self._explain.roster.all()):
+        if self._queues.empty:
             self._firsts.clear()
 
     def _ran(self, verb: Verb, ran: Ran) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kserve_torch.engine import backoff, courtesy
+from kserve_torch.engine import backoff, courtesy, hung
 from kserve_torch.engine import pool as pools
 from kserve_torch.engine.batcher import Lane, Ticket
 from kserve_torch.engine.courtesy import Courtesy
@@ -232,11 +232,11 @@ async def test_to_load_is_not_yet_to_work(bench: Bench, monkeypatch: pytest.Monk
     for _ in range(3):
         with pytest.raises(HandlerError):
             await bench.result(die)
-    await until(lambda: bench.pool._back_off._failures == 3)
+    await until(lambda: bench.pool._pauses._back_off._failures == 3)
     await until(lambda: bench.pool.roster.ready)
-    assert bench.pool._back_off._failures == 3
+    assert bench.pool._pauses._back_off._failures == 3
     assert await bench.result(lambda: "served") == "served"
-    assert bench.pool._back_off._failures == 0
+    assert bench.pool._pauses._back_off._failures == 0
 
 
 @pytest.mark.parametrize("bench", [{"startup_timeout": 0.1}], indirect=True)
@@ -244,7 +244,7 @@ async def test_a_load_that_hangs_is_given_up(bench: Bench) -> None:
     held = bench.load = Held()
     with pytest.raises(NotReady, match=r"not ready within startupTimeout, 0\.1 s"):
         await bench.pool.scale(1, 1)
-    assert (bench.pool.hung, bench.pool.roster.size) == (1, 0)
+    assert (len(bench.pool.hung), bench.pool.roster.size) == (1, 0)
     waiting = bench.submit(lambda: "never")
     bench.pool.relieve()
     with pytest.raises(LoadFailed, match="startupTimeout"):
@@ -253,7 +253,7 @@ async def test_a_load_that_hangs_is_given_up(bench: Bench) -> None:
     await bench.pool.scale(1, 1)
     assert await bench.result(lambda: "served") == "served"
     held.gate.set()
-    await until(lambda: bench.pool.hung == 0)
+    await until(lambda: not bench.pool.hung)
     assert bench.pool.roster.size == 1
 
 
@@ -261,7 +261,7 @@ async def test_a_load_that_hangs_is_given_up(bench: Bench) -> None:
 async def test_what_waits_for_a_pool_that_is_worn_out_is_answered(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "HUNG_LIMIT", 1)
+    monkeypatch.setattr(hung, "HUNG_LIMIT", 1)
     await bench.pool.scale(1, 1)
     held, waiting = bench.hold(), bench.submit(lambda: "never")
     await held.begun()
@@ -377,7 +377,7 @@ async def test_who_comes_back_at_the_moment_it_is_given_up_does_not_count(
     bench.pool.give_up_hung()
     with pytest.raises(DeadlineExceeded):
         await held.ticket.future
-    await until(lambda: bench.pool.hung == 0)
+    await until(lambda: not bench.pool.hung)
     assert await bench.result(lambda: "served") == "served"
 
 

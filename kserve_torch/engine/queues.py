@@ -1,0 +1,124 @@
+"""The two queues of a model version, and the workers on them.
+
+Predictions and explanations wait in queues of their own: an explanation costs some fifty
+predictions and must not stand in their way.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kserve_torch.engine.batcher import Lane, Ticket
+from kserve_torch.engine.courtesy import Courtesy
+from kserve_torch.engine.pool import Pool
+from kserve_torch.engine.watch import Watch
+from kserve_torch.engine.window import Window
+from kserve_torch.engine.worker import Ran, Worker
+from kserve_torch.errors import NotReady
+from kserve_torch.messages import Verb
+
+if TYPE_CHECKING:
+    from kserve_torch.runtime.instance import Instance
+    from kserve_torch.settings import Limits
+
+#: Explanations that a version may run at a time: two on one thread each beat one on two.
+EXPLAIN_WORKERS = 2
+
+
+class Queues:
+    """Predictions in the foreground, explanations in the background.
+
+    Args:
+        label: name and version of the model.
+        limits: batch size, time-outs, queue size.
+        load: makes an instance from its worker's index.
+        ran: told on the event loop of every batch that ran.
+        changed: told of every change of a worker, on any thread.
+        inflight: how many requests wait or run.
+        singly: one request at a time, whatever the limits say.
+
+    Attributes:
+        predict: the workers for predictions, and for all that is not an explanation.
+        explain: the workers for explanations.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        limits: Limits,
+        load: Callable[[int], Instance],
+        ran: Callable[[Verb, Ran], None],
+        changed: Callable[[Worker], None],
+        inflight: Callable[[], int],
+        singly: bool,
+    ) -> None:
+        self._label = label
+        self._explainers = 1 if singly else EXPLAIN_WORKERS
+        rows, delay = (1, 0.0) if singly else (limits.batch_size, limits.max_batch_delay)
+
+        def pool(
+            verb: Verb,
+            window: Window[Ticket],
+            courtesy: Courtesy | None = None,
+            crowded: Callable[[], bool] = lambda: False,
+        ) -> Pool:
+            lane = Lane(f"{label} {verb}", window)
+            done = functools.partial(ran, verb)
+            return Pool(lane, load, done, changed, limits, courtesy, crowded)
+
+        self.predict = pool(
+            Verb.PREDICT, Window(rows, delay, limits.queue_size), crowded=lambda: self.explain.busy
+        )
+        self.explain: Pool = pool(
+            Verb.EXPLAIN,
+            Window(1, 0.0, limits.queue_size),
+            courtesy=Courtesy(lambda: self.predict.busy),
+        )
+        self._pools = (self.predict, self.explain)
+        self._watch = Watch(self._pools, limits.response_timeout, inflight)
+
+    def of(self, verb: Verb) -> Pool:
+        """Whose work a verb is."""
+        return self.explain if verb is Verb.EXPLAIN else self.predict
+
+    def open_explain(self) -> None:
+        """Let explanations have workers; the first request starts one."""
+        self.explain.maximum = self._explainers
+
+    def look_out(self) -> None:
+        """Look out for calls that hang from now on, until no request is left."""
+        self._watch.begin()
+
+    async def stop(self, seconds: float) -> None:
+        """Send the workers home; what still waits is answered with NotReady."""
+        for pool in self._pools:
+            for ticket in pool.lane.close():
+                ticket.settle(NotReady(f"Model {self._label} was unloaded"))
+            pool.close()
+        self._watch.end()
+        ends = time.monotonic() + seconds
+        for pool in self._pools:
+            await pool.join(max(0.0, ends - time.monotonic()))
+
+    @property
+    def live(self) -> bool:
+        """False once so many threads hang that only a new process helps."""
+        return not (self.predict.hung.too_many or self.explain.hung.too_many)
+
+    @property
+    def hung(self) -> int:
+        """Threads that hang."""
+        return sum(len(pool.hung) for pool in self._pools)
+
+    @property
+    def running(self) -> int:
+        """Requests in batches that run now."""
+        return sum(pool.running for pool in self._pools)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no worker, not even one on its way out."""
+        return not any(pool.roster.all() for pool in self._pools)
