@@ -1,6 +1,7 @@
 """All archives of ``handlers/`` in one store, built as a user would."""
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -38,4 +39,7 @@ def build_store(folder: Path) -> Path:
 
 
 def _start(*command: object) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, *map(str, command)], stdout=subprocess.DEVNULL)
+    # Other tests run meanwhile: a second thread of operators would mostly wait for its core.
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    arguments = [sys.executable, *map(str, command)]
+    return subprocess.Popen(arguments, env=env, stdout=subprocess.DEVNULL)

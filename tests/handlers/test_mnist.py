@@ -265,7 +265,7 @@ def train(*arguments, **environment):
 
 def test_training_writes_weights_and_the_held_out_pictures(tmp_path):
     pytest.importorskip("sklearn")
-    done = train("--epochs", "1", "--output", tmp_path)
+    done = train("--epochs", "1", "--threads", "1", "--output", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "held-out accuracy: 0." in done.stdout
     load("mnist").Net().load_state_dict(torch.load(tmp_path / "mnist_cnn.pt", weights_only=True))

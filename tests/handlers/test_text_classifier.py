@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -109,6 +110,7 @@ def test_training_reads_texts_as_the_handler_does(monkeypatch):
 def test_training_takes_seconds_and_writes_what_the_archive_holds(tmp_path):
     done = subprocess.run(
         [sys.executable, FOLDER / "train.py", "--output", tmp_path],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=55,
