@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc.inference import Inference
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
-from kserve_torch.grpc.report import reported
+from kserve_torch.grpc.report import Exchange, reported
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.metadata import model_metadata, repository_index, server_metadata
@@ -90,7 +90,7 @@ class OpenInference:
 
     async def ModelInfer(self, message: pb.ModelInferRequest, call: Call) -> pb.ModelInferResponse:
         """Answer one request; ``verb: "explain"`` among its parameters asks for explanations."""
-        with reported(self._registry.emit, PROTOCOL, message.model_name) as exchange:
+        with self._reported(message, call) as exchange:
             infer = Inference(self._registry, message, call)
             exchange.request = infer.request
             exchange.reply = await self._registry.submit(infer.request)
@@ -120,7 +120,7 @@ class OpenInference:
     async def _responses(
         self, message: pb.ModelInferRequest, call: Call
     ) -> AsyncGenerator[pb.ModelInferResponse]:
-        with reported(self._registry.emit, PROTOCOL, message.model_name) as exchange:
+        with self._reported(message, call) as exchange:
             infer = Inference(self._registry, message, call)
             request = exchange.request = infer.request
             async with self._registry.stream(request) as (parts, answering):
@@ -129,6 +129,12 @@ class OpenInference:
                 yield infer.response(await answering)
             if infer.wants_ending:
                 yield infer.ending()
+
+    def _reported(
+        self, message: pb.ModelInferRequest, call: Call
+    ) -> AbstractContextManager[Exchange]:
+        id_ = message.id or call.headers.get("x-request-id", "")
+        return reported(self._registry, PROTOCOL, message.model_name, message.model_version, id_)
 
     # --- the model repository ---
 

@@ -4,33 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kserve_torch.errors import ServingError
-from kserve_torch.events import Event, Responded
+from kserve_torch.events import Responded
 from kserve_torch.messages import Reply, Request, Timing
+
+if TYPE_CHECKING:
+    from kserve_torch.models.registry import Registry
 
 
 @dataclass(slots=True)
 class Exchange:
-    """A request and its reply, as far as they have come."""
+    """A request and its reply, as far as they have come.
 
+    Attributes:
+        version: the one that is asked for, "" for the default.
+        id: the client's; "" if it sent none.
+    """
+
+    version: str
+    id: str
     request: Request | None = None
     reply: Reply | None = None
 
 
 @contextmanager
-def reported(emit: Callable[[Event], None], protocol: str, model: str) -> Iterator[Exchange]:
+def reported(
+    registry: Registry, protocol: str, model: str, version: str, id: str = ""
+) -> Iterator[Exchange]:
     """Emits one `Responded` when the block ends, with the HTTP status that means the same.
 
     Args:
-        emit: takes the event.
+        registry: the models, and whom to tell.
         protocol: the event's protocol.
         model: the name that the client asked for.
+        version: see `Exchange`.
+        id: see `Exchange`.
     """
-    exchange, began, http, failed = Exchange(), time.perf_counter(), 200, ""
+    exchange, began, http, failed = Exchange(version, id), time.perf_counter(), 200, ""
     try:
         yield exchange
     except (asyncio.CancelledError, GeneratorExit):
@@ -41,21 +56,28 @@ def reported(emit: Callable[[Event], None], protocol: str, model: str) -> Iterat
         failed = type(error).__name__
         raise
     finally:
-        emit(_responded(exchange, protocol, model, http, time.perf_counter() - began, failed))
+        seconds = time.perf_counter() - began
+        registry.emit(_responded(registry, exchange, protocol, model, http, seconds, failed))
 
 
 def _responded(
-    exchange: Exchange, protocol: str, model: str, http: int, seconds: float, error: str
+    registry: Registry,
+    exchange: Exchange,
+    protocol: str,
+    model: str,
+    http: int,
+    seconds: float,
+    error: str,
 ) -> Responded:
     request, reply = exchange.request, exchange.reply
-    version = reply.version if reply else request.version if request else None
+    asked = (request.version if request else exchange.version) or None
     return Responded(
         protocol=protocol,
         model=model,
-        version=version or "",
+        version=reply.version if reply else registry.version_of(model, asked),
         status=http,
         seconds=seconds,
-        request_id=request.id if request else "",
+        request_id=request.id if request else exchange.id,
         rows=len(request.rows) if request else 0,
         timing=reply.timing if reply else Timing(),
         error=error,

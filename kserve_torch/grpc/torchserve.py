@@ -54,7 +54,8 @@ class TorchServeInference:
         self, message: pb.PredictionsRequest, call: Call
     ) -> pb.PredictionResponse:
         """Answer one request: the input map is the handler's one row (CONTRACT R5)."""
-        with reported(self._registry.emit, PROTOCOL, message.model_name) as exchange:
+        asked = (message.model_name, message.model_version)
+        with reported(self._registry, PROTOCOL, *asked) as exchange:
             prediction = Prediction(self._registry, self._settings, message, call)
             exchange.request = prediction.request
             exchange.reply = await self._registry.submit(prediction.request)
@@ -64,7 +65,8 @@ class TorchServeInference:
         self, message: pb.PredictionsRequest, call: Call
     ) -> AsyncGenerator[pb.PredictionResponse]:
         """Answer one request with each of the results that a streaming handler sends."""
-        with reported(self._registry.emit, PROTOCOL, message.model_name) as exchange:
+        asked = (message.model_name, message.model_version)
+        with reported(self._registry, PROTOCOL, *asked) as exchange:
             prediction = Prediction(self._registry, self._settings, message, call)
             request = exchange.request = prediction.request
             async with self._registry.stream(request) as (parts, answering):

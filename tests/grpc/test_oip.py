@@ -216,6 +216,16 @@ async def test_every_inference_is_reported_once(serving: Serving) -> None:
     assert (bad.model, bad.version, bad.status, bad.rows) == ("nobody", "", 404, 0)
 
 
+async def test_a_refused_request_is_reported_with_its_id_and_version(serving: Serving) -> None:
+    stub = serving.oip()
+    serving.events.clear()
+    await refused(stub.ModelInfer(pb.ModelInferRequest(model_name="echo", id="bad")))
+    named = (("x-request-id", "worse"),)
+    await refused(stub.ModelInfer(pb.ModelInferRequest(model_name="echo"), metadata=named))
+    seen = [(event.version, event.status, event.request_id) for event in serving.responses()]
+    assert seen == [("1.0", 400, "bad"), ("1.0", 400, "worse")]
+
+
 # --- streams --------------------------------------------------------------------------------------
 
 
