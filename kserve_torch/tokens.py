@@ -147,8 +147,12 @@ def _fresh() -> str:
 
 
 def _shows(authorization: str | None, key: str) -> bool:
-    """Whether a header carries ``key``, in a time that does not depend on how much is right."""
-    return hmac.compare_digest((authorization or "").encode(), f"Bearer {key}".encode())
+    """Whether a header carries ``key``, in a time that does not depend on how much is right.
+
+    The scheme's case does not count (RFC 9110 11.1).
+    """
+    scheme, _, shown = (authorization or "").partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(shown.encode(), key.encode())
 
 
 def _instant(seconds: float) -> str:

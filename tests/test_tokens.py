@@ -58,8 +58,10 @@ def test_a_key_opens_its_own_routes_only(tmp_path: Path, access: Access) -> None
             "Token Authorization failed. Token either incorrect, expired, or not provided correctly"
         )
     right = bearer(tmp_path, access)
-    for wrong in (right.removeprefix("Bearer "), right.lower(), right + " ", " " + right):
+    key = right.removeprefix("Bearer ")
+    for wrong in (key, key.swapcase(), f"Bearer {key.swapcase()}", right + " ", " " + right):
         refused(tokens, access, wrong)
+    tokens.check(access, f"bearer {key}")
 
 
 def test_a_key_expires(tmp_path: Path) -> None:
