@@ -99,7 +99,7 @@ def tensor_from_result(name: str, result: Any) -> Tensor:
     if not is_sendable(name):
         raise HandlerError(f'output "{name}": the name holds half of a surrogate pair')
     if is_array(result):
-        datatype, values = _typed(*as_array(result), name)
+        datatype, values = _from_array(result, name)
     elif isinstance(result, list | tuple):
         datatype, values = _from_list(result, name)
     elif isinstance(result, bool | int | float):
@@ -107,6 +107,14 @@ def tensor_from_result(name: str, result: Any) -> Tensor:
     else:
         datatype, values = "BYTES", _bytes_array([_text(result, name)])
     return Tensor(name=name, datatype=datatype, array=np.atleast_1d(values))
+
+
+def _from_array(result: Any, name: str) -> tuple[str, np.ndarray]:
+    """Datatype and array of whatever `is_array` accepts."""
+    try:
+        return _typed(*as_array(result), name)
+    except (TypeError, RuntimeError) as error:  # torch's, for layouts and dtypes that numpy lacks
+        raise HandlerError(f'output "{name}": {error}') from error
 
 
 def _typed(datatype: str, values: np.ndarray, name: str) -> tuple[str, np.ndarray]:
@@ -125,7 +133,7 @@ def _typed(datatype: str, values: np.ndarray, name: str) -> tuple[str, np.ndarra
 def _from_list(result: Sequence[Any], name: str) -> tuple[str, np.ndarray]:
     """Datatype and array of a list: as one array if it is one, else an element per item."""
     if result and all(map(is_array, result)):
-        parts = [_typed(*as_array(part), name) for part in result]
+        parts = [_from_array(part, name) for part in result]
         if len({(datatype, part.shape) for datatype, part in parts}) == 1:
             return parts[0][0], np.stack([part for _, part in parts])
     else:
