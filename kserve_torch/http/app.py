@@ -40,9 +40,8 @@ BODILESS = (204, 205, 304)
 WATCH_AFTER = 0.05
 #: Bytes a second that earn a client more time for its body: one that only trickles is cut.
 LEAST_RATE = 16 * 1024
-#: Bytes and seconds for which a refused body is still taken: a connection that is closed with
-#: unread data in it resets, and the client may lose the answer.
-LINGER_BYTES = 16 * 1024 * 1024
+#: Seconds for which a refused body is still taken: a connection that is closed with unread data in
+#: it resets, and the client may lose the answer.
 LINGER_SECONDS = 2.0
 
 
@@ -274,14 +273,10 @@ async def _refuse(send: Send, answer: Answer, receive: Receive) -> None:
     """Answer a request whose body was not taken, and close the connection."""
     await _start(send, answer, close=True)
     await send({"type": "http.response.body", "body": answer.body, "more_body": True})
-    taken = 0
     with suppress(TimeoutError):
         async with asyncio.timeout(LINGER_SECONDS):
-            while taken < LINGER_BYTES:
-                message = await receive()
-                taken += len(message.get("body", b""))
-                if not message.get("more_body"):
-                    break
+            while (await receive()).get("more_body"):
+                pass
     await send({"type": "http.response.body", "body": b""})
 
 

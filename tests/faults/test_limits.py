@@ -98,6 +98,12 @@ def test_a_body_that_turns_out_too_large(client: Client, protocol: str) -> None:
     assert right_form(protocol, answer.json(), 413)
 
 
+def test_a_client_that_first_sends_all_of_what_is_too_large(client: Client) -> None:
+    head = b"POST /v1/models/m:predict HTTP/1.1\r\nhost: x\r\ncontent-length: 40000000\r\n\r\n"
+    status, error, _ = exchange(client, head, *[bytes(1_000_000)] * 40)
+    assert (status, list(error)) == (413, ["error"])
+
+
 @pytest.mark.parametrize("length", [BODY, BODY + 1])
 def test_the_limit_is_exact(client: Client, length: int) -> None:
     body = b"say " + b"x" * (length - 4)
