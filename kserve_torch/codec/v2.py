@@ -189,7 +189,7 @@ def _binary_size(member: Mapping[str, Any], where: str) -> int | None:
         raise InvalidInput(
             f"{where}.parameters.{SIZE}: {document.brief(size)} is not a number of bytes"
         )
-    if "data" in member:
+    if member.get("data") is not None:  # KServe's client sends null beside an empty tensor's size
         raise InvalidInput(f"{where}: has data and {SIZE}, only one of them can hold")
     return size
 

@@ -72,6 +72,18 @@ async def test_each_datatype_in_binary(
     assert response.outputs[0].as_numpy().tolist() == expected
 
 
+@pytest.mark.parametrize("others", [0, 1])
+async def test_an_empty_tensor_in_binary(
+    server: Server, v2: InferenceRESTClient, others: int
+) -> None:
+    inputs = [tensor("FP32", np.zeros((0, 3), np.float32), binary=True)]
+    other = InferInput("other", [1], "INT8")
+    other.set_data_from_numpy(np.ones(1, np.int8), binary_data=True)
+    request = InferRequest("identity", [*inputs, *[other] * others])
+    response = await v2.infer(server.url, request, "identity")
+    assert [output.as_numpy().shape for output in response.outputs] == [(0, 3), (1,)][: 1 + others]
+
+
 @pytest.mark.parametrize("datatype", [name for name in TYPED if name != "BYTES"])
 async def test_each_datatype_in_json(
     server: Server, v2: InferenceRESTClient, datatype: str
