@@ -41,7 +41,7 @@ from kserve_torch.startup import (
     why_no_models,
 )
 from kserve_torch.tls import identity
-from kserve_torch.tokens import tokens_for
+from kserve_torch.tokens import Tokens, tokens_for
 
 log = logging.getLogger(__name__)
 
@@ -116,8 +116,7 @@ class Server:
         self._access_log = logs.AccessLog(settings)
         self.registry.observers.add(self.metrics)
         self.registry.observers.add(self._access_log, [Responded])
-        self._tokens = tokens_for(settings)
-        self.grpc = GrpcServer(self.registry, settings, self._tokens)
+        self.grpc = GrpcServer(self.registry, settings)
         self._wanted = 0
         self._signals = 0
         self._stopping = asyncio.Event()
@@ -138,13 +137,15 @@ class Server:
             for binding in self.settings.grpc_bindings():
                 # gRPC binds its ports itself, once the models are there, and gives no reason.
                 Listener(binding.address, binding.settings).close()
+            # Not before: a server that has these ports may have its keys in the same file.
+            tokens = tokens_for(self.settings)
             if _has_tls(self.settings):
                 identity(self.settings, self.registry.workdir)  # no model is loaded for nothing
             if not self.settings.open_early:
                 await self._load_models()
                 if self._stopping.is_set():
                     return 0
-            https = await self._open(bindings, listeners)
+            https = await self._open(bindings, listeners, tokens)
             if self.settings.open_early:
                 await self._load_models()
             await self.grpc.refresh()
@@ -182,9 +183,9 @@ class Server:
             await loading
 
     async def _open(
-        self, bindings: Sequence[Binding], listeners: Sequence[Listener]
+        self, bindings: Sequence[Binding], listeners: Sequence[Listener], tokens: Tokens | None
     ) -> list[asyncio.Task[None]]:
-        app = application(self.registry, self.metrics, self.settings, self._tokens, bindings)
+        app = application(self.registry, self.metrics, self.settings, tokens, bindings)
         groups: dict[bool, list[socket.socket]] = {}
         for listener in listeners:
             listener.listen()
@@ -196,7 +197,7 @@ class Server:
             server = HttpServer(uvicorn_config(app, self.settings, files))
             self._https.append(server)
             tasks.append(asyncio.create_task(server.serve(group)))
-        await self.grpc.start()
+        await self.grpc.start(tokens)
         log.info("listening at %s", listening([*bindings, *self.settings.grpc_bindings()]))
         return tasks
 

@@ -196,6 +196,18 @@ async def test_a_port_that_is_taken_is_said_with_its_setting(tmp_path: Path) -> 
         await server.Server(settings).serve()
 
 
+async def test_a_second_server_leaves_the_keys_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    keys = tmp_path / "key_file.json"
+    keys.write_text("the first server's")
+    settings = replace(on_free_ports(tmp_path), disable_token_authorization=False)
+    with taken_port(settings.grpc_inference_port), pytest.raises(SettingError, match="in use"):
+        await server.Server(settings).serve()
+    assert keys.read_text() == "the first server's"
+
+
 async def test_grpc_ports_are_tried_before_the_models_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

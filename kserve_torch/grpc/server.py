@@ -48,21 +48,20 @@ class GrpcServer:
     Args:
         registry: the models.
         settings: ports, message sizes, TLS.
-        tokens: the keys, if token authorisation is on.
     """
 
-    def __init__(
-        self, registry: Registry, settings: Settings, tokens: Tokens | None = None
-    ) -> None:
+    def __init__(self, registry: Registry, settings: Settings) -> None:
         self._registry = registry
         self._settings = settings
-        self._tokens = tokens
         self._servers: list[grpc.aio.Server] = []
         self._healths: list[health.Health] = []
         self._streams = Streams()
 
-    async def start(self) -> None:
+    async def start(self, tokens: Tokens | None = None) -> None:
         """Open every port and serve.
+
+        Args:
+            tokens: the keys, if token authorisation is on.
 
         Raises:
             SettingError: a port is taken, or TLS is asked for and its files cannot be used.
@@ -70,7 +69,7 @@ class GrpcServer:
         self._registry.observers.add(self._observe, [WorkerChanged, StateChanged])
         for binding in self._settings.grpc_bindings():
             server = grpc.aio.server(options=self._options(binding))
-            server.add_generic_rpc_handlers(self._handlers(binding))
+            server.add_generic_rpc_handlers(self._handlers(binding, tokens))
             self._open(server, binding)
             self._servers.append(server)
         for server in self._servers:
@@ -117,12 +116,14 @@ class GrpcServer:
             *(("grpc.max_connection_age_ms", age) for age in sorted(limits)[:1]),
         ]
 
-    def _handlers(self, binding: Binding) -> Iterator[grpc.GenericRpcHandler]:
+    def _handlers(
+        self, binding: Binding, tokens: Tokens | None
+    ) -> Iterator[grpc.GenericRpcHandler]:
         """The services of a port, with health and reflection beside them."""
         services = list(self._services(binding))
         names = [name for _, name, _, _ in services]
         for descriptor, name, servicer, access in services:
-            yield bind(descriptor, servicer, self._streams, name, self._checks(access))
+            yield bind(descriptor, servicer, self._streams, name, _checks(access, tokens))
         servicer = health.Health(self._registry.ready, names)
         self._healths.append(servicer)
         yield bind(health.SERVICE, servicer, self._streams)
@@ -149,11 +150,6 @@ class GrpcServer:
             access = _for_all(management.SERVICE, Access.MANAGEMENT)
             yield management.SERVICE, management.SERVICE.full_name, models, access
 
-    def _checks(self, access: Mapping[str, Access]) -> dict[str, Authorise]:
-        if self._tokens is None:
-            return {}
-        return {name: partial(self._tokens.check, kind) for name, kind in access.items()}
-
     def _open(self, server: grpc.aio.Server, binding: Binding) -> None:
         address = binding.address
         host = f"[{address.host}]" if ":" in address.host else address.host
@@ -179,6 +175,12 @@ class GrpcServer:
         files = identity(settings, self._registry.workdir)
         contents = (files.key.read_bytes(), files.certificate.read_bytes())
         return grpc.ssl_server_credentials([contents])
+
+
+def _checks(access: Mapping[str, Access], tokens: Tokens | None) -> dict[str, Authorise]:
+    if tokens is None:
+        return {}
+    return {name: partial(tokens.check, kind) for name, kind in access.items()}
 
 
 def _for_all(service: ServiceDescriptor, access: Access) -> dict[str, Access]:

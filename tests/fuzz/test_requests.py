@@ -66,7 +66,7 @@ class Application:
         await self.server.registry.register("m.mar")
         made = self.server
         self.app = edges.application(
-            made.registry, made.metrics, self.settings, made._tokens, self.settings.bindings()
+            made.registry, made.metrics, self.settings, None, self.settings.bindings()
         )
 
     def ask(self, method: str, path: str, query: bytes, headers: Any, body: bytes) -> Any:

@@ -179,7 +179,8 @@ class Serving:
         }
         self.settings = Settings(**{"model_store": store, **ports, **settings})
         self.registry = Registry(self.settings)
-        self.server = GrpcServer(self.registry, self.settings, tokens)
+        self.server = GrpcServer(self.registry, self.settings)
+        self.tokens = tokens
         self.events: list[Event] = []
         self.registry.observers.add(self.events.append)
         self.channels: list[grpc.aio.Channel] = []
@@ -187,7 +188,7 @@ class Serving:
     async def start(self, models: Sequence[str]) -> None:
         for model in models:
             await self.registry.register(model)
-        await self.server.start()
+        await self.server.start(self.tokens)
 
     def channel(self, port: int | None) -> grpc.aio.Channel:
         channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
