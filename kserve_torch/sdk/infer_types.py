@@ -16,6 +16,7 @@ from kserve.protocol.infer_type import RequestedOutput, to_http_parameters
 from kserve_torch.codec import buffers, tensors, v2, v2_reply
 from kserve_torch.codec.datatypes import DATATYPES
 from kserve_torch.codec.v2 import SIZE, V2Request
+from kserve_torch.errors import InvalidInput
 from kserve_torch.messages import Tensor
 
 
@@ -25,6 +26,8 @@ def decode(request: InferRequest) -> V2Request:
     Raises:
         InvalidInput: names the tensor and what is wrong with it.
     """
+    if not request.inputs:
+        raise InvalidInput("inputs: expected at least one tensor")
     _check_names("inputs", request.inputs)
     inputs = [_tensor(i, one, request.from_grpc) for i, one in enumerate(request.inputs)]
     return V2Request(

@@ -302,6 +302,7 @@ async def test_outputs_inherit_the_default(
         ({"inputs": 1}, kserve_errors.InvalidInput, "inputs"),
         (b"\xff{", kserve_errors.InvalidInput, "Unrecognized request format"),
         (InferRequest("m", [InferInput("x", [3], "INT8", [1])]), kserve_errors.InvalidInput, "x"),
+        (InferRequest("m", []), kserve_errors.InvalidInput, "inputs: expected at least one tensor"),
         (
             InferRequest("m", [InferInput("x", [1], "INT8", [1])] * 2),
             kserve_errors.InvalidInput,
