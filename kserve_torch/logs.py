@@ -12,7 +12,7 @@ import logging.config
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -113,8 +113,8 @@ class AccessLog:
         if not (self._on and isinstance(event, Responded) and access.isEnabledFor(logging.INFO)):
             return
         if not self._direct:
-            fields = access_fields(event)
-            access.info("%s", _words(fields), extra={"fields": fields})
+            words = _words(access_fields(event, one_line))
+            access.info("%s", words, extra={"fields": access_fields(event, _cut)})
             return
         self._kept.append((time.time(), event))
         if len(self._kept) >= FLUSH_LINES:
@@ -129,7 +129,7 @@ class AccessLog:
     def flush(self) -> None:
         """Writes what is kept."""
         kept, self._kept = self._kept, []
-        lines = [self._form(_moment(when), access_fields(event)) for when, event in kept]
+        lines = [self._form(_moment(when), event) for when, event in kept]
         sys.stderr.write("".join(lines))
         sys.stderr.flush()
 
@@ -143,30 +143,35 @@ def _template(names: tuple[str, ...]) -> str:
     return " ".join(f"{name}=%s" for name in names)
 
 
-def _text_line(moment: str, fields: Mapping[str, Any]) -> str:
-    return f"{moment} INFO {access.name}: {_words(fields)}\n"
+def _text_line(moment: str, event: Responded) -> str:
+    return f"{moment} INFO {access.name}: {_words(access_fields(event, one_line))}\n"
 
 
-def _json_line(moment: str, fields: Mapping[str, Any]) -> str:
-    return json.dumps({"time": moment, "level": "INFO", "logger": access.name, **fields}) + "\n"
+def _json_line(moment: str, event: Responded) -> str:
+    head = {"time": moment, "level": "INFO", "logger": access.name}
+    return json.dumps(head | access_fields(event, _cut)) + "\n"
 
 
-def access_fields(event: Responded) -> dict[str, Any]:
+def access_fields(event: Responded, shown: Callable[[str], str]) -> dict[str, Any]:
     """What the access line says, in its order; times are in milliseconds.
 
     An error is its class's name: its text may quote the payload (DESIGN law 6).
+
+    Args:
+        event: the answer.
+        shown: makes what a client chose fit for the line.
     """
     fields = {
         "protocol": event.protocol,
-        "model": one_line(event.model) or "-",
-        "version": one_line(event.version) or "-",
+        "model": shown(event.model) or "-",
+        "version": shown(event.version) or "-",
         "status": event.status,
         "ms": _milliseconds(event.seconds),
         "rows": event.rows,
         "batch": event.timing.batch_rows,
         "queue_ms": _milliseconds(event.timing.queued),
         "handler_ms": _milliseconds(event.timing.handler),
-        "id": one_line(event.request_id) or "-",
+        "id": shown(event.request_id) or "-",
     }
     return fields | {"error": event.error} if event.error else fields
 
@@ -182,8 +187,13 @@ def one_line(text: str, spaces: bool = False) -> str:
         text: anything.
         spaces: whether it may hold some and be left as it is.
     """
-    text = text[:_LONGEST]
+    text = _cut(text)
     return text if text.isprintable() and (spaces or " " not in text) else repr(text)
+
+
+def _cut(text: str) -> str:
+    """``text`` shortened, for JSON, which has escapes of its own."""
+    return text[:_LONGEST]
 
 
 def _escaped(text: str) -> str:

@@ -130,6 +130,14 @@ async def test_an_answer_is_one_json_object(capsys: Output) -> None:
     }
 
 
+async def test_a_client_finds_its_own_id_in_json(capsys: Output) -> None:
+    settings = Settings(log_json=True)
+    logs.configure(settings)
+    await log(settings, replace(ANSWER, request_id='order "7"\n'))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["id"] == 'order "7"\n'
+
+
 @pytest.mark.parametrize("name", ["a\nINFO fake: line", "a\x1b[2J", "two words", "\u2028"])
 async def test_a_client_cannot_write_lines_of_its_own(capsys: Output, name: str) -> None:
     settings = Settings()
