@@ -237,6 +237,12 @@ class Cancelled(ServerError):
     grpc = "CANCELLED"
 
 
+class AnswerTooLarge(ServerError):
+    """The answer is over ``max_response_size`` or ``grpc_max_send_message_length``."""
+
+    grpc = "RESOURCE_EXHAUSTED"
+
+
 class OutOfMemory(ServerError):
     """The machine or the device ran out of memory, even for this request alone."""
 

@@ -12,7 +12,7 @@ from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc.inference import Inference
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.grpc.report import Exchange, reported
-from kserve_torch.grpc.rpc import Call
+from kserve_torch.grpc.rpc import Call, within
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.metadata import model_metadata, repository_index, server_metadata
 from kserve_torch.tokens import Access
@@ -43,10 +43,12 @@ class OpenInference:
 
     Args:
         registry: the models.
+        most: bytes of a response.
     """
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, most: int) -> None:
         self._registry = registry
+        self._most = most
 
     # --- health and metadata ---
 
@@ -94,7 +96,7 @@ class OpenInference:
             infer = Inference(self._registry, message, call)
             exchange.request = infer.request
             exchange.reply = await self._registry.submit(infer.request)
-            return infer.response(exchange.reply)
+            return within(infer.response(exchange.reply), self._most)
 
     async def ModelStreamInfer(
         self, messages: AsyncIterator[pb.ModelInferRequest], call: Call
@@ -125,8 +127,8 @@ class OpenInference:
             request = exchange.request = infer.request
             async with self._registry.stream(request) as (parts, answering):
                 async for rows in parts:
-                    yield infer.part(rows)
-                yield infer.response(await answering)
+                    yield within(infer.part(rows), self._most)
+                yield within(infer.response(await answering), self._most)
             if infer.wants_ending:
                 yield infer.ending()
 

@@ -19,16 +19,18 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from kserve_torch.errors import InvalidInput, NotReady
+from kserve_torch.errors import AnswerTooLarge, InvalidInput, NotReady
 from kserve_torch.grpc.status import status_of
 from kserve_torch.messages import NOTHING
+
+M = TypeVar("M", bound=Message)
 
 #: Takes the ``authorization`` header and raises an error of the serving tree if it will not do.
 Authorise = Callable[[str | None], None]
@@ -148,7 +150,7 @@ def _handler(
                 try:
                     await context.write(response)
                 except grpc.aio.InternalError:
-                    # gRPC has ended the call: the client has gone, or a message is over the limit.
+                    # gRPC has ended the call: the client has gone.
                     raise asyncio.CancelledError from None
 
     def received(data: Any) -> Any:
@@ -158,6 +160,19 @@ def _handler(
         stream if method.server_streaming else unary,
         response_serializer=GetMessageClass(method.output_type).SerializeToString,
     )
+
+
+def within(message: M, most: int) -> M:
+    """``message``, unless it is longer than the port sends.
+
+    gRPC itself would end the call, and a stream of many, after it was counted as answered.
+
+    Raises:
+        AnswerTooLarge: as said.
+    """
+    if (size := message.ByteSize()) > most:
+        raise AnswerTooLarge(f"the answer has {size} bytes, this port sends {most} at most")
+    return message
 
 
 # Requests are parsed here and not by gRPC, which answers UNKNOWN to what it cannot parse.

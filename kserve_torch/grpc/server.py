@@ -94,8 +94,8 @@ class GrpcServer:
 
     # --- one port ---
 
-    def _options(self, binding: Binding) -> list[tuple[str, int]]:
-        """Channel arguments; where roles share a port the larger limit on messages counts."""
+    def _sizes(self, binding: Binding) -> tuple[int, int]:
+        """Most bytes of a request and of a response; of roles on one port the larger limit."""
         settings = self._settings
         sizes = {(settings.max_request_size, settings.max_response_size)}
         if "oip" in binding.roles:
@@ -103,6 +103,12 @@ class GrpcServer:
             sizes.add(
                 (settings.grpc_max_receive_message_length, settings.grpc_max_send_message_length)
             )
+        return max(receive for receive, _ in sizes), max(send for _, send in sizes)
+
+    def _options(self, binding: Binding) -> list[tuple[str, int]]:
+        """Channel arguments."""
+        settings = self._settings
+        receive, send = self._sizes(binding)
         ages = {
             "inference": settings.grpc_inference_max_connection_age_ms,
             "management": settings.grpc_management_max_connection_age_ms,
@@ -111,8 +117,8 @@ class GrpcServer:
         return [
             # Without this a second process could listen on the same port and take half the calls.
             ("grpc.so_reuseport", 0),
-            ("grpc.max_receive_message_length", max(receive for receive, _ in sizes)),
-            ("grpc.max_send_message_length", max(send for _, send in sizes)),
+            ("grpc.max_receive_message_length", receive),
+            ("grpc.max_send_message_length", send),
             *(("grpc.max_connection_age_ms", age) for age in sorted(limits)[:1]),
         ]
 
@@ -137,12 +143,13 @@ class GrpcServer:
     ) -> Iterator[tuple[ServiceDescriptor, str, object, Mapping[str, Access]]]:
         """Descriptor, full name, servicer and methods' access of each service of a port."""
         registry, settings = self._registry, self._settings
+        _, most = self._sizes(binding)
         if binding.roles & {"oip", "inference"}:
-            servicer = oip.OpenInference(registry)
+            servicer = oip.OpenInference(registry, most)
             for name in oip.NAMES:
                 yield oip.SERVICE, name, servicer, oip.ACCESS
         if "inference" in binding.roles:
-            native = torchserve.TorchServeInference(registry, settings)
+            native = torchserve.TorchServeInference(registry, settings, most)
             access = _for_all(torchserve.SERVICE, Access.INFERENCE)
             yield torchserve.SERVICE, torchserve.SERVICE.full_name, native, access
         if "management" in binding.roles:

@@ -13,7 +13,7 @@ from kserve_torch.codec.envelope import Opened, open_envelope
 from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc.protos import inference_pb2 as pb
 from kserve_torch.grpc.report import reported
-from kserve_torch.grpc.rpc import Call
+from kserve_torch.grpc.rpc import Call, within
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.native import save_tensor
 from kserve_torch.http.serve import check_rows
@@ -37,10 +37,12 @@ class TorchServeInference:
     Args:
         registry: the models.
         settings: ``service_envelope`` and the names of the sequence headers.
+        most: bytes of a response.
     """
 
-    def __init__(self, registry: Registry, settings: Settings) -> None:
+    def __init__(self, registry: Registry, settings: Settings, most: int) -> None:
         self._registry = registry
+        self._most = most
         self._settings = settings
 
     async def Ping(self, message: Empty, call: Call) -> pb.TorchServeHealthResponse:
@@ -59,7 +61,7 @@ class TorchServeInference:
             prediction = Prediction(self._registry, self._settings, message, call)
             exchange.request = prediction.request
             exchange.reply = await self._registry.submit(prediction.request)
-            return prediction.response(exchange.reply)
+            return within(prediction.response(exchange.reply), self._most)
 
     async def StreamPredictions(
         self, message: pb.PredictionsRequest, call: Call
@@ -72,8 +74,8 @@ class TorchServeInference:
             async with self._registry.stream(request) as (parts, answering):
                 async for rows in parts:
                     for row in rows.values():
-                        yield prediction.part(row)
-                yield prediction.response(await answering)
+                        yield within(prediction.part(row), self._most)
+                yield within(prediction.response(await answering), self._most)
 
     async def StreamPredictions2(
         self, messages: AsyncIterator[pb.PredictionsRequest], call: Call

@@ -13,7 +13,7 @@ from kserve_torch.codec import native
 from kserve_torch.codec.envelope import Opened, Seal, open_envelope
 from kserve_torch.engine.emissions import Emissions
 from kserve_torch.engine.worker import WorkerState
-from kserve_torch.errors import InvalidInput, RouteNotFound, ServerError, ServingError
+from kserve_torch.errors import AnswerTooLarge, InvalidInput, RouteNotFound, ServingError
 from kserve_torch.http import openapi
 from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.http.native_json import NO_ROUTE, native_error, native_json, with_native_headers
@@ -218,7 +218,7 @@ class Native:
         body, content_type = native.encode(row, save_tensor)
         most = self._settings.max_response_size
         if len(body) > most:
-            raise ServerError(f"the answer has {len(body)} bytes, max_response_size is {most}")
+            raise AnswerTooLarge(f"the answer has {len(body)} bytes, max_response_size is {most}")
         check_status(row)
         content_type = str(content_type).strip()  # a handler may have set anything
         headers = sendable({**row.headers, "content-type": content_type})

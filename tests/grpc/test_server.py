@@ -105,6 +105,18 @@ async def test_message_sizes(store: Path) -> None:
         for size in (long_answer, long_request):
             code = await refused(stub.ModelInfer(int8(size)))
             assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    # Who was refused for a long request was not read; for a long answer, not answered.
+    assert [event.status for event in serving.responses()] == [200, 500] * 2
+    await serving.stop()
+
+
+async def test_an_answer_over_the_limit_does_not_end_its_stream(store: Path) -> None:
+    serving = Serving(store, grpc_max_send_message_length=5000)
+    await serving.start(["echo"])
+    answers = serving.oip().ModelStreamInfer(iter([int8(6000), int8(3)]))
+    refusal, answer = [one async for one in answers]
+    assert refusal.error_message.endswith(" bytes, this port sends 5000 at most")
+    assert answer.infer_response.raw_output_contents[0] == bytes(3)
     await serving.stop()
 
 

@@ -116,10 +116,7 @@ async def test_a_stream_that_fails_half_way(serving: Serving) -> None:
 async def test_a_stream_that_the_client_cannot_be_sent(
     store: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What ends it here is a message over the limit; a client that leaves ends it in the same way.
-
-    Nothing is wrong with the server, so its log has no error.
-    """
+    """Nothing is wrong with the server, so its log has no error."""
     serving = Serving(store, max_response_size=100)
     await serving.start(["words"])
     stream = native(serving).StreamPredictions(predict("words", data=b"one " + b"x" * 200))
