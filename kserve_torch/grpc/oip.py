@@ -128,7 +128,8 @@ class OpenInference:
             async with self._registry.stream(request) as (parts, answering):
                 async for rows in parts:
                     yield within(infer.part(rows), self._most)
-                yield within(infer.response(await answering), self._most)
+                exchange.reply = await answering
+                yield within(infer.response(exchange.reply), self._most)
             if infer.wants_ending:
                 yield infer.ending()
 

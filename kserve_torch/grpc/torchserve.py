@@ -75,7 +75,8 @@ class TorchServeInference:
                 async for rows in parts:
                     for row in rows.values():
                         yield within(prediction.part(row), self._most)
-                yield within(prediction.response(await answering), self._most)
+                exchange.reply = await answering
+                yield within(prediction.response(exchange.reply), self._most)
 
     async def StreamPredictions2(
         self, messages: AsyncIterator[pb.PredictionsRequest], call: Call

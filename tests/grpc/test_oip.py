@@ -234,11 +234,13 @@ def words(response: Any) -> list[str]:
 
 
 async def test_stream_of_a_streaming_handler(serving: Serving) -> None:
+    serving.events.clear()
     requests = [infer("words", ("BYTES", [b"one two"]), id="1"), infer("echo", ("INT8", [7]))]
     responses = [response async for response in serving.oip().ModelStreamInfer(iter(requests))]
     assert [words(response) for response in responses[:2]] == [["one"], ["two"]]
     assert [response.infer_response.id for response in responses[:2]] == ["1", "1"]
     assert responses[2].infer_response.raw_output_contents == [b"\x07"]
+    assert [event.timing.batch_rows for event in serving.responses()] == [1, 1]
 
 
 @pytest.mark.parametrize(

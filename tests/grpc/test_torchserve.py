@@ -90,9 +90,11 @@ async def test_the_open_inference_protocol_on_this_port(serving: Serving) -> Non
 
 
 async def test_stream_of_intermediate_results(serving: Serving) -> None:
+    serving.events.clear()
     request = predict("words", data=b"one two three")
     responses = [r.prediction async for r in native(serving).StreamPredictions(request)]
     assert responses == [b"one", b"two", b"three"]
+    assert [event.timing.batch_rows for event in serving.responses()] == [1]
 
 
 async def test_a_stream_in_an_envelope_ends_with_the_whole_answer(store: Any) -> None:
