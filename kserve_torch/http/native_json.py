@@ -22,6 +22,7 @@ _HEADERS = (
     ("cache-control", "no-cache; no-store, must-revalidate, private"),
     ("expires", "Thu, 01 Jan 1970 00:00:00 UTC"),
 )
+_NAMES = frozenset(("x-request-id", *dict(_HEADERS)))
 _LAYOUT = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 
 
@@ -43,10 +44,11 @@ def native_error(error: BaseException, request_id: str = "") -> Answer:
 
 
 def with_native_headers(answer: Answer, request_id: str) -> Answer:
-    """``answer`` with the headers that every native answer has (CONTRACT R9).
+    """``answer`` with the headers that every native answer has, in the place of a handler's own.
 
-    TorchServe ends the connection after an error, and so does this.
+    TorchServe ends the connection after an error, and so does this (CONTRACT R9).
     """
-    answer.headers = [*answer.headers, ("x-request-id", request_id), *_HEADERS]
+    own = [(name, value) for name, value in answer.headers if name.lower() not in _NAMES]
+    answer.headers = [*own, ("x-request-id", request_id), *_HEADERS]
     answer.close = answer.status >= 400
     return answer

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Milliseconds that the client waits, from the arrival of the request on.
 TIMEOUT_HEADER = "x-request-timeout-ms"
 #: Response headers that are the server's to set.
-OURS = frozenset({"content-type", "content-length", "transfer-encoding", "connection"})
+OURS = frozenset({"content-type", "content-length", "transfer-encoding", "connection", "date"})
 
 #: RFC 9110 5.1 and 5.5; beyond ASCII, what Latin-1 can write. Anything else could smuggle in more.
 _NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)

@@ -316,6 +316,11 @@ async def test_the_handlers_headers_go_out(native: Native) -> None:
     assert header(answer, "x-own") == "1"
 
 
+async def test_no_header_goes_out_twice(native: Native) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode="ours")
+    assert [name for name, value in answer.headers if value == "1"] == ["x-own"]
+
+
 @pytest.mark.parametrize(
     ("mode", "content_type"),
     [("text", "text/plain; charset=utf-8"), ("row", "application/json")],
