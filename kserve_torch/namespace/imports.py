@@ -244,12 +244,18 @@ def install() -> None:
             del sys.modules[name]
 
 
-def known_elsewhere(name: str) -> bool:
-    """Whether a top-level module ``name`` exists outside all archives."""
+def known_elsewhere(name: str, *, folders: bool = True) -> bool:
+    """Whether a top-level module ``name`` exists outside all archives.
+
+    Args:
+        name: of the module.
+        folders: whether one that is but folders, without ``__init__.py``, counts.
+    """
     if name in sys.modules:
         return not is_alias(name)
     finders = (finder for finder in sys.meta_path if not isinstance(finder, _FINDERS))
-    return any(finder.find_spec(name, None) is not None for finder in finders)
+    specs = (finder.find_spec(name, None) for finder in finders)
+    return any(spec is not None and (folders or spec.loader is not None) for spec in specs)
 
 
 def is_alias(name: str) -> bool:

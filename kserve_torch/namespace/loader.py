@@ -80,7 +80,8 @@ class Namespace:
         """Look for a module in the archive, then in its packages.
 
         As on TorchServe's ``sys.path`` the archive goes first, but not before a standard module
-        that is loaded already, and its folders without ``__init__.py`` come last.
+        that is loaded already, and its folders without ``__init__.py`` come last but for such
+        folders elsewhere: the directory that the server was started in has its own ``models``.
         """
         if top in sys.stdlib_module_names and top in sys.modules:
             self._foreign.add(top)
@@ -95,7 +96,7 @@ class Namespace:
             if spec is not None and spec.loader is not None:
                 return self._full_names.setdefault(top, full)
             folder = folder or (full if spec else None)
-        if imports.known_elsewhere(top):
+        if imports.known_elsewhere(top, folders=folder is None):
             self._foreign.add(top)
             return None
         return folder

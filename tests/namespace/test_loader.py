@@ -166,6 +166,18 @@ def test_a_folder_does_not_hide_an_installed_package(make: Make, tmp_path: Path)
     assert namespace.import_module("handler").result[1] == 1
 
 
+def test_a_folder_goes_before_one_that_is_on_the_servers_path(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "cwd", {"models/model-store/m.mar": "", "other/there.py": "X = 2"})
+    monkeypatch.syspath_prepend(tmp_path / "cwd")
+    write(tmp_path / "a", {"models/net.py": "X = 1"})
+    namespace = make(handler="import models.net, other.there\nresult = models.net.X, other.there.X")
+    assert namespace.import_module("handler").result == (1, 2)
+    sys.modules.pop("other.there")
+    sys.modules.pop("other")
+
+
 def test_a_loaded_standard_module_goes_before_the_archive(make: Make) -> None:
     namespace = make(handler="import json\nresult = json.dumps(1)", json="", sys="")
     assert namespace.import_module("handler").result == "1"
