@@ -6,6 +6,9 @@ it. Names that need an absent package or accelerator can be imported, and raise 
 
 from __future__ import annotations
 
+from kserve_torch.ts.late import modules
 from kserve_torch.ts.version import __version__
 
 __all__ = ["__version__"]
+
+__getattr__ = modules(__name__)

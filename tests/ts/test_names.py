@@ -121,6 +121,18 @@ print(Context.__name__, MockContext.__name__)
     assert run.stdout == "Context MockContext\n"
 
 
+def test_what_torchserve_has_imported_needs_no_import_of_its_own():
+    code = """
+from kserve_torch.namespace import imports
+imports.install()
+import ts
+print(ts.context.Context.__name__, ts.utils.util.PredictionException.__name__)
+print(ts.metrics.dimension.Dimension.__name__, hasattr(ts, "nothing"), hasattr(ts, "__wrapped__"))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert run.stdout == "Context PredictionException\nDimension False False\n"
+
+
 def test_version():
     ts = importlib.import_module("kserve_torch.ts")
     assert ts.__version__ == "0.12.0"
