@@ -28,7 +28,10 @@ FLOORS: list[dict[str, str]] = [
         "archives.manifest": "",
         "archives.store": "archives.download",
         "namespace.imports": "namespace.searchpath namespace.turns",
-        "namespace.loader": "namespace.imports namespace.searchpath namespace.workdir",
+        "namespace.lent": "namespace.imports",
+        "namespace.loader": (
+            "namespace.imports namespace.lent namespace.searchpath namespace.workdir"
+        ),
         "namespace.packages": "archives.archive namespace.loader",
         "namespace.searchpath": "",
         "namespace.turns": "",

@@ -48,12 +48,16 @@ class Scope(Protocol):
     name: str
     builtins: Mapping[str, Any]
     pickle_module: ModuleType
+    main: ModuleType
 
     def full_name(self, name: str) -> str | None:
         """The name in ``sys.modules`` of the archive's module ``name``; None if it has none."""
 
     def import_module(self, name: str, package: str | None = None) -> ModuleType:
         """Import ``name`` as the archive's code would."""
+
+    def bind(self, name: str, full: str | None) -> None:
+        """Let ``name`` mean the archive's module ``full``; None to look for it anew."""
 
     def package_folders(self) -> list[str]:
         """Folders with the archive's own installed packages."""

@@ -9,11 +9,9 @@ from __future__ import annotations
 import builtins
 import importlib
 import importlib.util
-import io
 import itertools
 import linecache
 import os
-import pickle
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace import imports, searchpath
+from kserve_torch.namespace import imports, lent, searchpath
 from kserve_torch.namespace.imports import PREFIX, scopes, thread
 from kserve_torch.namespace.workdir import own_directory, working_in
 
@@ -49,6 +47,7 @@ class Namespace:
         self, root: Path, path: Sequence[Path] = (), packages: Namespace | None = None
     ) -> None:
         imports.install()
+        lent.install()
         self.root = root
         self._folders = [str(folder) for folder in path or (root,)]
         self.path = list(dict.fromkeys(self._folders))
@@ -59,10 +58,11 @@ class Namespace:
             "__import__": self._import,
             "open": self._open,
         }
-        self.pickle_module = _pickle_module(self)
-        self._importlib = _Lent(importlib, import_module=self.import_module)
+        self.main = ModuleType("__main__")
+        self.pickle_module = lent.pickle_module(self)
+        self._lent = lent.lent_to(self)
         self._full_names: dict[str, str] = {}
-        self._foreign = {"ts", "importlib", *sys.builtin_module_names}
+        self._foreign = {"__main__", "importlib", "ts", *sys.builtin_module_names}
         self.name = _claim(self)
         searchpath.claim(root)
 
@@ -101,6 +101,14 @@ class Namespace:
             return None
         return folder
 
+    def bind(self, name: str, full: str | None) -> None:
+        """Let ``name`` mean the archive's module ``full``; None to look for it anew."""
+        self._foreign.discard(name)
+        if full is None:
+            self._full_names.pop(name, None)
+        else:
+            self._full_names[name] = full
+
     def package_folders(self) -> list[str]:
         """Folders with packages that were installed for this model alone."""
         return self.packages.path if self.packages else []
@@ -115,7 +123,8 @@ class Namespace:
         """
         with _bare_names():
             absolute = importlib.util.resolve_name(name, package)
-            return importlib.import_module(self._open_name(absolute) or absolute)
+            own = self._standard(absolute)
+            return own or importlib.import_module(self._open_name(absolute) or absolute)
 
     def _import(
         self,
@@ -129,9 +138,7 @@ class Namespace:
         full = self._open_name(name) if level == 0 else None
         if full is None and level == 0:
             module = builtins.__import__(name, globals, locals, fromlist or (), 0)
-            if module is pickle:
-                return self.pickle_module
-            return self._importlib if module is importlib else module
+            return self._standard(name if fromlist else name.partition(".")[0]) or module
         with _bare_names():
             module = builtins.__import__(full or name, globals, locals, fromlist or (), level)
         if fromlist or full is None:
@@ -139,6 +146,10 @@ class Namespace:
         # ``import a.b`` binds a; the import above returned the package that a is in.
         top = full.removesuffix(name.partition(".")[1] + name.partition(".")[2])
         return sys.modules[top]
+
+    def _standard(self, name: str) -> ModuleType | None:
+        """What the archive has in the place of a standard module."""
+        return self.main if name == "__main__" else self._lent.get(name)
 
     def _open_name(self, name: str) -> str | None:
         full = self.full_name(name)
@@ -239,30 +250,3 @@ def _bare_names() -> Iterator[None]:
             error.msg = f"No module named {error.name!r}"
             error.args = (error.msg,)
         raise
-
-
-class _Lent(ModuleType):
-    """A standard module as archives see it: some of its functions know their modules."""
-
-    def __init__(self, module: ModuleType, **own: Any) -> None:
-        super().__init__(module.__name__)
-        vars(self).update(own)
-        self._module = module
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
-
-
-def _pickle_module(namespace: Namespace) -> ModuleType:
-    """``pickle`` that finds the archive's classes first, in whatever thread it is used."""
-
-    class Unpickler(pickle.Unpickler):
-        def find_class(self, module: str, name: str, /) -> Any:
-            return super().find_class(namespace.full_name(module) or module, name)
-
-    return _Lent(
-        pickle,
-        Unpickler=Unpickler,
-        load=lambda file, **options: Unpickler(file, **options).load(),
-        loads=lambda data, /, **options: Unpickler(io.BytesIO(data), **options).load(),
-    )

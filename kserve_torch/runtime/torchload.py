@@ -44,8 +44,8 @@ def install() -> None:
 
 
 def _pickle_module() -> ModuleType | None:
-    """Finds the calling archive's classes in a thread that the handler started; else None."""
-    scope = imports.calling_scope() if imports.thread.scope is None else None
+    """Finds the calling archive's classes, also in a thread that the handler started; else None."""
+    scope = imports.thread.scope or imports.calling_scope()
     return None if scope is None else scope.pickle_module
 
 

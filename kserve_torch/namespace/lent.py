@@ -1,0 +1,131 @@
+"""Standard modules as archives see them: with parts that are each archive's own.
+
+Handlers make pickled classes known by the names under which they were pickled::
+
+    import __main__, sys
+    setattr(__main__, "Net", Net)          each archive has a __main__ of its own
+    sys.modules["models"] = my_models      its name for its module, and nobody else's
+
+Whatever else an archive puts into ``sys.modules`` is for everybody, as it is where a library is to
+find a stand-in for another one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+import sys
+from collections.abc import Iterator, MutableMapping
+from operator import attrgetter
+from types import ModuleType
+from typing import Any
+
+from kserve_torch.namespace.imports import PREFIX, Scope, thread
+
+_MAIN = "__main__"
+
+
+class Lent(ModuleType):
+    """A standard module, of which some members are an archive's own."""
+
+    def __init__(self, module: ModuleType, **own: Any) -> None:
+        super().__init__(module.__name__)
+        vars(self).update(own, _module=module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+class _Sys(Lent):
+    """``sys``, whose members are set for the process: its streams and hooks are one for all."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(sys, name, value)
+
+
+class _Main(ModuleType):
+    """The process's ``__main__``: what it lacks is looked up in that of the thread's archive."""
+
+    def __getattr__(self, name: str) -> Any:
+        scope = thread.scope
+        if scope is not None and name in vars(scope.main):
+            return vars(scope.main)[name]
+        raise AttributeError(f"module {_MAIN!r} has no attribute {name!r}")
+
+
+class Modules(MutableMapping[str, Any]):
+    """``sys.modules`` with an archive's modules under their bare names as well."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __getitem__(self, name: str) -> Any:
+        return self._scope.main if name == _MAIN else sys.modules[self._loaded(name) or name]
+
+    def __setitem__(self, name: str, module: Any) -> None:
+        if name == _MAIN and not isinstance(module, _Main):
+            self._scope.main = module
+        elif name.startswith(PREFIX) or not self._is_own(module):
+            sys.modules[name] = module
+        elif "." in name:
+            sys.modules[self._scope.full_name(name) or name] = module
+        else:
+            self._scope.bind(name, module.__name__)
+
+    def __delitem__(self, name: str) -> None:
+        full = self._loaded(name)
+        del sys.modules[full or name]
+        if full is not None:
+            self._scope.bind(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sys.modules)
+
+    def __len__(self) -> int:
+        return len(sys.modules)
+
+    def copy(self) -> dict[str, Any]:
+        """All of them, by the names that they have for everybody."""
+        return sys.modules.copy()
+
+    def _loaded(self, name: object) -> str | None:
+        """The full name of an archive's module that is loaded."""
+        full = self._scope.full_name(name) if isinstance(name, str) else None
+        return full if full in sys.modules else None
+
+    def _is_own(self, module: object) -> bool:
+        return str(getattr(module, "__name__", "")).partition(".")[0] == self._scope.name
+
+
+def install() -> None:
+    """Let unpicklers that know nothing of archives find what is in the archive's ``__main__``."""
+    main = sys.modules[_MAIN]
+    if type(main) is ModuleType:
+        main.__class__ = _Main
+
+
+def lent_to(scope: Scope) -> dict[str, ModuleType]:
+    """What an archive gets in the place of standard modules, by their names."""
+    return {
+        "importlib": Lent(importlib, import_module=scope.import_module),
+        "pickle": scope.pickle_module,
+        "sys": _Sys(sys, modules=Modules(scope)),
+    }
+
+
+def pickle_module(scope: Scope) -> ModuleType:
+    """``pickle`` that finds the archive's classes first, in whatever thread it is used."""
+
+    class Unpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str, /) -> Any:
+            if module == _MAIN and hasattr(scope.main, name.partition(".")[0]):
+                return attrgetter(name)(scope.main)
+            return super().find_class(scope.full_name(module) or module, name)
+
+    return Lent(
+        pickle,
+        Unpickler=Unpickler,
+        load=lambda file, **options: Unpickler(file, **options).load(),
+        loads=lambda data, /, **options: Unpickler(io.BytesIO(data), **options).load(),
+    )

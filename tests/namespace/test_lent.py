@@ -1,0 +1,119 @@
+import importlib
+import io
+import pickle
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from kserve_torch.namespace.loader import Namespace
+
+from ..makers import write
+from .test_loader import in_thread
+
+NET = "class Net: pass\n"
+IN_MAIN = [
+    "import __main__\nsetattr(__main__, 'Net', model.Net)\n",
+    "import __main__ as m\nm.Net = model.Net\n",
+    "import sys\nsys.modules['__main__'].Net = model.Net\n",
+    "import importlib\nimportlib.import_module('__main__').Net = model.Net\n",
+    "from sys import modules\nmodules['__main__'] = model\n",
+]
+IN_MODULES = [
+    "import sys\nsys.modules['kt_net'] = model\n",
+    "import sys, importlib\nsys.modules.update(kt_net=importlib.import_module('model'))\n",
+]
+WAYS = [*(("__main__", way) for way in IN_MAIN), *(("kt_net", way) for way in IN_MODULES)]
+READ = "import pickle, torch, model\nread, load = pickle.load, torch.load\n"
+
+
+class Net:
+    """Stands for a class of a training script."""
+
+
+def pickled_in(module: str, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """A ``Net`` as the script ``module`` has written it."""
+    script = types.ModuleType(module)
+    monkeypatch.setitem(sys.modules, module, script)
+    monkeypatch.setattr(Net, "__module__", module)
+    script.Net = Net
+    written = io.BytesIO()
+    torch.save(Net(), written)
+    monkeypatch.undo()
+    return written.getvalue()
+
+
+@pytest.fixture
+def two(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[types.ModuleType]]:
+    """The handler modules of two archives, both imported before either reads anything."""
+    text = READ + getattr(request, "param", "")
+    files = {"handler.py": text, "model.py": NET, "shared.py": "import model as m"}
+    made = [Namespace(write(tmp_path / name, files)) for name in ("a", "b")]
+    handlers = [namespace.import_module("handler") for namespace in made]
+    for handler, namespace in zip(handlers, made, strict=True):
+        handler.namespace = namespace
+    yield handlers
+    for namespace in made:
+        namespace.close()
+
+
+@pytest.mark.parametrize(("name", "two"), WAYS, indirect=["two"])
+def test_names_that_pickles_know_are_each_archives_own(
+    two: list[types.ModuleType], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = pickled_in(name, monkeypatch)
+    plain = b"c" + name.encode() + b"\nNet\n(tR."
+    for handler in two:
+        net = handler.model.Net
+        assert type(in_thread(lambda read=handler.read: read(io.BytesIO(plain)))) is net
+        with handler.namespace.activate():
+            assert type(handler.load(io.BytesIO(data), weights_only=False)) is net
+            assert type(pickle.loads(plain)) is net  # a library's own unpickler
+    with pytest.raises(AttributeError):
+        pickle.loads(plain)
+
+
+@pytest.mark.parametrize("two", ["import sys, types\n"], indirect=True)
+def test_what_is_no_module_of_an_archive_is_for_everybody(two: list[types.ModuleType]) -> None:
+    modules = two[0].sys.modules
+    modules["kt_stand_in"] = two[0].types.ModuleType("kt_stand_in")
+    assert "kt_stand_in" in two[1].sys.modules
+    assert importlib.import_module("kt_stand_in") is modules.pop("kt_stand_in")
+    assert "kt_stand_in" not in sys.modules
+    assert modules["json"] is sys.modules["json"]
+    assert len(modules) == len(modules.copy()) == len(list(modules))
+
+
+@pytest.mark.parametrize("two", ["import sys\n"], indirect=True)
+def test_modules_are_there_under_their_bare_names(two: list[types.ModuleType]) -> None:
+    one, other = two
+    assert one.sys.modules["model"] is one.model is not other.sys.modules["model"]
+    assert one.sys.modules[one.__name__] is one
+    assert "shared" not in one.sys.modules
+    taken = one.sys.modules.pop("model")
+    again = one.namespace.import_module("model")
+    assert again is not taken
+    assert other.namespace.import_module("model") is other.model
+    one.sys.modules["kt_pkg"] = again
+    one.sys.modules["kt_pkg.part"] = taken
+    assert one.namespace.import_module("kt_pkg.part") is taken
+
+
+@pytest.mark.parametrize("two", ["import sys\n"], indirect=True)
+def test_the_rest_of_sys_is_the_processs(
+    two: list[types.ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["a"])
+    two[0].sys.argv = ["b"]
+    assert two[1].sys.argv is sys.argv == ["b"]
+    assert two[0].sys.path is sys.path
+
+
+@pytest.mark.parametrize("two", ["import sys\nsys.modules['__main__'].X = 1\n"], indirect=True)
+def test_who_puts_everything_back_keeps_the_archives_main(two: list[types.ModuleType]) -> None:
+    modules = two[0].sys.modules
+    modules.update({"__main__": sys.modules["__main__"]})  # as mock.patch.dict does
+    assert modules["__main__"].X == 1
