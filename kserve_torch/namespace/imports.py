@@ -46,6 +46,7 @@ class Scope(Protocol):
     """What the finders know of a `Namespace`."""
 
     name: str
+    root: Path
     builtins: Mapping[str, Any]
     pickle_module: ModuleType
     main: ModuleType

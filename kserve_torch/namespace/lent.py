@@ -4,7 +4,8 @@ Handlers make pickled classes known by the names under which they were pickled::
 
     import __main__, sys
     setattr(__main__, "Net", Net)          each archive has a __main__ of its own
-    sys.modules["models"] = my_models      its name for its module, and nobody else's
+    sys.modules["models"] = my_models      its name for its module, and nobody else's; so with a
+                                           module that it is about to run from a file
 
 Whatever else an archive puts into ``sys.modules`` is for everybody, as it is where a library is to
 find a stand-in for another one.
@@ -17,7 +18,9 @@ import io
 import pickle
 import sys
 from collections.abc import Iterator, MutableMapping
+from importlib.machinery import SourceFileLoader
 from operator import attrgetter
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -64,6 +67,8 @@ class Modules(MutableMapping[str, Any]):
         return self._scope.main if name == _MAIN else sys.modules[self._loaded(name) or name]
 
     def __setitem__(self, name: str, module: Any) -> None:
+        if "." not in name and self._is_to_run(module):
+            self._adopt(name, module)
         if name == _MAIN and not isinstance(module, _Main):
             self._scope.main = module
         elif name.startswith(PREFIX) or not self._is_own(module):
@@ -93,6 +98,22 @@ class Modules(MutableMapping[str, Any]):
         """The full name of an archive's module that is loaded."""
         full = self._scope.full_name(name) if isinstance(name, str) else None
         return full if full in sys.modules else None
+
+    def _is_to_run(self, module: object) -> bool:
+        """Whether it is of one of the archive's files, by ``spec_from_file_location``, and new."""
+        loader = getattr(getattr(module, "__spec__", None), "loader", None)
+        return (
+            isinstance(loader, SourceFileLoader)
+            and "__builtins__" not in vars(module)
+            and Path(loader.path).resolve().is_relative_to(self._scope.root.resolve())
+        )
+
+    def _adopt(self, name: str, module: Any) -> None:
+        """Make it a module of the archive, whose classes then know it by a name of its own."""
+        full = f"{self._scope.name}.{name}"
+        module.__name__ = module.__spec__.name = module.__spec__.loader.name = full
+        vars(module)["__builtins__"] = self._scope.builtins
+        sys.modules[full] = module
 
     def _is_own(self, module: object) -> bool:
         return str(getattr(module, "__name__", "")).partition(".")[0] == self._scope.name

@@ -3,6 +3,7 @@ import io
 import pickle
 import sys
 import types
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +75,45 @@ def test_names_that_pickles_know_are_each_archives_own(
             assert type(pickle.loads(plain)) is net  # a library's own unpickler
     with pytest.raises(AttributeError):
         pickle.loads(plain)
+
+
+RUN = """from importlib.util import module_from_spec, spec_from_file_location
+import sys
+spec = spec_from_file_location("kt_run", "src/run.py")
+run = module_from_spec(spec)
+sys.modules[spec.name] = run
+spec.loader.exec_module(run)
+"""
+RUNS = """from __future__ import annotations
+import dataclasses, typing, shared
+@dataclasses.dataclass
+class Net:
+    x: int = 1
+    y: typing.ClassVar[int] = 2
+"""
+
+
+def test_modules_run_from_files_are_each_archives_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"handler.py": READ + RUN, "model.py": "", "shared.py": "", "src/run.py": RUNS}
+    one, two = (Namespace(write(tmp_path / name, files)) for name in ("a", "b"))
+    data = pickled_in("kt_run", monkeypatch)
+    try:
+        with one.loading():
+            first = one.import_module("handler")
+        with two.loading():
+            second = two.import_module("handler")
+        for namespace, handler in ((one, first), (two, second)):
+            assert handler.run is namespace.import_module("kt_run")
+            assert handler.run.shared is namespace.import_module("shared")
+            with namespace.activate():
+                found = handler.load(io.BytesIO(data), weights_only=False)
+                assert type(found) is type(pickle.loads(pickle.dumps(found))) is handler.run.Net
+            assert typing.get_type_hints(handler.run.Net)["x"] is int
+    finally:
+        one.close()
+        two.close()
 
 
 @pytest.mark.parametrize("two", ["import sys, types\n"], indirect=True)
