@@ -244,7 +244,7 @@ def _entry(
     if missing := [word for word in required if word not in details]:
         raise Malformed(f"{where}: {missing[0]} is missing")
     file = details.get("marName", f"{name}.mar")
-    default = details.get("defaultVersion", False)
+    default = _unquoted(details.get("defaultVersion", False))
     if not isinstance(file, str) or not file:
         raise Malformed(f"{where}.marName: {file!r} is not a file name")
     if not isinstance(default, bool):
@@ -260,7 +260,7 @@ def _limits_of(where: str, details: Mapping[str, Any], zeros: tuple[str, ...]) -
     """
     values = {}
     for word, (target, check) in _LIMITS.items():
-        value = details.get(word)
+        value = _unquoted(details.get(word))
         if value is None or (_falls_back(value) and not (value == 0 and word in zeros)):
             continue
         try:
@@ -268,6 +268,14 @@ def _limits_of(where: str, details: Mapping[str, Any], zeros: tuple[str, ...]) -
         except ValueError as error:
             raise Malformed(f"{where}.{word}: {value!r} is not {error}") from error
     return values
+
+
+def _unquoted(value: Any) -> Any:
+    """Numbers and truth values in quotes are what they say, as where TorchServe reads JSON."""
+    try:
+        return json.loads(value.lower()) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def _falls_back(value: Any) -> bool:

@@ -1,4 +1,5 @@
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -59,6 +60,14 @@ def test_a_snapshots_delay_of_zero_is_no_waiting() -> None:
     assert "max_batch_delay" not in entry.limits
 
 
+def test_values_in_quotes_are_what_they_say() -> None:
+    quoted = re.sub(r": (true|\d+)", r': "\1"', VERSION)
+    assert quoted.count('"') == VERSION.count('"') + 12
+    assert SNAPSHOT.read(snapshot(quoted)) == SNAPSHOT.read(snapshot())
+    (entry,) = MODELS.read('{"m": {"1": {"defaultVersion": "True", "deviceType": "cpu"}}}')
+    assert (entry.model.is_default, dict(entry.limits)) == (True, {"device_type": "cpu"})
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -73,8 +82,8 @@ def test_a_snapshots_delay_of_zero_is_no_waiting() -> None:
         (snapshot(VERSION.replace('"m.mar"', "3")), "m.1.0.marName: 3 is not a file name"),
         (snapshot(VERSION.replace("true", "1")), "m.1.0.defaultVersion: 1 is not true or false"),
         (
-            snapshot(VERSION.replace('"batchSize": 2', '"batchSize": "2"')),
-            "m.1.0.batchSize: '2' is not a whole number from 1 up",
+            snapshot(VERSION.replace('"batchSize": 2', '"batchSize": "two"')),
+            "m.1.0.batchSize: 'two' is not a whole number from 1 up",
         ),
         (
             snapshot(VERSION.replace('"maxWorkers": 5', '"maxWorkers": 5.5')),
