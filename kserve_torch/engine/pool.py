@@ -118,9 +118,14 @@ class Pool:
             self.given_up = False
             self._pauses.reset()
             self._dismiss(self.roster.staying()[maximum:])
-        # Those that start already, then the one that holds the weights that others are tied to.
-        for most in (0, 1, maximum):
-            await _all(self._coming(most))
+        try:
+            # Those that start already, then the one that holds the weights that others are tied to.
+            for most in (0, 1, maximum):
+                await _all(self._coming(most))
+        except ServingError:
+            if not self.roster.size:
+                self._give_up()
+            raise
 
     def _coming(self, most: int) -> list[Future[Worker]]:
         """Start as many workers as are missing, up to ``most``; all that are to be waited for."""

@@ -305,6 +305,24 @@ async def test_what_waits_is_refused_when_the_last_worker_is_sent_home(bench: Be
         await waiting.future
 
 
+async def test_what_waits_is_refused_when_the_first_worker_does_not_start(bench: Bench) -> None:
+    gate = threading.Event()
+
+    def fail(index: int) -> Any:
+        assert gate.wait(10)
+        raise ValueError("no weights")
+
+    bench.load = fail
+    scaling = asyncio.ensure_future(bench.pool.scale(1, 1))
+    await until(lambda: bench.pool.roster.size)
+    waiting = bench.submit(lambda: None).future
+    gate.set()
+    with pytest.raises(LoadFailed, match="no weights"):
+        await scaling
+    with pytest.raises(LoadFailed, match="no worker could be started: ValueError: no weights"):
+        await asyncio.wait_for(waiting, 10)
+
+
 async def test_why_a_load_failed_is_logged_with_its_traceback(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
