@@ -334,7 +334,7 @@ class Pool:
 
     def _give_up(self) -> None:
         """Answer what waits for a worker that will not come."""
-        error = LoadFailed(f"{self.lane.label}: no worker could be started: {self.reason}")
+        error = NotReady(f"{self.lane.label}: no worker could be started: {self.reason}")
         deliver([(ticket, error) for ticket in self.lane.flush()])
 
 
