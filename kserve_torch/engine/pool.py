@@ -118,14 +118,9 @@ class Pool:
             self.given_up = False
             self._pauses.reset()
             self._dismiss(self.roster.staying()[maximum:])
-        try:
-            # Those that start already, then the one that holds the weights that others are tied to.
-            for most in (0, 1, maximum):
-                await _all(self._coming(most))
-        except ServingError:
-            if not self.roster.size:
-                self._give_up()
-            raise
+        # Those that start already, then the one that holds the weights that others are tied to.
+        for most in (0, 1, maximum):
+            await _all(self._coming(most))
 
     def _coming(self, most: int) -> list[Future[Worker]]:
         """Start as many workers as are missing, up to ``most``; all that are to be waited for."""
@@ -141,12 +136,10 @@ class Pool:
             if self.hung.too_many or len(self._starting) or self.roster.size >= self.maximum:
                 return
             started = self._starting.begin()
-        started.add_done_callback(self._relieved)
+        started.add_done_callback(self._try_again)
 
-    def _relieved(self, started: Future[Worker]) -> None:
+    def _try_again(self, started: Future[Worker]) -> None:
         if started.exception() is not None:
-            if not self.roster.size:
-                self._give_up()
             self._replace()
 
     def give_up_hung(self) -> float | None:
@@ -257,7 +250,7 @@ class Pool:
             exc_info=cause,  # with the paths, which clients are not told
         )
         if started is not None:
-            started.set_exception(reason)
+            self._fail_start(started, reason)
             return
         if time.monotonic() - worker.ready_at > STEADY_SECONDS:
             self._pauses.reset()
@@ -282,8 +275,13 @@ class Pool:
             log.error("%s: %s, giving up on it", self.lane.label, self.why_none)
         deliver([(ticket, error) for ticket in batch])
         if started is not None:
-            started.set_exception(error)
+            self._fail_start(started, error)
         return True
+
+    def _fail_start(self, started: Future[Worker], error: ServingError) -> None:
+        if not self.roster.size:  # nobody waits for the next try, which may be minutes away
+            self._give_up()
+        started.set_exception(error)
 
     # --- replacements ---
 
@@ -330,7 +328,7 @@ class Pool:
         if started is None:
             self._replace()
         else:
-            started.add_done_callback(lambda done: self._replace() if done.exception() else None)
+            started.add_done_callback(self._try_again)
 
     def _give_up(self) -> None:
         """Answer what waits for a worker that will not come."""

@@ -305,22 +305,33 @@ async def test_what_waits_is_refused_when_the_last_worker_is_sent_home(bench: Be
         await waiting.future
 
 
-async def test_what_waits_is_refused_when_the_first_worker_does_not_start(bench: Bench) -> None:
-    gate = threading.Event()
+@pytest.mark.parametrize("died", [False, True])
+async def test_what_waits_is_refused_when_the_worker_does_not_start(
+    bench: Bench, died: bool
+) -> None:
+    """The first one, or the one in the place of one that died: the next try may be far away."""
+    loading, gate = threading.Event(), threading.Event()
 
     def fail(index: int) -> Any:
+        loading.set()
         assert gate.wait(10)
         raise ValueError("no weights")
 
+    if died:
+        await bench.pool.scale(1, 1)
     bench.load = fail
-    scaling = asyncio.ensure_future(bench.pool.scale(1, 1))
-    await until(lambda: bench.pool.roster.size)
+    if died:
+        bench.submit(die)
+    else:
+        scaling = asyncio.ensure_future(bench.pool.scale(1, 1))
+    assert await asyncio.to_thread(loading.wait, 10)
     waiting = bench.submit(lambda: None).future
     gate.set()
-    with pytest.raises(LoadFailed, match="no weights"):
-        await scaling
     with pytest.raises(NotReady, match="no worker could be started: ValueError: no weights"):
         await asyncio.wait_for(waiting, 10)
+    if not died:
+        with pytest.raises(LoadFailed, match="no weights"):
+            await scaling
 
 
 async def test_why_a_load_failed_is_logged_with_its_traceback(
