@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 from kserve_torch import __version__, pidfile
@@ -79,6 +81,9 @@ def _stop() -> int:
 
 
 def _serve(settings: Settings) -> int:
+    # A container's first process is sent no signal that it does not handle.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
     # Importing kserve parses sys.argv with kserve's own parser (CONTRACT K25).
     sys.argv = sys.argv[:1]
     gc.disable()  # nothing of what an import makes is garbage, and to look for it takes 0.2 s
@@ -89,3 +94,8 @@ def _serve(settings: Settings) -> int:
         return server.run(settings)
     with pidfile.recorded():
         return server.run(settings)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """Ends a process in which nothing has begun yet that would have to be ended."""
+    os._exit(0)

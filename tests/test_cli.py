@@ -1,3 +1,4 @@
+import signal
 import subprocess
 import sys
 import tempfile
@@ -7,6 +8,9 @@ import pytest
 
 from kserve_torch import __version__
 from kserve_torch.cli import main
+
+from .makers import write
+from .server import ROOT, Server
 
 Output = pytest.CaptureFixture[str]
 
@@ -65,3 +69,11 @@ def test_stop_without_a_server(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert main(["--stop"], "torchserve") == 0
     assert capsys.readouterr().out == "No server is running.\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_libraries_are_imported(tmp_path: Path, number: int) -> None:
+    """The first process of a container would not even get it, if nothing handled it."""
+    libraries = write(tmp_path / "libraries", {"torch.py": f"import os\nos.kill(os.getpid(), {number})"})
+    with Server(tmp_path, env={"PYTHONPATH": f"{libraries}:{ROOT}"}, wait=False) as server:
+        assert (server.wait(), server.log) == (0, "")
