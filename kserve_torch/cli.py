@@ -32,6 +32,7 @@ def program(name: str | None = None) -> NoReturn:
     Args:
         name: as for `main`.
     """
+    _open_standard_files()
     code = main(program=name)
     if threading.active_count() == 1:
         sys.exit(code)
@@ -39,6 +40,15 @@ def program(name: str | None = None) -> NoReturn:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
             stream.flush()
     os._exit(code)
+
+
+def _open_standard_files() -> None:
+    """Those that the caller has closed: sockets would take their numbers, which libuv aborts at."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
 
 
 def main(argv: Sequence[str] | None = None, program: str | None = None) -> int:

@@ -74,6 +74,22 @@ def test_stop_without_a_server(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_libraries_are_imported(tmp_path: Path, number: int) -> None:
     """The first process of a container would not even get it, if nothing handled it."""
-    libraries = write(tmp_path / "libraries", {"torch.py": f"import os\nos.kill(os.getpid(), {number})"})
+    libraries = write(
+        tmp_path / "libraries", {"torch.py": f"import os\nos.kill(os.getpid(), {number})"}
+    )
     with Server(tmp_path, env={"PYTHONPATH": f"{libraries}:{ROOT}"}, wait=False) as server:
         assert (server.wait(), server.log) == (0, "")
+
+
+def test_no_socket_takes_the_place_of_a_standard_file(tmp_path: Path) -> None:
+    """A supervisor may start programs without them."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys\n"
+        "from kserve_torch import cli\n"
+        "cli.main = lambda program: os.open('/', 0) + sys.stdout.write('') + sys.stderr.write('')\n"
+        "assert sys.stdout is sys.stderr is None\n"
+        "cli.program()\n"
+    )
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, str(script)]
+    assert subprocess.run(closed, check=False).returncode == 3
