@@ -10,6 +10,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,6 +92,10 @@ def _stop() -> int:
 
 
 def _serve(settings: Settings) -> int:
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise SettingError(f"TMPDIR: a folder to write to is needed: {error.strerror}") from error
     # A container's first process is sent no signal that it does not handle.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)

@@ -45,6 +45,19 @@ def test_a_wrong_setting_is_one_line_and_exit_code_1(capsys: Output, tmp_path: P
     )
 
 
+def test_without_a_folder_to_write_to(
+    capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose root file system is read-only and that has no volume at /tmp."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
+    assert main(["--model_dir", str(tmp_path)], "kserve_torch") == 1
+    assert capsys.readouterr().err == (
+        "kserve_torch: error: TMPDIR: a folder to write to is needed: "
+        "No usable temporary directory found in ['/proc']\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "argv", "shown"),
     [
