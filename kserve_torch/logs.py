@@ -105,6 +105,7 @@ class AccessLog:
         self._on = settings.access_log
         self._direct = settings.configure_logging and settings.log_config_file is None
         self._form = _json_line if settings.log_json else _text_line
+        self._stream = sys.stderr  # a handler may put another one in its place
         self._kept: list[tuple[float, Responded]] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -130,8 +131,8 @@ class AccessLog:
         """Writes what is kept."""
         kept, self._kept = self._kept, []
         lines = [self._form(_moment(when), event) for when, event in kept]
-        sys.stderr.write("".join(lines))
-        sys.stderr.flush()
+        self._stream.write("".join(lines))
+        self._stream.flush()
 
 
 def _words(fields: Mapping[str, Any]) -> str:

@@ -28,6 +28,7 @@ from kserve_torch.events import Responded
 from kserve_torch.grpc import GrpcServer
 from kserve_torch.metrics import Metrics
 from kserve_torch.models.registry import Registry
+from kserve_torch.runtime import output
 from kserve_torch.runtime.compiler import defer_compiler
 from kserve_torch.runtime.machine import keep_freed_memory
 from kserve_torch.settings import Settings, load_settings
@@ -61,6 +62,7 @@ def run(settings: Settings) -> int:
         SettingError: a setting cannot be met, such as a port that is taken.
     """
     logs.configure(settings)
+    output.share()
     # torch's own objects stay to the end: a collection that went through them all would hold up
     # every request for 0.2 s.
     gc.freeze()
@@ -151,6 +153,7 @@ class Server:
             await self.grpc.refresh()
             if not self._stopping.is_set():  # else the models were given up, and have not failed
                 self._report_start(time.monotonic() - began)
+                output.mend()
                 print(STARTED, flush=True)
             await self._until_signalled(https)
             return await self._stop(https)

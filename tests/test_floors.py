@@ -47,12 +47,13 @@ FLOORS: list[dict[str, str]] = [
         "runtime.devices": "",
         "runtime.entry": "handler runtime.context",
         "runtime.instance": (
-            "runtime.context runtime.devices runtime.entry runtime.operators "
+            "runtime.context runtime.devices runtime.entry runtime.operators runtime.output "
             "runtime.preparation runtime.reasons runtime.rootlog runtime.torchload "
             "runtime.torchstate runtime.tying runtime.warmup"
         ),
         "runtime.machine": "",
         "runtime.operators": "",
+        "runtime.output": "",
         "runtime.preparation": "runtime.context ts",
         "runtime.processor": "",
         "runtime.profiler": "",

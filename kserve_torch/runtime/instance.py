@@ -34,7 +34,7 @@ from kserve_torch.errors import (
 from kserve_torch.events import Measured
 from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Verb
 from kserve_torch.namespace.loader import Namespace
-from kserve_torch.runtime import devices, operators, rootlog, torchload, torchstate
+from kserve_torch.runtime import devices, operators, output, rootlog, torchload, torchstate
 from kserve_torch.runtime.context import Context
 from kserve_torch.runtime.entry import Entry, load_entry
 from kserve_torch.runtime.preparation import (
@@ -149,6 +149,7 @@ class Instance:
             self._namespace.enter_thread()
             # Handlers ask for "the" event loop; TorchServe calls them where there is one.
             self._loop = self._runner.get_loop()
+        output.mend()
         with self._namespace.loading(), self._dtype.chosen():
             self._entry = load_entry(self._namespace, self._archive.manifest.handler)
             self._finish(self._entry.initialize(self.context))
@@ -217,6 +218,7 @@ class Instance:
         self.context.begin(
             [r for r, count in zip(requests, counts, strict=True) for _ in range(count)]
         )
+        output.mend()
         try:
             with self._namespace.activate(), self._dtype, self._stream:
                 results = self._finish(self._entry.handle(data, self.context))

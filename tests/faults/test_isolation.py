@@ -19,6 +19,8 @@ class Witness:
         self.home = os.getcwd()
 
     def handle(self, data, context):
+        print("heard", file=sys.stderr)
+        print("heard", flush=True)
         out = {
             "cwd": os.getcwd() == self.home,
             "file": os.path.exists("witness.txt"),
@@ -49,6 +51,8 @@ MISDEEDS = {
     "recursion": "(lambda f: f(f))(lambda f: f(f))",
     "log flood": "[logging.getLogger().warning('flood %s', 'x' * 200) for _ in range(2000)]",
     "output flood": "[print('x' * 200) for _ in range(2000)]",
+    "closed output": "sys.stdout.close(); sys.stderr.close()",
+    "wrapped output": "import io; sys.stdout = io.TextIOWrapper(sys.stdout.buffer)",
     "memory": "bytearray(1 << 50)",
     "signal": "__import__('signal').signal(15, print)",
     "modules": "sys.modules.pop('shared', None)",

@@ -1,0 +1,99 @@
+"""Standard output when the threads of several handlers write to it."""
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kserve_torch.runtime import output
+
+REDIRECT = {"stdout": contextlib.redirect_stdout, "stderr": contextlib.redirect_stderr}
+
+
+pytestmark = pytest.mark.parametrize("name", REDIRECT)
+
+
+@contextlib.contextmanager
+def shared() -> Iterator[None]:
+    """Files that were made last; `written` tells what has come to them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in REDIRECT:
+            file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+            patch.setattr(sys, name, file)
+            patch.setattr(sys, f"__{name}__", file)
+        output.share()
+        yield
+
+
+def say(name: str, text: str) -> None:
+    print(text, end=" ", file=getattr(sys, name))
+
+
+def written(name: str) -> str:
+    shared = getattr(sys, f"__{name}__")
+    shared.flush()
+    return str(shared.buffer.getvalue().decode())
+
+
+@shared()
+def test_two_threads_redirect_at_the_same_time(name: str) -> None:
+    """The first one to come is the first one to go, and closes what it redirected to."""
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
+        files = {one: io.StringIO(), two: io.StringIO()}
+        redirects = {thread: REDIRECT[name](file) for thread, file in files.items()}
+        for thread in files:
+            thread.submit(redirects[thread].__enter__).result()
+        one.submit(say, name, "one").result()
+        assert files[one].getvalue() == "one "
+        one.submit(redirects[one].__exit__, None, None, None).result()
+        files[one].close()
+        for thread in files:
+            thread.submit(say, name, "more").result()
+        two.submit(redirects[two].__exit__, None, None, None).result()
+        two.submit(say, name, "last").result()
+    assert (files[two].getvalue(), written(name)) == ("more ", "more last ")
+
+
+@shared()
+def test_redirects_within_redirects_and_to_nothing(name: str) -> None:
+    outer, inner = io.StringIO(), io.StringIO()
+    with REDIRECT[name](outer):
+        with REDIRECT[name](inner):
+            say(name, "inner")
+        with REDIRECT[name](None):  # type: ignore[type-var]
+            say(name, "lost")
+        say(name, "outer")
+    assert (outer.getvalue(), inner.getvalue(), written(name)) == ("outer ", "inner ", "")
+
+
+@shared()
+def test_what_is_wrapped_anew_stays_open(name: str) -> None:
+    """The wrapper that is forgotten first closes what is below it."""
+    for _ in range(2):
+        setattr(sys, name, io.TextIOWrapper(getattr(sys, name).buffer, write_through=True))
+        say(name, "wrapped")
+    setattr(sys, name, io.TextIOWrapper(getattr(sys, name).detach(), write_through=True))
+    say(name, "detached")
+    setattr(sys, name, getattr(sys, f"__{name}__"))
+    say(name, "last")
+    assert written(name) == "wrapped wrapped detached last "
+
+
+@shared()
+def test_a_closed_file_in_its_place_is_taken_away(name: str) -> None:
+    getattr(sys, name).close()
+    say(name, "still")
+    other = io.StringIO()
+    setattr(sys, name, other)
+    output.mend()
+    assert getattr(sys, name) is other
+    with REDIRECT[name](io.StringIO()) as file:
+        say(name, "as ever")
+    assert file.getvalue() == "as ever "
+    other.close()
+    output.mend()
+    say(name, "there")
+    assert written(name) == "still there "
