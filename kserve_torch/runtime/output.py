@@ -37,7 +37,7 @@ class _Lasting:
 
     def close(self) -> None:
         """Close it for whoever asks."""
-        self._file.flush()
+        self.flush()
 
 
 class Standard(_Lasting):
@@ -49,6 +49,17 @@ class Standard(_Lasting):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(getattr(self._threads, "file", self._file), name)
+
+    def write(self, text: str) -> int:
+        """Write, or lose what nobody reads any more: the program that started this one is gone."""
+        with contextlib.suppress(BrokenPipeError):
+            self.__getattr__("write")(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Likewise."""
+        with contextlib.suppress(BrokenPipeError):
+            self.__getattr__("flush")()
 
     @property
     def buffer(self) -> Any:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -97,3 +98,15 @@ def test_a_closed_file_in_its_place_is_taken_away(name: str) -> None:
     output.mend()
     say(name, "there")
     assert written(name) == "still there "
+
+
+@shared()
+def test_nobody_reads_it_any_more(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    pipe = os.fdopen(writer, "w", buffering=1)
+    monkeypatch.setattr(sys, name, output.Standard(pipe))
+    print("line", file=getattr(sys, name), flush=True)
+    getattr(sys, name).close()
+    with pytest.raises(BrokenPipeError):
+        pipe.close()
