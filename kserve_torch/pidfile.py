@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,11 +54,15 @@ def stop() -> int | None:
         if not any(Path(word).name in _PROGRAMS for word in process.cmdline()):
             return None  # the number was given to another process since
         process.terminate()
-        process.wait(_STOP_SECONDS)
-    except psutil.TimeoutExpired as error:
-        raise SettingError(f"process {pid} still runs {_STOP_SECONDS} s after SIGTERM") from error
     except psutil.NoSuchProcess:
         return None
+    ends = time.monotonic() + _STOP_SECONDS
+    with contextlib.suppress(psutil.NoSuchProcess):
+        # One that has ended stays a zombie until the program that started it asks for its end.
+        while process.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > ends:
+                raise SettingError(f"process {pid} still runs {_STOP_SECONDS} s after SIGTERM")
+            time.sleep(0.05)
     return pid
 
 

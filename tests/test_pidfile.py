@@ -65,6 +65,19 @@ def test_stop_ends_the_recorded_server(idle: subprocess.Popen[bytes]) -> None:
     assert idle.wait() in (0, -signal.SIGTERM)
 
 
+@pytest.mark.parametrize("idle", [["torchserve", "--start"]], indirect=True)
+def test_stop_does_not_wait_for_who_started_the_server(
+    idle: subprocess.Popen[bytes], folder: Path
+) -> None:
+    """Which has its exit code still to ask for."""
+    pidfile.path().write_text(str(idle.pid))
+    stop = [sys.executable, "-m", "kserve_torch", "torchserve", "--stop"]
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    said = subprocess.run(stop, env=environment, capture_output=True, text=True, timeout=30)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert said.stdout == f"The server (process {idle.pid}) has stopped.\n"
+
+
 @pytest.mark.parametrize("idle", [["something", "else"]], indirect=True)
 def test_stop_spares_a_process_that_inherited_the_number(idle: subprocess.Popen[bytes]) -> None:
     pidfile.path().write_text(str(idle.pid))
