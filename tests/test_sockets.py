@@ -42,6 +42,11 @@ def unix(path: Path) -> Address:
     return Address(scheme="unix", path=str(path))
 
 
+def test_a_path_that_is_too_long_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"x: AF_UNIX path too long$"):
+        Listener(unix(tmp_path / ("x" * 120)))
+
+
 def test_the_file_of_a_server_that_is_gone_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as gone:

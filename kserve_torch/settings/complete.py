@@ -137,11 +137,13 @@ def check(settings: Settings) -> Settings:
         SettingError: a folder is missing, ports collide, half of a pair of files is given.
     """
     _check_folders(settings)
-    taken = {binding.address.endpoint: binding.address for binding in settings.bindings()}
+    taken = {binding.address.endpoint: binding for binding in settings.bindings()}
     for binding in settings.grpc_bindings():
-        address = binding.address
-        if address.endpoint in taken:
-            raise SettingError(f"{address} and {taken[address.endpoint]} name one port")
+        if other := taken.get(binding.address.endpoint):
+            raise SettingError(
+                f"{binding.settings[0]}: {binding.address} and {other.settings[0]} "
+                f"{other.address} name one port"
+            )
     if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
         raise SettingError("ssl_certfile and ssl_keyfile: one needs the other")
     if (settings.certificate_file is None) != (settings.private_key_file is None):

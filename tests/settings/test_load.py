@@ -281,7 +281,8 @@ def test_in_kserves_layout_the_ports_of_its_probes_stay_open(tmp_path: Path, by_
 
 
 def test_a_grpc_port_that_was_asked_for_is_not_given_up(load: Load) -> None:
-    with pytest.raises(SettingError, match=r"grpc://0\.0\.0\.0:8081 and http://127\.0\.0\.1:8081"):
+    fault = r"^grpc_port: grpc://0\.0\.0\.0:8081 and management_address http://127\.0\.0\.1:8081 "
+    with pytest.raises(SettingError, match=fault):
         load("--grpc_port", "8081", program="torchserve")
 
 
