@@ -15,7 +15,7 @@ from kserve_torch.settings.table import Settings
 
 def complete(settings: Settings) -> Settings:
     """Fills what only the whole can tell, one rule after the other."""
-    for rule in (_model_store, _addresses, _http_port, _hosts, _grpc_port, _envelope):
+    for rule in (_model_store, _addresses, _http_port, _hosts, _grpc_port, _envelope, _stop):
         settings = rule(settings)
     return settings
 
@@ -125,6 +125,17 @@ def _envelope(settings: Settings) -> Settings:
     source = settings.sources["service_envelope"]
     notice = f"service_envelope: unknown name, so none is used ({source})"
     return _change(settings, "service_envelope", None, source, notice)
+
+
+def _stop(settings: Settings) -> Settings:
+    drain, grace = settings.drain_seconds, settings.grace_period
+    if drain < grace:
+        return settings
+    notice = (
+        f"grace_period: {grace:g} s leave none after drain_seconds, {drain:g} s: what runs when "
+        "the server is stopped gets no answer"
+    )
+    return replace(settings, notices=(*settings.notices, notice))
 
 
 # --- what must hold -------------------------------------------------------------------------------

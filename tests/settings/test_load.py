@@ -204,6 +204,12 @@ def test_a_variable_that_the_layout_beats_is_named(tmp_path: Path) -> None:
     assert not load_settings(argv, {"TS_MODEL_STORE": f"{folder}/model-store"}).notices
 
 
+def test_a_stop_that_leaves_no_time_for_answers_is_announced(load: Load) -> None:
+    assert load("--grace_period", "6").notices == ()
+    (notice,) = load("--grace_period", "2.5").notices
+    assert notice.startswith("grace_period: 2.5 s leave none after drain_seconds, 5 s")
+
+
 # --- ports ----------------------------------------------------------------------------------------
 
 
