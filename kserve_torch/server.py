@@ -11,6 +11,7 @@ import asyncio
 import functools
 import gc
 import logging
+import multiprocessing
 import os
 import signal
 import socket
@@ -51,6 +52,8 @@ log = logging.getLogger(__name__)
 SWITCH_SECONDS = 0.001
 #: Tools wait for this line on standard output (CONTRACT F6).
 STARTED = "Model server started."
+#: Seconds that each process of a handler has to end when it is told to.
+CHILD_SECONDS = 1.0
 #: What ends the process.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -244,8 +247,10 @@ class Server:
             await self.registry.close(0.0)
             self._access_log.flush()
             logging.shutdown()
+            _end_children()
             os._exit(1)  # a thread that runs on would hold up any other exit
         killed.cancel()
+        _end_children()
         return 0
 
     async def _drain(self, https: Sequence[asyncio.Task[None]]) -> None:
@@ -273,6 +278,17 @@ def _forget_signals() -> None:
         return
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
+
+
+def _end_children() -> None:
+    """End the processes that handlers started: they would live on, and keep the ports."""
+    children = multiprocessing.active_children()
+    for child in children:
+        child.terminate()
+    for child in children:
+        child.join(CHILD_SECONDS)
+        if child.exitcode is None:
+            child.kill()
 
 
 def _has_tls(settings: Settings) -> bool:

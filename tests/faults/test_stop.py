@@ -164,6 +164,19 @@ class Handler:
     def handle(self, data, context):
         return ["done" for _ in data]
 """
+PROCESS = """
+import multiprocessing
+import threading
+
+class Handler:
+    def initialize(self, context):
+        wait = threading.Event().wait
+        self.child = multiprocessing.get_context("fork").Process(target=wait)
+        self.child.start()
+
+    def handle(self, data, context):
+        return [self.child.pid for _ in data]
+"""
 POOL = """
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -204,6 +217,17 @@ def test_threads_that_never_end_do_not_hold_it_up(
         assert client.ask(V1, "m", "say hello", headers=hurry).status == status
         assert client.server.stop(timeout=20) == 0
         assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_processes_of_handlers_end_with_it(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    add_actor(tmp_path / "store", "m", handler=PROCESS)
+    with stopping(tmp_path / "store", tmp_path / "tmp") as client:
+        answer = client.http.post("/v1/models/m:predict", json={"instances": [1]})
+        (pid,) = answer.json()["predictions"]
+        assert psutil.pid_exists(pid)
+        assert client.server.stop(timeout=20) == 0
+        assert not psutil.pid_exists(pid)
 
 
 def test_a_later_load_that_hangs_does_not_hold_it_up(
