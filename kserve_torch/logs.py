@@ -121,14 +121,13 @@ class AccessLog:
         if len(self._kept) >= FLUSH_LINES:
             self.flush()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush_late)
-
-    def _flush_late(self) -> None:
-        self._timer = None
-        self.flush()
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self.flush)
 
     def flush(self) -> None:
         """Writes what is kept."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         kept, self._kept = self._kept, []
         lines = [self._form(_moment(when), event) for when, event in kept]
         self._stream.write("".join(lines))
