@@ -12,7 +12,7 @@ from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc.inference import Inference
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.grpc.report import Exchange, reported
-from kserve_torch.grpc.rpc import Call, within
+from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.metadata import model_metadata, repository_index, server_metadata
 from kserve_torch.tokens import Access
@@ -96,7 +96,7 @@ class OpenInference:
             infer = Inference(self._registry, message, call)
             exchange.request = infer.request
             exchange.reply = await self._registry.submit(infer.request)
-            return within(infer.response(exchange.reply), self._most)
+            return exchange.write(infer.response, exchange.reply)
 
     async def ModelStreamInfer(
         self, messages: AsyncIterator[pb.ModelInferRequest], call: Call
@@ -127,9 +127,9 @@ class OpenInference:
             request = exchange.request = infer.request
             async with self._registry.stream(request) as (parts, answering):
                 async for rows in parts:
-                    yield within(infer.part(rows), self._most)
+                    yield exchange.write(infer.part, rows)
                 exchange.reply = await answering
-                yield within(infer.response(exchange.reply), self._most)
+                yield exchange.write(infer.response, exchange.reply)
             if infer.wants_ending:
                 yield infer.ending()
 
@@ -137,7 +137,9 @@ class OpenInference:
         self, message: pb.ModelInferRequest, call: Call
     ) -> AbstractContextManager[Exchange]:
         id_ = message.id or call.headers.get("x-request-id", "")
-        return reported(self._registry, PROTOCOL, message.model_name, message.model_version, id_)
+        return reported(
+            self._registry, self._most, PROTOCOL, message.model_name, message.model_version, id_
+        )
 
     # --- the model repository ---
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kserve_torch.errors import ServingError
 from kserve_torch.events import Responded
+from kserve_torch.grpc.rpc import M, within
+from kserve_torch.http.serve import log_unsendable
 from kserve_torch.messages import Reply, Request, Timing
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -22,30 +26,46 @@ class Exchange:
     """A request and its reply, as far as they have come.
 
     Attributes:
+        most: bytes of a response.
         version: the one that is asked for, "" for the default.
         id: the client's; "" if it sent none.
     """
 
+    most: int
     version: str
     id: str
     request: Request | None = None
     reply: Reply | None = None
 
+    def write(self, make: Callable[[T], M], answered: T) -> M:
+        """The response that ``make`` makes of what the handler answered.
+
+        Raises:
+            ServingError: it cannot be sent; the log says why.
+        """
+        assert self.request is not None
+        try:
+            return within(make(answered), self.most)
+        except ServingError as error:
+            log_unsendable(self.request, error)
+            raise
+
 
 @contextmanager
 def reported(
-    registry: Registry, protocol: str, model: str, version: str, id: str = ""
+    registry: Registry, most: int, protocol: str, model: str, version: str, id: str = ""
 ) -> Iterator[Exchange]:
     """Emits one `Responded` when the block ends, with the HTTP status that means the same.
 
     Args:
         registry: the models, and whom to tell.
+        most: see `Exchange`.
         protocol: the event's protocol.
         model: the name that the client asked for.
         version: see `Exchange`.
         id: see `Exchange`.
     """
-    exchange, began, http, failed = Exchange(version, id), time.perf_counter(), 200, ""
+    exchange, began, http, failed = Exchange(most, version, id), time.perf_counter(), 200, ""
     try:
         yield exchange
     except (asyncio.CancelledError, GeneratorExit):

@@ -13,7 +13,7 @@ from kserve_torch.codec.envelope import Opened, open_envelope
 from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc.protos import inference_pb2 as pb
 from kserve_torch.grpc.report import reported
-from kserve_torch.grpc.rpc import Call, within
+from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.native import save_tensor
 from kserve_torch.http.serve import check_rows
@@ -57,26 +57,26 @@ class TorchServeInference:
     ) -> pb.PredictionResponse:
         """Answer one request: the input map is the handler's one row (CONTRACT R5)."""
         asked = (message.model_name, message.model_version)
-        with reported(self._registry, PROTOCOL, *asked) as exchange:
+        with reported(self._registry, self._most, PROTOCOL, *asked) as exchange:
             prediction = Prediction(self._registry, self._settings, message, call)
             exchange.request = prediction.request
             exchange.reply = await self._registry.submit(prediction.request)
-            return within(prediction.response(exchange.reply), self._most)
+            return exchange.write(prediction.response, exchange.reply)
 
     async def StreamPredictions(
         self, message: pb.PredictionsRequest, call: Call
     ) -> AsyncGenerator[pb.PredictionResponse]:
         """Answer one request with each of the results that a streaming handler sends."""
         asked = (message.model_name, message.model_version)
-        with reported(self._registry, PROTOCOL, *asked) as exchange:
+        with reported(self._registry, self._most, PROTOCOL, *asked) as exchange:
             prediction = Prediction(self._registry, self._settings, message, call)
             request = exchange.request = prediction.request
             async with self._registry.stream(request) as (parts, answering):
                 async for rows in parts:
                     for row in rows.values():
-                        yield within(prediction.part(row), self._most)
+                        yield exchange.write(prediction.part, row)
                 exchange.reply = await answering
-                yield within(prediction.response(exchange.reply), self._most)
+                yield exchange.write(prediction.response, exchange.reply)
 
     async def StreamPredictions2(
         self, messages: AsyncIterator[pb.PredictionsRequest], call: Call

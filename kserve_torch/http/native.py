@@ -181,6 +181,7 @@ class Native:
             ),
             emissions,
             self._answer,
+            lambda error: self._serve.unsendable(request, error),
         )
 
     def _read(

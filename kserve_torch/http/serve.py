@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +17,8 @@ from kserve_torch.messages import Reply, Request, RowReply, fresh_id
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
+
+log = logging.getLogger(__name__)
 
 #: Milliseconds that the client waits, from the arrival of the request on.
 TIMEOUT_HEADER = "x-request-timeout-ms"
@@ -106,6 +109,12 @@ def sendable(headers: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in pairs if name.lower() not in OURS]
 
 
+def log_unsendable(request: Request, error: Exception) -> None:
+    """Say why what the handler answered cannot be sent: its author reads no client's errors."""
+    if isinstance(error, HandlerError) and not isinstance(error, PredictionError):
+        log.error("%s: request %s failed: %s", request.model, request.id, error.message)
+
+
 class Serve:
     """Submits a request and turns the outcome into an answer.
 
@@ -147,6 +156,7 @@ class Serve:
         """
         began = time.perf_counter()
         request: Request | None = None
+        reply: Reply | None = None
         try:
             request = read()
             reply = await self._registry.submit(request)
@@ -155,6 +165,8 @@ class Serve:
             seconds = time.perf_counter() - began
             if request is None:
                 return self._fail(model, asked, self._id_of(call), error, seconds)
+            if reply is not None:
+                return self.unsendable(request, error, seconds)
             rows = len(request.rows)
             return self._fail(model, request.version, request.id, error, seconds, rows)
         responded = Responded(
@@ -176,6 +188,12 @@ class Serve:
     ) -> Answer:
         """The answer to a request that could not even be read."""
         return self._fail(model, asked, id_ or self._id_of(call), error)
+
+    def unsendable(self, request: Request, error: Exception, seconds: float = 0.0) -> Answer:
+        """The answer in the place of the handler's, which cannot be sent."""
+        log_unsendable(request, error)
+        rows = len(request.rows)
+        return self._fail(request.model, request.version, request.id, error, seconds, rows)
 
     def _fail(
         self,

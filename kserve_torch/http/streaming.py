@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kserve_torch.engine.emissions import Emissions
-from kserve_torch.errors import HandlerError
+from kserve_torch.errors import HandlerError, ServingError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -24,6 +24,7 @@ async def answer_or_stream(
     answering: Callable[[], Awaitable[Answer]],
     emissions: Emissions,
     write: Callable[[RowReply], Answer],
+    unsendable: Callable[[ServingError], Answer],
 ) -> Answer:
     """The answer, or a streamed one if the handler emits something before it.
 
@@ -32,6 +33,8 @@ async def answer_or_stream(
         emissions: where the handler's intermediate results go.
         write: makes the answer whose body is one intermediate result; the first one's status and
             headers become those of the streamed answer.
+        unsendable: reports an intermediate result that ``write`` refuses and gives the answer in
+            its place.
     """
     task = asyncio.create_task(_ending(answering, emissions))
     try:
@@ -39,10 +42,13 @@ async def answer_or_stream(
         if first is None:
             return await task
         answers = [write(row) for row in first.values()]
+    except ServingError as error:
+        task.cancel()
+        return unsendable(error)
     except BaseException:
         task.cancel()
         raise
-    return replace(answers[0], body=_chunks(answers, task, emissions, write))
+    return replace(answers[0], body=_chunks(answers, task, emissions, write, unsendable))
 
 
 async def _ending(answering: Callable[[], Awaitable[Answer]], emissions: Emissions) -> Answer:
@@ -57,13 +63,19 @@ async def _chunks(
     task: asyncio.Future[Answer],
     emissions: Emissions,
     write: Callable[[RowReply], Answer],
+    unsendable: Callable[[ServingError], Answer],
 ) -> AsyncGenerator[bytes]:
     try:
         for answer in first:
             yield _body(answer)
         async for rows in emissions:
             for row in rows.values():
-                yield _body(write(row))
+                try:
+                    answer = write(row)
+                except ServingError as error:
+                    unsendable(error)
+                    raise
+                yield _body(answer)
         last = await task
         if last.status >= 400:
             # The status is out already: a body without its end is how HTTP says that it went wrong.

@@ -118,6 +118,14 @@ def test_the_log_says_how_many_results_were_missing(client: Client) -> None:
     assert "0 results for 1 rows" in client.server.log
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_log_says_why_an_answer_cannot_be_sent(client: Client, protocol: str) -> None:
+    why = "failed: the handler set status 1000, it must be"
+    before = client.server.log.count(why)
+    batch(client, "m", *((V1, "say a") for _ in range(7)), (protocol, "status 1000"))
+    until(lambda: client.server.log.count(why) == before + 1)
+
+
 def test_a_bad_row_is_named_as_its_protocol_does(client: Client) -> None:
     body = {"instances": [{"data": "say a"}, {"data": "bad"}, *[{"data": "say b"}] * 6]}
     answer = client.http.post("/v1/models/m:predict", json=body)

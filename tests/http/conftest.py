@@ -59,6 +59,10 @@ def answer(row, i, context):
     if mode == "broken stream":
         send_intermediate_predict_response(["a "], context.request_ids, "", 200, context)
         raise ValueError("broken")
+    if mode in ("odd first", "odd later"):
+        for part in [object()] if mode == "odd first" else ["a ", object()]:
+            send_intermediate_predict_response([part], context.request_ids, "", 200, context)
+        return "end"
     if mode == "set":
         return object()
     if mode == "tensor":

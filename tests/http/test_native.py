@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from kserve_torch.engine.worker import WorkerState
-from kserve_torch.events import Accepted, Responded, Shed
+from kserve_torch.errors import HandlerError
+from kserve_torch.events import Accepted, Event, Responded, Shed
 from kserve_torch.http.exchange import Answer
 from kserve_torch.http.native import Native
 from kserve_torch.messages import Reply, Request
@@ -439,6 +440,27 @@ async def test_a_stream_that_breaks_has_no_end(native: Native) -> None:
     assert await anext(answer.body) == b"a "
     with pytest.raises(Exception, match="mid-stream"):
         await anext(answer.body)
+
+
+@pytest.mark.parametrize("mode", ["odd first", "odd later"])
+async def test_a_part_of_a_stream_that_cannot_be_sent_is_reported(
+    native: Native, registry: Registry, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Event] = []
+    registry.observers.add(told.append, [Responded])
+    answer = await ask(native, "POST", "/predictions/echo", mode=mode)
+    if mode == "odd first":
+        assert answer.status == 503
+    else:
+        with pytest.raises(HandlerError):
+            await chunks(answer)
+    await asyncio.sleep(0)
+    (event,) = told
+    assert isinstance(event, Responded)
+    assert (event.status, event.error) == (503, "HandlerError")
+    (record,) = caplog.records
+    said = f"echo: request {header(answer, 'x-request-id')} failed: Unsupported model output"
+    assert record.getMessage().startswith(said)
 
 
 async def test_poison_does_not_spread_to_requests_that_could_stream(
