@@ -110,7 +110,8 @@ FLOORS: list[dict[str, str]] = [
         "tls": "",
         "tokens": "",
         "sdk.infer_types": "",
-        "sdk.model": "grpc http sdk.infer_types",
+        "sdk.loading": "",
+        "sdk.model": "grpc http sdk.infer_types sdk.loading",
         "sdk.repository": "sdk.model",
     },
     {

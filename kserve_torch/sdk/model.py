@@ -1,16 +1,15 @@
 """`TorchModel`: the handler runtime as a `kserve.Model`.
 
 In our own server the HTTP and gRPC edges talk to the engine directly. Registered in a plain
-`kserve.ModelServer`, the same model answers the same requests through ``__call__``: KServe's v1
-dictionaries and v2 `InferRequest` objects become Requests of the same engine.
+`kserve.ModelServer`, the same model answers the same requests through ``predict`` and ``explain``:
+KServe's v1 dictionaries and v2 `InferRequest` objects become Requests of the same engine.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,6 @@ from starlette.requests import Request as StarletteRequest
 from starlette.responses import JSONResponse
 
 from kserve_torch import errors
-from kserve_torch.archives.archive import find_archives, layout_of
 from kserve_torch.codec import cloudevents, v1
 from kserve_torch.codec.results import join_batch, result_to_tensors
 from kserve_torch.codec.rows import in_base64, split_batch
@@ -38,13 +36,13 @@ from kserve_torch.http.errors import error_headers
 from kserve_torch.http.serve import check_rows, row_headers
 from kserve_torch.messages import Request, Verb, fresh_id
 from kserve_torch.sdk import infer_types
-from kserve_torch.settings import load_settings
-from kserve_torch.settings.folders import LAYOUT_STORE, has_kserve_layout
+from kserve_torch.sdk.loading import in_thread, load_alone
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
 
-_VERBS = {InferenceVerb.PREDICT: Verb.PREDICT, InferenceVerb.EXPLAIN: Verb.EXPLAIN}
+#: Of the call that runs: the headers that the handler sets; the SDK has no way for `explain`'s.
+_own_headers: ContextVar[dict[str, str]] = ContextVar("own_headers")
 
 
 class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
@@ -65,7 +63,7 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         self._own = registry is None
         self._model_dir = model_dir
         self._registry = registry
-        super().__init__(name, return_response_headers=True)
+        super().__init__(name)
 
     # --- life, as KServe's server drives it ---
 
@@ -92,7 +90,7 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
             ServingError: the archive cannot be served; the message says why.
         """
         if self._registry is None:
-            self._registry = _load(self.name, Path(str(self._model_dir)))
+            self._registry = load_alone(self.name, Path(str(self._model_dir)))
         return self.ready
 
     def start(self) -> None:
@@ -102,7 +100,7 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         """End the workers of a model that is not part of our own server."""
         if self._own and self._registry is not None:
             registry, self._registry = self._registry, None
-            _in_thread(registry.close())
+            in_thread(registry.close())
 
     # --- requests ---
 
@@ -112,7 +110,7 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         headers: Mapping[str, str] | None = None,
         verb: InferenceVerb = InferenceVerb.PREDICT,
     ) -> tuple[dict[str, Any] | InferResponse, dict[str, str]]:
-        """Answer one request of KServe's data plane.
+        """Answer one request of KServe's data plane: ``preprocess``, the model, ``postprocess``.
 
         Args:
             body: a v1 body, parsed or not, or a v2 request.
@@ -122,15 +120,68 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         Returns:
             The v1 or v2 response, and the headers that the handler set.
         """
-        given = headers or {}
+        given = headers
         if verb is InferenceVerb.EXPLAIN and isinstance(headers, dict):
             given = dict(headers)
             _keep_what_goes_back(headers)
+        own: dict[str, str] = {}
+        outer = _own_headers.set(own)
         try:
-            return await self._answer(body, given, _VERBS[verb])
+            response, more = await super().__call__(body, given, verb)
+        finally:
+            _own_headers.reset(outer)
+        return response, {**own, **more}
+
+    def validate(self, payload: Any) -> Any:
+        """Leave it to the decoder, which says more, and knows what a route may bring."""
+        return payload
+
+    async def predict(
+        self,
+        payload: dict[str, Any] | bytes | InferRequest,
+        headers: Mapping[str, str] | None = None,
+        response_headers: dict[str, str] | None = None,
+    ) -> dict[str, Any] | InferResponse:
+        """The predictions of a v1 body or a v2 request, without ``preprocess`` and its like."""
+        return await self._told(payload, headers, Verb.PREDICT, response_headers)
+
+    async def explain(
+        self,
+        payload: dict[str, Any] | bytes | InferRequest,
+        headers: Mapping[str, str] | None = None,
+    ) -> dict[str, Any] | InferResponse:
+        """The explanations of a v1 body or a v2 request."""
+        return await self._told(payload, headers, Verb.EXPLAIN, None)
+
+    async def _told(
+        self,
+        body: dict[str, Any] | bytes | InferRequest,
+        headers: Mapping[str, str] | None,
+        verb: Verb,
+        response_headers: dict[str, str] | None,
+    ) -> dict[str, Any] | InferResponse:
+        try:
+            response, own = await self._answer(body, headers or {}, verb)
         except ServingError as error:
             from_grpc = isinstance(body, InferRequest) and body.from_grpc
             raise _translated(error, self.name, from_grpc) from error
+        kept = _own_headers.get(None) if response_headers is None else response_headers
+        if kept is not None:
+            kept.update(own)
+        return response
+
+    def get_input_types(self) -> list[dict[str, Any]]:
+        """What a request's tensors are, for the model's metadata; [] if nothing says so."""
+        return self._types("inputs")
+
+    def get_output_types(self) -> list[dict[str, Any]]:
+        """What a response's tensors are, likewise."""
+        return self._types("outputs")
+
+    def _types(self, side: str) -> list[dict[str, Any]]:
+        if self._registry is None:
+            return []
+        return [dict(tensor) for tensor in self._registry.find(self.name).signature(side)]
 
     async def _answer(
         self, body: dict[str, Any] | bytes | InferRequest, headers: Mapping[str, str], verb: Verb
@@ -221,53 +272,6 @@ def _keep_what_goes_back(headers: dict[str, str]) -> None:
 
 def _in_json(outputs: Sequence[RequestedOutput] | None) -> Sequence[RequestedOutput] | None:
     return None if outputs is None else [replace(one, binary=False) for one in outputs]
-
-
-def _load(name: str, model_dir: Path) -> Registry:
-    from kserve_torch.models.registry import Registry
-
-    archive = _one_archive(model_dir)
-    folder = model_dir if has_kserve_layout(model_dir) else model_dir.parent
-    registry = Registry(load_settings(["--model_dir", str(folder)], {}, "kserve_torch"))
-    try:
-        _in_thread(registry.register(archive, name=name))
-    except BaseException:
-        _in_thread(registry.close())
-        raise
-    return registry
-
-
-def _one_archive(model_dir: Path) -> Path:
-    """The archive itself, or the one that a model store holds.
-
-    Raises:
-        InvalidArchive: the store holds none, or several.
-    """
-    store = model_dir / LAYOUT_STORE if has_kserve_layout(model_dir) else model_dir
-    if not store.is_dir() or layout_of(store) != "store":
-        return store
-    found = find_archives(store)
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(path.name for path in found) or "none"
-    raise errors.InvalidArchive(f"one archive is wanted in {store.name}, got {names}")
-
-
-def _in_thread(work: Any) -> None:
-    """Run a coroutine to its end, whether or not an event loop runs on this thread."""
-    failed: list[BaseException] = []
-
-    def main() -> None:
-        try:
-            asyncio.run(work)
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=main)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
 
 
 class _Refused(HTTPException):

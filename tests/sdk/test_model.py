@@ -166,7 +166,8 @@ async def test_healthy_follows_the_workers(model: TorchModel) -> None:
 
 
 def test_sdk_calls_what_is_overridden() -> None:
-    for name in ("start", "stop", "load", "healthy", "__call__"):
+    own = ("start", "stop", "load", "healthy", "__call__", "validate", "predict", "explain")
+    for name in (*own, "get_input_types", "get_output_types"):
         assert callable(getattr(kserve.Model, name))
     assert list(inspect.signature(kserve.Model.__call__).parameters) == [
         "self",
@@ -233,6 +234,40 @@ class Takes:
     model.stop()
     assert answers == [({"predictions": [i]}, {}) for i in range(2)]
     assert bodies == [{"instances": [[i]]} for i in range(2)]
+
+
+class Doubling(TorchModel):
+    """What the SDK's models are subclassed for, with the signatures that its pages have."""
+
+    async def preprocess(self, payload: Any, headers: Any = None) -> Any:
+        return {"instances": [2 * value for value in payload["instances"]]}
+
+    def postprocess(self, result: Any, headers: Any = None) -> Any:
+        return {key: [value + 1 for value in values] for key, values in result.items()}
+
+
+@pytest.mark.parametrize("verb", InferenceVerb)
+async def test_a_subclass_may_process_what_comes_and_goes(
+    archive: Path, verb: InferenceVerb
+) -> None:
+    model = Doubling("m", archive)
+    model.load()
+    answer, _ = await model({"instances": [1, 2]}, {}, verb)
+    assert list(answer.values()) == [[3, 5]]
+    assert await model.predict({"instances": [1, 2]}) == {"predictions": [1, 2]}
+    model.stop()
+
+
+async def test_what_the_data_plane_tells_of_it(archive: Path, tmp_path: Path) -> None:
+    signature = "signature:\n  inputs:\n  - {name: x, datatype: FP32, shape: [-1]}\n"
+    files = {"handler.py": ECHO, "c.yaml": signature}
+    model = TorchModel("m", make_archive(tmp_path / "s.mar", files, configFile="c.yaml"))
+    assert (await plane_of(model).model_metadata("m"))["inputs"] == []
+    model.load()
+    told = await plane_of(model).model_metadata("m")
+    assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1]}]
+    assert told["outputs"] == []
+    model.stop()
 
 
 async def test_v1_explain(model: TorchModel) -> None:

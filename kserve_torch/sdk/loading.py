@@ -1,0 +1,68 @@
+"""The archive of a `TorchModel` that has no server of ours around it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kserve_torch import errors
+from kserve_torch.archives.archive import find_archives, layout_of
+from kserve_torch.settings import load_settings
+from kserve_torch.settings.folders import LAYOUT_STORE, has_kserve_layout
+
+if TYPE_CHECKING:
+    from kserve_torch.models.registry import Registry
+
+
+def load_alone(name: str, model_dir: Path) -> Registry:
+    """A registry with the one archive of ``model_dir``, loaded under ``name``.
+
+    Raises:
+        ServingError: the archive cannot be served; the message says why.
+    """
+    from kserve_torch.models.registry import Registry
+
+    archive = _one_archive(model_dir)
+    folder = model_dir if has_kserve_layout(model_dir) else model_dir.parent
+    registry = Registry(load_settings(["--model_dir", str(folder)], {}, "kserve_torch"))
+    try:
+        in_thread(registry.register(archive, name=name))
+    except BaseException:
+        in_thread(registry.close())
+        raise
+    return registry
+
+
+def _one_archive(model_dir: Path) -> Path:
+    """The archive itself, or the one that a model store holds.
+
+    Raises:
+        InvalidArchive: the store holds none, or several.
+    """
+    store = model_dir / LAYOUT_STORE if has_kserve_layout(model_dir) else model_dir
+    if not store.is_dir() or layout_of(store) != "store":
+        return store
+    found = find_archives(store)
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(path.name for path in found) or "none"
+    raise errors.InvalidArchive(f"one archive is wanted in {store.name}, got {names}")
+
+
+def in_thread(work: Any) -> None:
+    """Run a coroutine to its end, whether or not an event loop runs on this thread."""
+    failed: list[BaseException] = []
+
+    def main() -> None:
+        try:
+            asyncio.run(work)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=main)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
