@@ -102,6 +102,17 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
             registry, self._registry = self._registry, None
             in_thread(registry.close())
 
+    # Each of the processes of the SDK's ``workers`` is sent the models, and has to load its own.
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_registry": self._own and self._registry is not None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        loaded = state.pop("_registry")
+        self.__dict__.update(state, _registry=None)
+        if loaded:
+            self.load()
+
     # --- requests ---
 
     async def __call__(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,16 @@ def test_an_archive_that_cannot_be_served(tmp_path: Path) -> None:
     with pytest.raises(LoadFailed, match="no such"):
         model.load()
     assert not model.ready
+
+
+async def test_each_process_that_is_sent_it_loads_its_own(archive: Path) -> None:
+    model = TorchModel("m", archive)
+    assert not pickle.loads(pickle.dumps(model)).ready
+    model.load()
+    sent = pickle.loads(pickle.dumps(model))
+    model.stop()
+    assert await sent({"instances": [1]}) == ({"predictions": [1]}, {})
+    sent.stop()
 
 
 def test_sdk_start_declares_the_model_ready() -> None:
