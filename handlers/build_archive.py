@@ -34,6 +34,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 #: The archiver whose manifest is written (CONTRACT A1).
 ARCHIVER_VERSION = "0.12.0"
+MANIFEST = "MAR-INF/MANIFEST.json"
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-.]*")
 #: Handlers that a server brings along: named in the manifest, never copied (CONTRACT H5).
 BUILT_IN = frozenset(
@@ -98,7 +99,7 @@ def build(folder: Path, output: Path) -> Path:
         for name in sorted(entries):
             _write(mar, name, entries[name].read_bytes(), created)
         text = json.dumps(manifest(recipe, created), indent=2)
-        _write(mar, "MAR-INF/MANIFEST.json", text.encode(), created)
+        _write(mar, MANIFEST, text.encode(), created)
     unfinished.replace(archive)
     return archive
 
@@ -162,7 +163,7 @@ def _entries(folder: Path, recipe: Recipe) -> dict[str, Path]:
     """Map each entry's name in the archive to the file it is made of."""
     entries: dict[str, Path] = {}
     for name, path in _files(folder, recipe):
-        if entries.setdefault(name, path) != path:
+        if name == MANIFEST or entries.setdefault(name, path) != path:
             raise ArchiveError(f"{folder / 'archive.json'}: two files would become {name}")
     return entries
 

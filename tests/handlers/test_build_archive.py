@@ -148,6 +148,7 @@ def test_handler_forms(handler, files, tmp_path):
         ({"handlre": "x"}, "handlre: unknown"),
         ({"serialized_file": "m.pt"}, "serialized_file: m.pt: no such file"),
         ({"extra_files": ["a/labels.json", "b/labels.json"]}, "two files would become labels.json"),
+        ({"extra_files": ["unpacked"]}, "two files would become MAR-INF/MANIFEST.json"),
     ],
 )
 def test_a_wrong_recipe_is_one_line_and_exit_2(recipe, message, tmp_path):
@@ -155,6 +156,8 @@ def test_a_wrong_recipe_is_one_line_and_exit_2(recipe, message, tmp_path):
     for name in ("a", "b"):
         (path / name).mkdir()
         (path / name / "labels.json").write_text("{}")
+    (path / "unpacked/MAR-INF").mkdir(parents=True)
+    (path / "unpacked/MAR-INF/MANIFEST.json").write_text("{}")
     done = build("m", cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
