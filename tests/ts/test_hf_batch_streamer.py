@@ -26,6 +26,8 @@ def test_one_text_per_row_and_step():
         streamer.put(torch.tensor([ord(first), ord(second)]))
     streamer.end()
     rows = list(streamer)
-    assert ["".join(texts) for texts in zip(*rows, strict=True)] == ["ab cd ", "wx yz "]
+    texts = [[piece["text"] for piece in pieces] for pieces in zip(*rows, strict=True)]
+    assert ["".join(pieces) for pieces in texts] == ["ab cd ", "wx yz "]
+    assert all(list(piece) == ["text"] for pieces in rows for piece in pieces)
     with pytest.raises(ValueError, match="expected 2 rows of tokens, got 3"):
         streamer.put(torch.zeros(3))

@@ -15,7 +15,7 @@ __getattr__ = late(
 
 
 class TextIteratorStreamerBatch:
-    """A streamer for ``generate`` of Hugging Face models that yields one text per row and step.
+    """A streamer for ``generate`` of Hugging Face models: ``{"text": ...}`` per row and step.
 
     Needs the package transformers. The iteration ends when the first row's text does: rows of a
     batch are generated in step, finished ones padded.
@@ -53,8 +53,8 @@ class TextIteratorStreamerBatch:
         for streamer in self.streamers:
             streamer.end()
 
-    def __iter__(self) -> Iterator[list[str]]:
+    def __iter__(self) -> Iterator[list[dict[str, str]]]:
         return self
 
-    def __next__(self) -> list[str]:
-        return [next(texts) for texts in self._texts]
+    def __next__(self) -> list[dict[str, str]]:
+        return [{"text": next(texts)} for texts in self._texts]
