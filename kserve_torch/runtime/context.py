@@ -191,27 +191,34 @@ class Context:
         does not belong to a request of the running one is dropped.
 
         Args:
-            results: one item per row of ``request_ids``, or a mapping from row index.
-            request_ids: row index -> request id, for the rows that are meant.
+            results: by the keys of ``request_ids``.
+            request_ids: index -> request id, for the rows that are meant; a handler may have
+                numbered them anew, as those of one micro batch.
         """
         parts: dict[int, dict[int, RowReply]] = {}
         for index, request_id in sorted(request_ids.items()):
-            if not self._runs(index, request_id):
+            row = self._row_of(index, request_id)
+            if row is None:
                 log.debug("%s: a result for request %s came late", self.model_name, request_id)
                 continue
-            processor = self.request_processor[index]
+            processor = self.request_processor[row]
             processor.add_response_property(STREAM_NEXT, "true")
-            first = self._first_row(index)
-            parts.setdefault(first, {})[index - first] = processor.reply(results[index])
+            first = self._first_row(row)
+            parts.setdefault(first, {})[row - first] = processor.reply(results[index])
         for first, rows in parts.items():
             request = self.request_processor[first].request
             if request is not None and request.emit is not None:
                 request.emit(rows)
 
-    def _runs(self, index: int, request_id: str) -> bool:
-        """Whether it is the id of row ``index`` of the running call, or one that a handler made."""
-        own = (self.request_ids or {}).get(index)
-        return own is request_id or (own == request_id and not isinstance(request_id, _RowId))
+    def _row_of(self, index: int, request_id: str) -> int | None:
+        """The running call's row with this very id; with an equal one, if a handler made it."""
+        own = self.request_ids or {}
+        if isinstance(request_id, _RowId):
+            rows = (row for row, one in own.items() if one is request_id)
+        else:
+            rows = (row for row, one in own.items() if one == request_id)
+        found = list(rows)
+        return index if index in found else next(iter(found), None)
 
     def _first_row(self, index: int) -> int:
         """The first row of the request that row ``index`` belongs to."""

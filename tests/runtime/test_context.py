@@ -223,8 +223,10 @@ def test_intermediate_results_go_to_their_own_requests():
     ctx.begin([one, two, two])
     ctx.emit(["a1", "b1", "b2"], ctx.request_ids)
     ctx.emit({2: "b3"}, {2: "b"})
+    ctx.emit(["b4", "b5"], {0: ctx.request_ids[1], 1: ctx.request_ids[2]})  # of a micro batch
+    ctx.emit(["b6"], {0: "b"})
     assert told(sent["a"]) == [{0: "a1"}]
-    assert told(sent["b"]) == [{0: "b1", 1: "b2"}, {1: "b3"}]
+    assert told(sent["b"]) == [{0: "b1", 1: "b2"}, {1: "b3"}, {0: "b4", 1: "b5"}, {0: "b6"}]
     assert sent["a"][0][0].headers == {"ts_stream_next": "true"}
     last = ctx.row_replies(["a2", "b4", "b5"])
     assert [reply.headers for reply in last] == [{"ts_stream_next": "false"}] * 3
