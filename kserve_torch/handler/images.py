@@ -60,7 +60,7 @@ def decode_image(index: int, data: Any) -> Image.Image:
 def decode_images(
     encoded: Mapping[int, Any], processing: Callable[[Any], Any], team: Executor | None
 ) -> tuple[list[Image.Image], Callable[[Any], Any]]:
-    """The images of some rows, and what of ``processing`` is left to do; see `decode_image`.
+    """The images of some rows, begun, and what of ``processing`` is left; see `decode_image`.
 
     An image that a first Resize would make too large is one of too many pixels as well.
 
@@ -68,21 +68,25 @@ def decode_images(
         encoded: by row, an image file's bytes or base64 text of them.
         processing: what is to become of each image.
         team: threads that decode `LARGE` images, and begin their processing, at the same time.
+
+    Raises:
+        BadRow: an image cannot be decoded, or the first steps refuse it.
     """
     edge = _shorter_edge(processing)
-    large = sum(map(len, encoded.values())) >= LARGE * len(encoded)
-    if team is None or len(encoded) < 2 or not large:
-        images = [_decode_to_resize(index, data, edge) for index, data in encoded.items()]
-        return images, processing
     first, rest = _begin(processing)
 
     def begun(row: tuple[int, Any]) -> Any:
         image: Any = _decode_to_resize(*row, edge)
-        for step in first:
-            image = step(image)
+        try:
+            for step in first:
+                image = step(image)
+        except InvalidInput as error:
+            raise BadRow(row[0], str(error)) from None
         return image
 
-    return list(team.map(begun, encoded.items())), rest
+    large = sum(map(len, encoded.values())) >= LARGE * len(encoded)
+    together = map if team is None or len(encoded) < 2 or not large else team.map
+    return list(together(begun, encoded.items())), rest
 
 
 def _shorter_edge(processing: Any) -> int | None:

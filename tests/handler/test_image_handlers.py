@@ -1,10 +1,14 @@
+import io
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torchvision import transforms
 from torchvision.models.detection.ssdlite import ssdlite320_mobilenet_v3_large
 
+from kserve_torch.errors import BadRow
 from kserve_torch.handler.image_classifier import ImageClassifier
 from kserve_torch.handler.image_segmenter import ImageSegmenter
 from kserve_torch.handler.object_detector import ObjectDetector
@@ -74,6 +78,16 @@ def test_imagenet_transforms_of_any_image(colour, load, png, mode):
     handler = load(ImageClassifier(), colour(COLOUR_NET.format(classes=7)), NO_WEIGHTS).handler
     tensor = handler.preprocess([{"data": png(mode, (300, 260))}])
     assert tensor.shape == (1, 3, 224, 224)
+
+
+def test_an_image_of_32_bits_is_named(colour, load):
+    file = io.BytesIO()
+    Image.fromarray(np.zeros((8, 8), np.float32)).save(file, "TIFF")
+    folder = colour(COLOUR_NET.format(classes=7))
+    loaded = load(ImageClassifier(), folder, NO_WEIGHTS)
+    with pytest.raises(BadRow, match="expected an image of 8 or 16 bits") as caught:
+        loaded.ask({"data": np.zeros((3, 224, 224))}, {"data": file.getvalue()})
+    assert caught.value.index == 1
 
 
 def test_imagenet_transforms_are_torchservs(colour, load, png):
