@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from kserve_torch.errors import InvalidInput, Unsupported
+from kserve_torch.errors import BadRow, InvalidInput, Unsupported
 from kserve_torch.handler.shapes import blame_input
 
 #: Steps of the integral, as in TorchServe (CONTRACT 3.8).
@@ -90,7 +90,8 @@ def integrated_gradients(
         internal_batch_size: at most so many rows go through the model at once.
 
     Raises:
-        InvalidInput: the model does not take ``inputs``, or has no class ``target``.
+        BadRow: the model has no class that a row's target names.
+        InvalidInput: the model does not take ``inputs``, or a target of this form.
     """
     rows = len(inputs)
     limit = max(internal_batch_size, rows) if rows * N_STEPS > internal_batch_size else None
@@ -103,11 +104,12 @@ def integrated_gradients(
 
 
 @contextmanager
-def blame_target(target: Any) -> Iterator[None]:
-    """Explain ``target``, one class or a list of them.
+def blame_target(target: Any, first: int = 0) -> Iterator[None]:
+    """Explain ``target``, one class or a list of them, of rows from ``first`` on.
 
     Raises:
-        InvalidInput: in place of what captum raises about an index or its form.
+        BadRow: in place of what captum raises about an index.
+        InvalidInput: in place of what it raises about the form of all.
     """
     try:
         yield
@@ -116,9 +118,10 @@ def blame_target(target: Any) -> Iterator[None]:
         wanted = target if isinstance(target, list) else [target]
         found = _NO_CLASS.search(text)
         if found is not None and int(found[1]) in wanted:
-            text = f"{found[1]} is no class, the model has {found[2]} (0 is the first)"
-        elif _NO_FORM.search(text):
-            text = f"{target} does not fit the model's output: {text}"
-        else:
-            raise
-        raise InvalidInput(f"target: {text}") from error
+            row = first + wanted.index(int(found[1]))
+            text = f"target: {found[1]} is no class, the model has {found[2]} (0 is the first)"
+            raise BadRow(row, text) from error
+        if _NO_FORM.search(text):
+            text = f"target: {target} does not fit the model's output: {text}"
+            raise InvalidInput(text) from error
+        raise

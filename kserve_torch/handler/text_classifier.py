@@ -62,19 +62,20 @@ class TextClassifier(TextHandler):
         """``{"importances": ..., "words": tokens}`` for each row, about its row's target.
 
         Raises:
-            InvalidInput: the model has no such class.
+            BadRow: the model has no such class.
         """
         _numbers, tokens = text_preprocess
         targets = target if isinstance(target, list) else [target] * len(tokens)
-        return [self._explain(row, goal) for row, goal in zip(tokens, targets, strict=True)]
+        goals = zip(tokens, targets, strict=True)
+        return [self._explain(index, row, goal) for index, (row, goal) in enumerate(goals)]
 
-    def _explain(self, tokens: list[str], target: Any) -> dict[str, Any]:
+    def _explain(self, index: int, tokens: list[str], target: Any) -> dict[str, Any]:
         if not tokens:  # captum takes no empty texts
             return {"importances": [], "words": []}
         numbers = torch.tensor(
             [self.source_vocab[gram] for gram in self._grams(tokens)], device=self.device
         )
-        with blame_target(target):
+        with blame_target(target, index):
             attributions = self.lig.attribute(
                 numbers,
                 torch.zeros_like(numbers),

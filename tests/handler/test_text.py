@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from kserve_torch.errors import BadRow, InvalidInput, LoadFailed
+from kserve_torch.errors import BadRow, LoadFailed
 from kserve_torch.handler.text_classifier import TextClassifier
 from kserve_torch.messages import Verb
 
@@ -103,8 +103,8 @@ def test_a_text_without_words_is_explained_by_nothing(loaded):
 
 @pytest.mark.parametrize("target", [2, -3])
 def test_a_target_that_the_model_does_not_have(loaded, target):
-    with pytest.raises(InvalidInput, match=f"^target: {target} is no class, the model has 2"):
-        loaded.ask({"data": "good film", "target": target}, verb=Verb.EXPLAIN)
+    with pytest.raises(BadRow, match=f"^row 1: target: {target} is no class, the model has 2"):
+        loaded.ask({"data": "bad"}, {"data": "good film", "target": target}, verb=Verb.EXPLAIN)
 
 
 def test_the_vocabulary_that_an_old_manifest_names(text_folder, load):

@@ -139,14 +139,15 @@ def test_explanations_have_the_shape_of_the_input(folder, load, png):
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        (7, r"^target: 7 is no class, the model has 3 \(0 is the first\)$"),
-        (-4, "^target: -4 is no class, the model has 3"),
-        ([1, 2], "does not fit the model's output"),
+        (7, r"^row {row}: target: 7 is no class, the model has 3 \(0 is the first\)$"),
+        (-4, "^row {row}: target: -4 is no class, the model has 3"),
+        ([1, 2], "^target: .* does not fit the model's output"),
     ],
 )
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_target_that_the_model_does_not_have(folder, load, png, count, target, message):
     loaded = load(Vision(), folder)
-    rows = [{"data": png(), "target": target}] * count
-    with pytest.raises(InvalidInput, match=message):
+    fine = target if isinstance(target, list) else 2
+    rows = [*([{"data": png(), "target": fine}] * (count - 1)), {"data": png(), "target": target}]
+    with pytest.raises(InvalidInput, match=message.format(row=count - 1)):
         loaded.ask(*rows, verb=Verb.EXPLAIN)
