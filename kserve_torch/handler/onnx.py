@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kserve_torch.errors import InvalidInput, LoadFailed
+from kserve_torch.errors import InvalidInput, LoadFailed, Unsupported
 from kserve_torch.handler.tensors import describe, is_cuda
 
 
@@ -40,9 +40,14 @@ class OnnxModel:
 
         Raises:
             InvalidInput: the model takes other shapes or dtypes.
+            Unsupported: gradients are wanted of it.
         """
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            raise Unsupported("an ONNX model has no gradients, and without them no explanations")
         names = (spec.name for spec in self.session.get_inputs())
-        feed = {name: tensor.cpu().numpy() for name, tensor in zip(names, tensors, strict=True)}
+        feed = {
+            name: tensor.detach().cpu().numpy() for name, tensor in zip(names, tensors, strict=True)
+        }
         try:
             results = self.session.run(None, feed)
         except self._refusal as error:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from kserve_torch.errors import InvalidInput, LoadFailed
+from kserve_torch.errors import InvalidInput, LoadFailed, Unsupported
 from kserve_torch.handler import weights
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.namespace.loader import Namespace
@@ -230,6 +230,10 @@ def test_onnx(folder, load):
     handler = load(BaseHandler(), folder, {"serializedFile": "sum.onnx"}).handler
     assert handler.inference(torch.ones(3, 2)).item() == 6
     assert handler.model.run(None, {"x": np.ones((1, 2), np.float32)})[0] == 2
+    wanting = torch.ones(3, 2, requires_grad=True)
+    assert handler.inference(wanting).item() == 6
+    with pytest.raises(Unsupported, match="an ONNX model has no gradients"):
+        handler.model(wanting)
     for data, said in [
         (torch.ones(3, 3), r"\[3, 3\] float32: Got invalid dimensions"),
         (torch.ones(3), r"\[3\] float32: Invalid rank"),
