@@ -29,7 +29,7 @@ from kserve_torch.handler.compile import (
 )
 from kserve_torch.handler.labels import load_label_mapping
 from kserve_torch.handler.layout import ChannelsLast
-from kserve_torch.handler.rows import as_targets, payload
+from kserve_torch.handler.rows import as_targets, payload, payloads
 from kserve_torch.handler.shapes import blame_input
 from kserve_torch.handler.tensors import as_batch, stack, to_device
 from kserve_torch.handler.timer import timed
@@ -168,7 +168,7 @@ class BaseHandler:
         if not self.accepts_arrays and data and all(map(_holds_numbers, data)):
             rows = [torch.from_numpy(np.array(row)) for row in data]
             return stack(rows, self.context).to(self.device)
-        return as_batch([payload(row) for row in data], context=self.context).to(self.device)
+        return as_batch(payloads(data), context=self.context).to(self.device)
 
     @timed
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 
 from kserve_torch.errors import BadRow
 from kserve_torch.handler.base import BaseHandler
-from kserve_torch.handler.rows import payload
+from kserve_torch.handler.rows import payloads
 from kserve_torch.handler.tensors import as_tensor, stack
 from kserve_torch.handler.timer import timed
 from kserve_torch.runtime.tying import is_plain
@@ -26,7 +26,7 @@ class DenseNetHandler(BaseHandler):
             BadRow: a row holds neither.
             InvalidInput: the rows have different shapes, or different dtypes in several requests.
         """
-        tensors = [load_tensor(index, payload(row)) for index, row in enumerate(data)]
+        tensors = [load_tensor(index, value) for index, value in enumerate(payloads(data))]
         return stack(tensors, self.context)
 
     @timed

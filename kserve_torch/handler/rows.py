@@ -20,11 +20,24 @@ _LARGEST = 2**63 - 1  # of torch's integers
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*")
 
 
-def payload(row: Any) -> Any:
+def payloads(rows: Sequence[Any]) -> list[Any]:
+    """`payload` of each row.
+
+    Raises:
+        BadRow: the base64 text of one is none.
+    """
+    return [payload(row, index) for index, row in enumerate(rows)]
+
+
+def payload(row: Any, index: int = 0) -> Any:
     """The row's payload, as ``row.get("data") or row.get("body")`` finds it (CONTRACT 3.8).
 
     Numbers, arrays and tensors are taken as they are, 0 and False too. A row that is no dict is its
-    own payload, ``{"b64": text}`` stands for its text, a dict without a field has None.
+    own payload, ``{"b64": text}`` stands for the bytes that its text encodes, a dict without a
+    field has None.
+
+    Raises:
+        BadRow: its base64 text is none.
     """
     if not isinstance(row, dict):
         return row
@@ -34,7 +47,13 @@ def payload(row: Any) -> Any:
         if isinstance(value, _NEVER_EMPTY) or value:
             found = value
             break
-    return found["b64"] if isinstance(found, dict) and "b64" in found else found
+    if not isinstance(found, dict) or "b64" not in found:
+        return found
+    text = found["b64"]
+    decoded = from_base64(text) if isinstance(text, str) and is_base64(text) else None
+    if decoded is None:
+        raise BadRow(index, "data: not valid base64")
+    return decoded
 
 
 def from_base64(text: str) -> bytes | None:

@@ -11,7 +11,7 @@ import torch
 from kserve_torch.errors import BadRow
 from kserve_torch.handler.explain import blame_target
 from kserve_torch.handler.labels import map_class_to_label
-from kserve_torch.handler.rows import payload
+from kserve_torch.handler.rows import payloads
 from kserve_torch.handler.text import TextHandler
 from kserve_torch.handler.timer import timed
 from kserve_torch.handler.tokens import ngrams_iterator
@@ -35,7 +35,7 @@ class TextClassifier(TextHandler):
         Raises:
             BadRow: a row holds no text.
         """
-        tokens = [self._tokens(as_text(index, payload(row))) for index, row in enumerate(data)]
+        tokens = [self._tokens(as_text(index, value)) for index, value in enumerate(payloads(data))]
         numbers = [self.source_vocab[gram] for row in tokens for gram in self._grams(row)]
         return torch.tensor(numbers, dtype=torch.int64, device=self.device), tokens
 

@@ -15,7 +15,7 @@ from kserve_torch.errors import Unsupported
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.explain import LazyAttribution, integrated_gradients
 from kserve_torch.handler.images import decode_images, to_tensors
-from kserve_torch.handler.rows import payload
+from kserve_torch.handler.rows import payloads
 from kserve_torch.handler.tensors import as_batch, as_tensor, stack
 from kserve_torch.handler.timer import timed
 from kserve_torch.runtime.context import Context
@@ -63,7 +63,7 @@ class VisionHandler(BaseHandler):
             BadRow: a row holds none of these.
             InvalidInput: the rows have different shapes, or different dtypes in several requests.
         """
-        return self._batch([payload(row) for row in data]).to(self.device)
+        return self._batch(payloads(data)).to(self.device)
 
     def _batch(self, values: list[Any]) -> torch.Tensor:
         encoded = {

@@ -1,3 +1,4 @@
+import base64
 import io
 
 import pytest
@@ -33,9 +34,11 @@ def test_another_clients_dtype_changes_no_tensor(folder, load):
 def test_numbers_do_too(folder, load):
     loaded = load(DenseNetHandler(), folder)
     zeros = torch.zeros(1, 8, 8)
-    assert torch.equal(
-        loaded.ask({"data": zeros.tolist()})[0], loaded.ask({"data": saved(zeros)})[0]
+    encoded = {"b64": base64.b64encode(saved(zeros)).decode()}
+    numbers, *others = (
+        loaded.ask({"data": value})[0] for value in (zeros.tolist(), saved(zeros), encoded)
     )
+    assert all(torch.equal(numbers, other) for other in others)
 
 
 @pytest.mark.parametrize(

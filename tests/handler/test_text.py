@@ -1,3 +1,4 @@
+import base64
 import json
 
 import numpy as np
@@ -45,7 +46,9 @@ def test_probabilities_by_label(loaded):
 
 def test_every_form_of_a_text(loaded):
     text = "Good film"
+    encoded = {"b64": base64.b64encode(text.encode()).decode()}
     rows = [{"data": text}, {"body": text.encode()}, {"data": bytearray(text.encode())}, text]
+    rows += [encoded, {"data": encoded}]
     answers = loaded.ask(*rows)
     assert all(answer == answers[0] for answer in answers)
 
@@ -76,6 +79,8 @@ def test_cleaning(loaded):
         ({"data": [-1]}, "data: expected text, or its UTF-8 bytes as numbers from 0 to 255"),
         ({"data": ["a"]}, "data: expected text, or its UTF-8 bytes as numbers from 0 to 255"),
         ({"data": 3}, "data: expected text, got int"),
+        ({"data": {"b64": "Good film!"}}, "data: not valid base64"),
+        ({"b64": 3}, "data: not valid base64"),
         ({}, "data: expected text, got nothing"),
     ],
 )
