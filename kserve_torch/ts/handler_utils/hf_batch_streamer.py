@@ -17,8 +17,8 @@ __getattr__ = late(
 class TextIteratorStreamerBatch:
     """A streamer for ``generate`` of Hugging Face models: ``{"text": ...}`` per row and step.
 
-    Needs the package transformers. The iteration ends when the first row's text does: rows of a
-    batch are generated in step, finished ones padded.
+    Needs the package transformers. The iteration ends when a row's text does: rows of a batch are
+    generated in step, finished ones padded. After that it is ready for the next ``generate``.
     """
 
     def __init__(
@@ -57,4 +57,8 @@ class TextIteratorStreamerBatch:
         return self
 
     def __next__(self) -> list[dict[str, str]]:
-        return [{"text": next(texts)} for texts in self._texts]
+        # Of all rows, also after one's end: each has an end of its own to be taken.
+        pieces: list[Any] = [next(texts, None) for texts in self._texts]
+        if None in pieces:
+            raise StopIteration
+        return [{"text": piece} for piece in pieces]
