@@ -12,12 +12,16 @@ from kserve_torch.codec import datatypes
 from kserve_torch.errors import InvalidInput
 from kserve_torch.messages import MAX_ROWS, Row, Tensor
 
+#: The parameter of an input that says which class its explanation is about.
+TARGET = "target"
+
 
 def to_row(row: Row, arrays: bool = False) -> Row:
     """What the handler gets for a row of a `Request`.
 
     A `Tensor` becomes ``{"name", "shape", "datatype", "data"}`` and ``"parameters"`` if it has any
-    (CONTRACT V3); a dict that holds tensors becomes the same dict of their data.
+    (CONTRACT V3), of which `TARGET` is where handlers look for it as well; a dict that holds
+    tensors becomes the same dict of their data.
 
     Args:
         row: an element of `Request.rows`.
@@ -26,6 +30,8 @@ def to_row(row: Row, arrays: bool = False) -> Row:
     if isinstance(row, Tensor):
         values = {"name": row.name, "shape": list(row.shape), "datatype": row.datatype}
         values["data"] = data_of(row, arrays)
+        if TARGET in row.parameters:
+            values[TARGET] = row.parameters[TARGET]
         return {**values, "parameters": dict(row.parameters)} if row.parameters else values
     if isinstance(row, dict):
         return {

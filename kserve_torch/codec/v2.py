@@ -7,6 +7,7 @@ from typing import Any
 
 from kserve_torch.codec import buffers, document, large, tensors
 from kserve_torch.codec.cloudevents import Event
+from kserve_torch.codec.rows import TARGET
 from kserve_torch.errors import InvalidInput
 from kserve_torch.frozen import frozen
 from kserve_torch.messages import NOTHING, Tensor, Verb
@@ -203,6 +204,8 @@ def _input(
             raise InvalidInput(f"{where}.{key}: missing")
     shape, datatype = member["shape"], member["datatype"]
     parameters = document.parameters_of(member, where)
+    if TARGET in member:  # where TorchServe's clients put it
+        parameters = {**parameters, TARGET: member[TARGET]}
     if size is None:
         data = member["data"]
         return tensors.tensor_from_json(name, datatype, shape, data, where, parameters)

@@ -29,6 +29,11 @@ def test_a_tensor_as_lists():
     assert "parameters" not in rows.to_row(tensor([1]))
 
 
+def test_the_class_to_explain_is_where_handlers_look_for_it():
+    assert rows.to_row(tensor([1], parameters={"target": 3}))["target"] == 3
+    assert "target" not in rows.to_row(tensor([1], parameters={"p": 1}))
+
+
 def test_a_tensor_as_an_array():
     source = tensor([1, 2])
     data = rows.to_row(source, arrays=True)["data"]

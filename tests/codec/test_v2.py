@@ -34,6 +34,15 @@ def tensor(name, array, datatype="FP32"):
     return Tensor(name=name, datatype=datatype, array=np.asarray(array))
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_an_input_names_the_class_to_explain_as_a_member_or_a_parameter(large):
+    numbers = [0.5] * (50_000 if large else 2)
+    one = {**X, "shape": [len(numbers)], "data": numbers}
+    inputs = [{**one, "target": 3}, {**one, "name": "y", "parameters": {"target": 4}}]
+    decoded = v2.decode(body(inputs=inputs)).inputs
+    assert [tensor.parameters["target"] for tensor in decoded] == [3, 4]
+
+
 def request(**members):
     return V2Request(inputs=[], **members)
 
