@@ -12,7 +12,9 @@ import functools
 import io
 import sys
 import threading
-from typing import Any
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Self
 
 _NAMES = ("stdout", "stderr")
 _PRINT = builtins.print
@@ -35,31 +37,50 @@ class _Lasting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Close it for whoever asks."""
         self.flush()
 
 
 class Standard(_Lasting):
-    """One of the two files; each thread may have another one in its place."""
+    """One of the two files; each thread may have others in its place.
+
+    What is redirected to may write to this one in turn, as a file does that also writes to where it
+    all went before: it finds the one that it took the place of.
+    """
 
     def __init__(self, file: Any) -> None:
         super().__init__(file)
         self._threads = threading.local()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(getattr(self._threads, "file", self._file), name)
+        with self._in_place() as file:
+            found = getattr(file, name)
+        if file is self._file or not callable(found):
+            return found
+
+        def call(*values: Any, **options: Any) -> Any:
+            with self._in_place():
+                return found(*values, **options)
+
+        return call
 
     def write(self, text: str) -> int:
         """Write, or lose what nobody reads any more: the program that started this one is gone."""
-        with contextlib.suppress(BrokenPipeError):
-            self.__getattr__("write")(text)
+        with self._in_place() as file, _unread(file is self._file):
+            file.write(text)
         return len(text)
 
     def flush(self) -> None:
         """Likewise."""
-        with contextlib.suppress(BrokenPipeError):
-            self.__getattr__("flush")()
+        with self._in_place() as file, _unread(file is self._file):
+            file.flush()
 
     @property
     def buffer(self) -> Any:
@@ -71,10 +92,29 @@ class Standard(_Lasting):
         return self.buffer
 
     def redirect(self, file: Any) -> Any:
-        """Write to ``file`` on this thread; returns what it wrote to before."""
-        before = getattr(self._threads, "file", self._file)
-        self._threads.file = file
-        return before
+        """Write to ``file`` on this thread; returns what puts back what was there before."""
+        before = self._others
+        self._threads.others = (*before, file)
+        return functools.partial(setattr, self._threads, "others", before)
+
+    @property
+    def _others(self) -> tuple[Any, ...]:
+        """The files in its place on this thread, the present one last."""
+        return getattr(self._threads, "others", ())
+
+    @contextlib.contextmanager
+    def _in_place(self) -> Iterator[Any]:
+        """The file that is written to; in the block, that is the one before it."""
+        others = self._others
+        self._threads.others = others[:-1]
+        try:
+            yield others[-1] if others else self._file
+        finally:
+            self._threads.others = others
+
+
+def _unread(own: bool) -> AbstractContextManager[None]:
+    return contextlib.suppress(BrokenPipeError) if own else contextlib.nullcontext()
 
 
 def share() -> None:
@@ -117,8 +157,7 @@ def _enter(original: Any) -> Any:
         if not isinstance(shared, Standard):
             return original(self)
         target = self._new_target
-        before = shared.redirect(_Nowhere() if target is None else target)
-        self._old_targets.append(functools.partial(shared.redirect, before))
+        self._old_targets.append(shared.redirect(_Nowhere() if target is None else target))
         return target
 
     return enter

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import sys
+import typing
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -70,6 +71,40 @@ def test_redirects_within_redirects_and_to_nothing(name: str) -> None:
     assert (outer.getvalue(), inner.getvalue(), written(name)) == ("outer ", "inner ", "")
 
 
+class Tee:
+    """A file that also writes to where it all went before, as tqdm's and loggers' do."""
+
+    def __init__(self, file: typing.Any) -> None:
+        self.file = file
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return int(self.file.write(text))
+
+    def flush(self) -> None:
+        self.file.flush()
+
+    def writable(self) -> bool:
+        return bool(self.file.writable())
+
+
+@shared()
+def test_what_is_redirected_to_writes_to_where_it_went_before(name: str) -> None:
+    file = getattr(sys, name)
+    outer, inner = Tee(file), Tee(file)
+    other = ({*REDIRECT} - {name}).pop()
+    with REDIRECT[name](outer), REDIRECT[name](inner), REDIRECT[name](file):
+        say(name, "three")
+        assert getattr(sys, name).writable()
+    with REDIRECT[name](getattr(sys, other)), REDIRECT[other](getattr(sys, name)):
+        say(name, "swapped")
+    with file as same:
+        say(name, "last")
+    assert same is file
+    assert (outer.text, inner.text, written(name)) == ("three ",) * 2 + ("three swapped last ",)
+
+
 @shared()
 def test_what_is_wrapped_anew_stays_open(name: str) -> None:
     """The wrapper that is forgotten first closes what is below it."""
@@ -108,5 +143,7 @@ def test_nobody_reads_it_any_more(name: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys, name, output.Standard(pipe))
     print("line", file=getattr(sys, name), flush=True)
     getattr(sys, name).close()
+    with pytest.raises(BrokenPipeError), shared(), REDIRECT[name](pipe):
+        print("line", file=getattr(sys, name), flush=True)
     with pytest.raises(BrokenPipeError):
         pipe.close()
