@@ -17,7 +17,7 @@ import importlib
 import io
 import pickle
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import ItemsView, Iterable, Iterator, MutableMapping, ValuesView
 from importlib.machinery import SourceFileLoader
 from operator import attrgetter
 from pathlib import Path
@@ -33,11 +33,18 @@ class Lent(ModuleType):
     """A standard module, of which some members are an archive's own."""
 
     def __init__(self, module: ModuleType, **own: Any) -> None:
-        super().__init__(module.__name__)
-        vars(self).update(own, _module=module)
+        # Without the parent's, which would give it a ``__spec__`` of None.
+        vars(self).update(own, _module=module, __doc__=module.__doc__)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
+
+    def __dir__(self) -> Iterable[str]:
+        return {*dir(self._module), *vars(self)}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What pickles functions by value, as cloudpickle does, knows modules by their name."""
+        return importlib.import_module, (self.__name__,)
 
 
 class _Sys(Lent):
@@ -45,6 +52,9 @@ class _Sys(Lent):
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(sys, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(sys, name)
 
 
 class _Main(ModuleType):
@@ -55,6 +65,10 @@ class _Main(ModuleType):
         if scope is not None and name in vars(scope.main):
             return vars(scope.main)[name]
         raise AttributeError(f"module {_MAIN!r} has no attribute {name!r}")
+
+
+class _Copy(dict[str, Any]):
+    """What ``sys.modules`` held."""
 
 
 class Modules(MutableMapping[str, Any]):
@@ -84,15 +98,36 @@ class Modules(MutableMapping[str, Any]):
         if full is not None:
             self._scope.bind(name, None)
 
+    # What concerns all of them is one step, as with a dict: other threads import meanwhile.
+
     def __iter__(self) -> Iterator[str]:
-        return iter(sys.modules)
+        return iter(self.copy())
 
     def __len__(self) -> int:
         return len(sys.modules)
 
-    def copy(self) -> dict[str, Any]:
+    def items(self) -> ItemsView[str, Any]:
+        """As `copy` has them."""
+        return self.copy().items()
+
+    def values(self) -> ValuesView[Any]:
+        """Likewise."""
+        return self.copy().values()
+
+    def copy(self) -> _Copy:
         """All of them, by the names that they have for everybody."""
-        return sys.modules.copy()
+        return _Copy(sys.modules)
+
+    def clear(self) -> None:
+        """Have none."""
+        sys.modules.clear()
+
+    def update(self, other: Any = (), /, **more: Any) -> None:
+        """Add modules, or put back a `copy`, as `mock.patch.dict` does."""
+        if isinstance(other, _Copy):
+            sys.modules.update(other)
+            other = ()
+        super().update(other, **more)
 
     def _loaded(self, name: object) -> str | None:
         """The full name of an archive's module that is loaded."""
@@ -131,7 +166,7 @@ def lent_to(scope: Scope) -> dict[str, ModuleType]:
     return {
         "importlib": Lent(importlib, import_module=scope.import_module),
         "pickle": scope.pickle_module,
-        "sys": _Sys(sys, modules=Modules(scope)),
+        "sys": _Sys(sys, modules=Modules(scope), __all__=[n for n in dir(sys) if n[0] != "_"]),
     }
 
 

@@ -58,7 +58,7 @@ class Namespace:
             "__import__": self._import,
             "open": self._open,
         }
-        self.main = ModuleType("__main__")
+        self.main: ModuleType = lent.Lent(sys.modules["__main__"])
         self.pickle_module = lent.pickle_module(self)
         self._lent = lent.lent_to(self)
         self._full_names: dict[str, str] = {}

@@ -2,10 +2,12 @@ import importlib
 import io
 import pickle
 import sys
+import threading
 import types
 import typing
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -150,10 +152,59 @@ def test_the_rest_of_sys_is_the_processs(
     two[0].sys.argv = ["b"]
     assert two[1].sys.argv is sys.argv == ["b"]
     assert two[0].sys.path is sys.path
+    with mock.patch.object(two[0].sys, "argv", ["c"]):
+        assert sys.argv == ["c"]
+    assert sys.argv == ["b"]
+
+
+STAR = "import sys, importlib, pickle, __main__\nfrom sys import *\nfound = argv, modules\n"
+
+
+@pytest.mark.parametrize("two", [STAR], indirect=True)
+def test_they_seem_to_be_the_modules_themselves(two: list[types.ModuleType]) -> None:
+    one = two[0]
+    assert one.found == (sys.argv, one.sys.modules)
+    for name in ("sys", "importlib", "pickle", "__main__"):
+        lent, real = getattr(one, name), sys.modules[name]
+        assert (lent.__spec__, lent.__doc__, repr(lent)) == (
+            real.__spec__,
+            real.__doc__,
+            repr(real),
+        )
+        assert hasattr(lent, "__file__") == hasattr(real, "__file__")
+        assert {*dir(real)} <= {*dir(lent)}
+        assert pickle.loads(pickle.dumps(lent)) is real  # as a global of a function's, with joblib
 
 
 @pytest.mark.parametrize("two", ["import sys\nsys.modules['__main__'].X = 1\n"], indirect=True)
 def test_who_puts_everything_back_keeps_the_archives_main(two: list[types.ModuleType]) -> None:
     modules = two[0].sys.modules
-    modules.update({"__main__": sys.modules["__main__"]})  # as mock.patch.dict does
+    with mock.patch.dict(modules, {"kt_missing": None}):
+        assert sys.modules["kt_missing"] is None
     assert modules["__main__"].X == 1
+    assert "kt_missing" not in sys.modules
+
+
+@pytest.mark.parametrize("two", ["import sys\n"], indirect=True)
+def test_all_of_them_are_taken_and_put_back_at_once(two: list[types.ModuleType]) -> None:
+    """Or other threads would import anew what they find missing, or change what is gone through."""
+    modules, ended = two[0].sys.modules, threading.Event()
+
+    def comes_and_goes() -> None:
+        while not ended.is_set():
+            import json
+
+            sys.modules.update(kt_guest=json)
+            del sys.modules["kt_guest"]
+
+    thread = threading.Thread(target=comes_and_goes)
+    thread.start()
+    try:
+        for _ in range(30):
+            with mock.patch.dict(modules, {"kt_missing": None}):
+                pass
+            assert len(list(modules.items())) == len(list(modules.values())) > 100
+    finally:
+        ended.set()
+        thread.join()
+    assert sys.modules["json"] is modules["json"]
