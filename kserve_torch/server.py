@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 SWITCH_SECONDS = 0.001
 #: Tools wait for this line on standard output (CONTRACT F6).
 STARTED = "Model server started."
-#: Seconds that each process of a handler has to end when it is told to.
+#: Seconds that processes of handlers have to end when they are told to.
 CHILD_SECONDS = 1.0
 #: What ends the process.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -126,6 +126,8 @@ class Server:
         self._signals = 0
         self._stopping = asyncio.Event()
         self._killed = asyncio.Event()
+        #: Processes of the program that serves, which go on.
+        self._others = multiprocessing.active_children()
 
     async def serve(self) -> int:
         """Start, serve, drain, stop; returns the exit code."""
@@ -166,6 +168,7 @@ class Server:
             await asyncio.gather(*https, return_exceptions=True)
             await self.grpc.stop(0.0)
             await self.registry.close()
+            self._end_children()
             self._access_log.flush()
             for listener in listeners:
                 listener.close()
@@ -247,10 +250,9 @@ class Server:
             await self.registry.close(0.0)
             self._access_log.flush()
             logging.shutdown()
-            _end_children()
+            self._end_children()
             os._exit(1)  # a thread that runs on would hold up any other exit
         killed.cancel()
-        _end_children()
         return 0
 
     async def _drain(self, https: Sequence[asyncio.Task[None]]) -> None:
@@ -261,6 +263,17 @@ class Server:
         await self.registry.drain(self.settings.grace_period)
         # uvicorn ends when the last answer has left.
         await asyncio.gather(*https)
+
+    def _end_children(self) -> None:
+        """End the processes that handlers started: they would live on, and keep the ports."""
+        children = [one for one in multiprocessing.active_children() if one not in self._others]
+        for child in children:
+            child.terminate()
+        ends = time.monotonic() + CHILD_SECONDS
+        for child in children:
+            child.join(max(0.0, ends - time.monotonic()))
+            if child.exitcode is None:
+                child.kill()
 
 
 @functools.cache
@@ -278,17 +291,6 @@ def _forget_signals() -> None:
         return
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-
-
-def _end_children() -> None:
-    """End the processes that handlers started: they would live on, and keep the ports."""
-    children = multiprocessing.active_children()
-    for child in children:
-        child.terminate()
-    for child in children:
-        child.join(CHILD_SECONDS)
-        if child.exitcode is None:
-            child.kill()
 
 
 def _has_tls(settings: Settings) -> bool:

@@ -1,6 +1,8 @@
 """What is loaded at start, by the layout of the model folder."""
 
+import multiprocessing
 import socket
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -189,11 +191,18 @@ async def test_a_listener_that_dies_ends_the_server(
 
 async def test_a_port_that_is_taken_is_said_with_its_setting(tmp_path: Path) -> None:
     settings = on_free_ports(tmp_path)
-    with (
-        taken_port(settings.http_port),
-        pytest.raises(SettingError, match=r"^http_port: cannot listen at .* in use"),
-    ):
-        await server.Server(settings).serve()
+    callers = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    callers.start()
+    try:
+        with (
+            taken_port(settings.http_port),
+            pytest.raises(SettingError, match=r"^http_port: cannot listen at .* in use"),
+        ):
+            await server.Server(settings).serve()
+        assert callers.exitcode is None  # it is none of a handler's
+    finally:
+        callers.kill()
+        callers.join()
 
 
 async def test_a_second_server_leaves_the_keys_of_the_first(

@@ -249,15 +249,26 @@ def test_while_a_model_loads(
     tmp_path: Path, gate: Callable[[], Gate], options: tuple[str, ...]
 ) -> None:
     wall = gate()
-    handler = f"open({str(wall.path)!r}).read()\ndef handle(data, context): return data"
     (tmp_path / "store").mkdir()
-    add_actor(tmp_path / "store", "m", handler=handler)
+    add_actor(
+        tmp_path / "store",
+        "m",
+        handler=PROCESS.replace(
+            "self.child.start()",
+            f"""
+        self.child.start()
+        open({str(tmp_path / "child")!r}, "w").write(str(self.child.pid))
+        open({str(wall.path)!r}).read()
+""",
+        ),
+    )
     (tmp_path / "tmp").mkdir()
     environment = {"TMPDIR": str(tmp_path / "tmp")}
     server = Server(tmp_path / "store", *options, env=environment, wait=False)
     wall.reached()
     assert server.stop(timeout=20) == 0
     assert list((tmp_path / "tmp").iterdir()) == []
+    assert not psutil.pid_exists(int((tmp_path / "child").read_text()))
     assert STARTED not in server.log
     assert "failed to load" not in server.log
 
