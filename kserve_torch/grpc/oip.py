@@ -90,13 +90,13 @@ class OpenInference:
 
     # --- inference ---
 
-    async def ModelInfer(self, message: pb.ModelInferRequest, call: Call) -> pb.ModelInferResponse:
+    async def ModelInfer(self, message: pb.ModelInferRequest, call: Call) -> bytes:
         """Answer one request; ``verb: "explain"`` among its parameters asks for explanations."""
         with self._reported(message, call) as exchange:
             infer = Inference(self._registry, message, call)
             exchange.request = infer.request
             exchange.reply = await self._registry.submit(infer.request)
-            return exchange.write(infer.response, exchange.reply)
+            return exchange.serialize(infer.response, exchange.reply)
 
     async def ModelStreamInfer(
         self, messages: AsyncIterator[pb.ModelInferRequest], call: Call

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from google.protobuf.message import Message
+
 from kserve_torch.errors import ServingError
 from kserve_torch.events import Responded
-from kserve_torch.grpc.rpc import M, within
+from kserve_torch.grpc.rpc import M, serialized, within
 from kserve_torch.http.serve import log_unsendable
 from kserve_torch.messages import Reply, Request, Timing
 
@@ -43,9 +45,19 @@ class Exchange:
         Raises:
             ServingError: it cannot be sent; the log says why.
         """
+        with self._to_be_sent():
+            return within(make(answered), self.most)
+
+    def serialize(self, make: Callable[[T], Message], answered: T) -> bytes:
+        """The same, as it is sent."""
+        with self._to_be_sent():
+            return serialized(make(answered), self.most)
+
+    @contextmanager
+    def _to_be_sent(self) -> Iterator[None]:
         assert self.request is not None
         try:
-            return within(make(answered), self.most)
+            yield
         except ServingError as error:
             log_unsendable(self.request, error)
             raise

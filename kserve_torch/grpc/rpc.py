@@ -6,9 +6,9 @@
                                      error -> status
 
 A servicer is a plain object with one method per RPC, named as in the protocol: a coroutine
-``(message, call) -> message``, or an async generator ``(message, call) -> messages`` where the
-response is a stream. A streamed request is an async iterator in place of the message. Methods that
-a servicer lacks answer UNIMPLEMENTED. Servicers raise; they never see a gRPC context.
+``(message, call) -> message`` (or its bytes), or an async generator ``(message, call) -> messages``
+where the response is a stream. A streamed request is an async iterator in place of the message.
+Methods that a servicer lacks answer UNIMPLEMENTED. Servicers raise; they never see a gRPC context.
 """
 
 from __future__ import annotations
@@ -158,20 +158,31 @@ def _handler(
 
     return _FACTORIES[method.client_streaming, method.server_streaming](
         stream if method.server_streaming else unary,
-        response_serializer=GetMessageClass(method.output_type).SerializeToString,
+        response_serializer=_bytes,
     )
 
 
-def within(message: M, most: int) -> M:
-    """``message``, unless it is longer than the port sends.
+def _bytes(answer: Message | bytes) -> bytes:
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
+
+
+def serialized(message: Message, most: int) -> bytes:
+    """``message`` as it is sent, unless that is more than the port sends.
 
     gRPC itself would end the call, and a stream of many, after it was counted as answered.
 
     Raises:
         AnswerTooLarge: as said.
     """
-    if (size := message.ByteSize()) > most:
-        raise AnswerTooLarge(f"the answer has {size} bytes, this port sends {most} at most")
+    data = message.SerializeToString()
+    if len(data) > most:
+        raise AnswerTooLarge(f"the answer has {len(data)} bytes, this port sends {most} at most")
+    return data
+
+
+def within(message: M, most: int) -> M:
+    """``message``, likewise: a part of another one, or one that is still to be changed."""
+    serialized(message, most)
     return message
 
 

@@ -52,16 +52,14 @@ class TorchServeInference:
         health = orjson.dumps(status, option=orjson.OPT_INDENT_2).decode()
         return pb.TorchServeHealthResponse(health=health)
 
-    async def Predictions(
-        self, message: pb.PredictionsRequest, call: Call
-    ) -> pb.PredictionResponse:
+    async def Predictions(self, message: pb.PredictionsRequest, call: Call) -> bytes:
         """Answer one request: the input map is the handler's one row (CONTRACT R5)."""
         asked = (message.model_name, message.model_version)
         with reported(self._registry, self._most, PROTOCOL, *asked) as exchange:
             prediction = Prediction(self._registry, self._settings, message, call)
             exchange.request = prediction.request
             exchange.reply = await self._registry.submit(prediction.request)
-            return exchange.write(prediction.response, exchange.reply)
+            return exchange.serialize(prediction.response, exchange.reply)
 
     async def StreamPredictions(
         self, message: pb.PredictionsRequest, call: Call
@@ -90,8 +88,8 @@ class TorchServeInference:
             try:
                 headers = self._sequence_headers(message.sequenceId, message.sequenceId not in seen)
                 seen.add(message.sequenceId)
-                within = Call(headers={**call.headers, **headers}, deadline=call.deadline)
-                async with aclosing(self.StreamPredictions(message, within)) as responses:
+                in_sequence = Call(headers={**call.headers, **headers}, deadline=call.deadline)
+                async with aclosing(self.StreamPredictions(message, in_sequence)) as responses:
                     async for response in responses:
                         response.sequenceId = message.sequenceId
                         yield response
