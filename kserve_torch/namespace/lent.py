@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace.imports import PREFIX, Scope, thread
+from kserve_torch.namespace.imports import Scope, thread
 
 _MAIN = "__main__"
 
@@ -85,17 +85,20 @@ class Modules(MutableMapping[str, Any]):
             self._adopt(name, module)
         if name == _MAIN and not isinstance(module, _Main):
             self._scope.main = module
-        elif name.startswith(PREFIX) or not self._is_own(module):
+        elif not self._is_own(module):
             sys.modules[name] = module
         elif "." in name:
             sys.modules[self._scope.full_name(name) or name] = module
         else:
+            if _bare(module.__name__) == name:  # is put back
+                sys.modules[module.__name__] = module
             self._scope.bind(name, module.__name__)
 
     def __delitem__(self, name: str) -> None:
         full = self._loaded(name)
-        del sys.modules[full or name]
-        if full is not None:
+        if full is None or "." in name or _bare(full) == name:
+            del sys.modules[full or name]
+        if full is not None:  # or it was another name for the module, which stays
             self._scope.bind(name, None)
 
     # What concerns all of them is one step, as with a dict: other threads import meanwhile.
@@ -152,6 +155,10 @@ class Modules(MutableMapping[str, Any]):
 
     def _is_own(self, module: object) -> bool:
         return str(getattr(module, "__name__", "")).partition(".")[0] == self._scope.name
+
+
+def _bare(full: str) -> str:
+    return full.partition(".")[2]
 
 
 def install() -> None:

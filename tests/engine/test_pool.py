@@ -210,6 +210,25 @@ async def test_a_worker_that_is_there_again_is_not_replaced_once_more(
     assert bench.pool.roster.size == 1
 
 
+async def test_a_worker_that_came_before_its_turn_and_fails_is_replaced(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else will: the pause has ended, as it was there."""
+    monkeypatch.setattr(backoff, "BACK_OFF", (0.2, 0.0))
+    await bench.pool.scale(1, 1)
+    with pytest.raises(HandlerError, match="died"):
+        await bench.result(die)
+    await until(lambda: bench.pool._pauses)
+    held = Held()
+    bench.load = lambda index: held() and 1 / 0
+    bench.pool.relieve()
+    await held.begun()
+    await until(lambda: not bench.pool._pauses)
+    bench.load = lambda index: Loaded()
+    held.gate.set()
+    await until(lambda: bench.pool.roster.ready)
+
+
 @pytest.mark.parametrize("bench", [{"max_retry_timeout": 0.0}], indirect=True)
 async def test_who_was_given_up_can_be_scaled_up_again(bench: Bench) -> None:
     await bench.pool.scale(1, 1)

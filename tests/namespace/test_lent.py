@@ -6,6 +6,7 @@ import threading
 import types
 import typing
 from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from unittest import mock
 
@@ -118,6 +119,23 @@ def test_modules_run_from_files_are_each_archives_own(
         two.close()
 
 
+@pytest.mark.parametrize("two", ["import sys\n"], indirect=True)
+@pytest.mark.parametrize("its_own", [True, False])
+def test_modules_that_ran_before_or_are_none_of_its_files_keep_their_names(
+    two: list[types.ModuleType], tmp_path: Path, its_own: bool
+) -> None:
+    file = two[0].model.__file__ if its_own else write(tmp_path / "c", {"m.py": NET}) / "m.py"
+    spec = spec_from_file_location("kt_run", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    if its_own:
+        spec.loader.exec_module(module)
+    two[0].sys.modules[spec.name] = module
+    assert sys.modules.pop("kt_run") is module
+    assert module.__name__ == "kt_run"
+
+
 @pytest.mark.parametrize("two", ["import sys, types\n"], indirect=True)
 def test_what_is_no_module_of_an_archive_is_for_everybody(two: list[types.ModuleType]) -> None:
     modules = two[0].sys.modules
@@ -139,6 +157,12 @@ def test_modules_are_there_under_their_bare_names(two: list[types.ModuleType]) -
     again = one.namespace.import_module("model")
     assert again is not taken
     assert other.namespace.import_module("model") is other.model
+    one.sys.modules["model"] = taken
+    assert one.namespace.import_module("model") is taken
+    one.sys.modules["kt_pkg"] = taken
+    del one.sys.modules["kt_pkg"]  # a name for the time of a torch.load
+    assert "kt_pkg" not in one.sys.modules
+    assert one.namespace.import_module("model") is taken
     one.sys.modules["kt_pkg"] = again
     one.sys.modules["kt_pkg.part"] = taken
     assert one.namespace.import_module("kt_pkg.part") is taken
@@ -181,6 +205,7 @@ def test_who_puts_everything_back_keeps_the_archives_main(two: list[types.Module
     modules = two[0].sys.modules
     with mock.patch.dict(modules, {"kt_missing": None}):
         assert sys.modules["kt_missing"] is None
+    modules.update({"__main__": sys.modules["__main__"]})
     assert modules["__main__"].X == 1
     assert "kt_missing" not in sys.modules
 
