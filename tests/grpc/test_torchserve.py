@@ -123,7 +123,11 @@ async def test_a_stream_that_the_client_cannot_be_sent(
     await serving.start(["words"])
     stream = native(serving).StreamPredictions(predict("words", data=b"one " + b"x" * 200))
     assert (await stream.read()).prediction == b"one"
-    assert (await refused(stream.read()))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    whole, part = predict("words", data=b"x" * 200), predict("words", data=b"x" * 200 + b" one")
+    others = native(serving).Predictions(whole), native(serving).StreamPredictions(part).read()
+    for call in (stream.read(), *others):
+        assert (await refused(call))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert [event.status for event in serving.responses()] == [500] * 3
     await serving.stop()
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
