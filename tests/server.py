@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -19,14 +20,23 @@ ROOT = Path(__file__).parent.parent
 STARTED = "Model server started."
 NAMES = ("http", "inference", "metrics", "grpc", "native_grpc", "management_grpc")
 
+#: Not the one that hypothesis sets to the same beginning in each process.
+_chance = random.SystemRandom()
+
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on; held together so that all differ."""
+    """Ports that nobody listens on; held together so that all differ.
+
+    None of those that the system gives to clients, of which other tests have many.
+    """
+    ports: list[int] = []
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
+        while len(ports) < count:
+            port = _chance.randrange(10_000, 32_000)
+            with suppress(OSError):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                ports.append(port)
+    return ports
 
 
 @contextmanager

@@ -228,7 +228,7 @@ def test_all_of_them_are_taken_and_put_back_at_once(two: list[types.ModuleType])
         for _ in range(30):
             with mock.patch.dict(modules, {"kt_missing": None}):
                 pass
-            assert len(list(modules.items())) == len(list(modules.values())) > 100
+            assert min(len(list(modules.items())), len(list(modules.values()))) > 100
     finally:
         ended.set()
         thread.join()

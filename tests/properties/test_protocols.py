@@ -204,7 +204,8 @@ def test_any_tensor_survives_json(serving: Serving, sent: Tensor, nested: bool) 
 
 
 def infer(serving: Serving, request: pb.ModelInferRequest) -> pb.ModelInferResponse:
-    return serving.run(OpenInference(serving.registry, 2**31).ModelInfer(request, Rpc()))
+    sent = serving.run(OpenInference(serving.registry, 2**31).ModelInfer(request, Rpc()))
+    return pb.ModelInferResponse.FromString(sent)
 
 
 @given(sent=tensors_of(list(DATATYPES), BF16=BF16))
