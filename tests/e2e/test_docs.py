@@ -86,7 +86,7 @@ def test_schemathesis(server: Server, tmp_path: Path, parameters: str) -> None:
         [
             *(sys.executable, "-c", program, "--config-file", config),
             *("run", f"{server.inference_url}/openapi.json", "--no-color", "--seed", "1"),
-            *("--checks", ",".join(CHECKS), "--max-examples", "10"),
+            *("--checks", ",".join(CHECKS), "--max-examples", "5"),
             *("--phases", "examples,coverage,fuzzing", "--exclude-path-regex", "load$"),
             *("--exclude-method", "PUT", "--exclude-method", "DELETE"),
         ],

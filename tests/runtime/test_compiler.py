@@ -60,7 +60,6 @@ importlib.reload(torchvision)
     "line",
     [
         "from torch._dynamo.utils import is_compile_supported, counters; found = counters",
-        "from torch._dynamo import utils; found = utils.counters",
         "import torch._dynamo.utils; found = torch._dynamo.utils.counters",
     ],
 )
