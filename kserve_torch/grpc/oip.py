@@ -137,9 +137,8 @@ class OpenInference:
         self, message: pb.ModelInferRequest, call: Call
     ) -> AbstractContextManager[Exchange]:
         id_ = message.id or call.headers.get("x-request-id", "")
-        return reported(
-            self._registry, self._most, PROTOCOL, message.model_name, message.model_version, id_
-        )
+        asked = (message.model_name, message.model_version, id_)
+        return reported(self._registry, Exchange(PROTOCOL, *asked, self._most))
 
     # --- the model repository ---
 

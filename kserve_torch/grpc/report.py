@@ -28,14 +28,18 @@ class Exchange:
     """A request and its reply, as far as they have come.
 
     Attributes:
-        most: bytes of a response.
-        version: the one that is asked for, "" for the default.
+        protocol: the event's.
+        model: the name that the client asked for.
+        version: the one that it asked for, "" for the default.
         id: the client's; "" if it sent none.
+        most: bytes of a response.
     """
 
-    most: int
+    protocol: str
+    model: str
     version: str
     id: str
+    most: int
     request: Request | None = None
     reply: Reply | None = None
 
@@ -64,20 +68,14 @@ class Exchange:
 
 
 @contextmanager
-def reported(
-    registry: Registry, most: int, protocol: str, model: str, version: str, id: str = ""
-) -> Iterator[Exchange]:
+def reported(registry: Registry, exchange: Exchange) -> Iterator[Exchange]:
     """Emits one `Responded` when the block ends, with the HTTP status that means the same.
 
     Args:
         registry: the models, and whom to tell.
-        most: see `Exchange`.
-        protocol: the event's protocol.
-        model: the name that the client asked for.
-        version: see `Exchange`.
-        id: see `Exchange`.
+        exchange: what is asked for; the block adds to it how far it came.
     """
-    exchange, began, http, failed = Exchange(most, version, id), time.perf_counter(), 200, ""
+    began, http, failed = time.perf_counter(), 200, ""
     try:
         yield exchange
     except (asyncio.CancelledError, GeneratorExit):
@@ -89,24 +87,18 @@ def reported(
         raise
     finally:
         seconds = time.perf_counter() - began
-        registry.emit(_responded(registry, exchange, protocol, model, http, seconds, failed))
+        registry.emit(_responded(registry, exchange, http, seconds, failed))
 
 
 def _responded(
-    registry: Registry,
-    exchange: Exchange,
-    protocol: str,
-    model: str,
-    http: int,
-    seconds: float,
-    error: str,
+    registry: Registry, exchange: Exchange, http: int, seconds: float, error: str
 ) -> Responded:
     request, reply = exchange.request, exchange.reply
     asked = (request.version if request else exchange.version) or None
     return Responded(
-        protocol=protocol,
-        model=model,
-        version=reply.version if reply else registry.version_of(model, asked),
+        protocol=exchange.protocol,
+        model=exchange.model,
+        version=reply.version if reply else registry.version_of(exchange.model, asked),
         status=http,
         seconds=seconds,
         request_id=request.id if request else exchange.id,

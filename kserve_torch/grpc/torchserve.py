@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -12,7 +12,7 @@ from kserve_torch.codec import native
 from kserve_torch.codec.envelope import Opened, open_envelope
 from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc.protos import inference_pb2 as pb
-from kserve_torch.grpc.report import reported
+from kserve_torch.grpc.report import Exchange, reported
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.native import save_tensor
@@ -54,8 +54,7 @@ class TorchServeInference:
 
     async def Predictions(self, message: pb.PredictionsRequest, call: Call) -> bytes:
         """Answer one request: the input map is the handler's one row (CONTRACT R5)."""
-        asked = (message.model_name, message.model_version)
-        with reported(self._registry, self._most, PROTOCOL, *asked) as exchange:
+        with self._reported(message) as exchange:
             prediction = Prediction(self._registry, self._settings, message, call)
             exchange.request = prediction.request
             exchange.reply = await self._registry.submit(prediction.request)
@@ -65,8 +64,7 @@ class TorchServeInference:
         self, message: pb.PredictionsRequest, call: Call
     ) -> AsyncGenerator[pb.PredictionResponse]:
         """Answer one request with each of the results that a streaming handler sends."""
-        asked = (message.model_name, message.model_version)
-        with reported(self._registry, self._most, PROTOCOL, *asked) as exchange:
+        with self._reported(message) as exchange:
             prediction = Prediction(self._registry, self._settings, message, call)
             request = exchange.request = prediction.request
             async with self._registry.stream(request) as (parts, answering):
@@ -75,6 +73,10 @@ class TorchServeInference:
                         yield exchange.write(prediction.part, row)
                 exchange.reply = await answering
                 yield exchange.write(prediction.response, exchange.reply)
+
+    def _reported(self, message: pb.PredictionsRequest) -> AbstractContextManager[Exchange]:
+        asked = (message.model_name, message.model_version, "")
+        return reported(self._registry, Exchange(PROTOCOL, *asked, self._most))
 
     async def StreamPredictions2(
         self, messages: AsyncIterator[pb.PredictionsRequest], call: Call

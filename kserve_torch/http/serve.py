@@ -167,8 +167,7 @@ class Serve:
                 return self._fail(model, asked, self._id_of(call), error, seconds)
             if reply is not None:
                 return self.unsendable(request, error, seconds)
-            rows = len(request.rows)
-            return self._fail(model, request.version, request.id, error, seconds, rows)
+            return self._unanswered(request, error, seconds)
         responded = Responded(
             self._protocol,
             model,
@@ -192,6 +191,9 @@ class Serve:
     def unsendable(self, request: Request, error: Exception, seconds: float = 0.0) -> Answer:
         """The answer in the place of the handler's, which cannot be sent."""
         log_unsendable(request, error)
+        return self._unanswered(request, error, seconds)
+
+    def _unanswered(self, request: Request, error: Exception, seconds: float) -> Answer:
         rows = len(request.rows)
         return self._fail(request.model, request.version, request.id, error, seconds, rows)
 
