@@ -167,6 +167,12 @@ class DownloadFailed(ClientError):
 
     kind = "DownloadArchiveException"
 
+    @classmethod
+    def of(cls, url: str, why: str = "") -> DownloadFailed:
+        """The error that says why ``url`` could not be fetched."""
+        text = f"Failed to download archive from: {url}"
+        return cls(f"{text}: {why}" if why else text)
+
 
 # --- the fault of server, model or machine --------------------------------------------------------
 

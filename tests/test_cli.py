@@ -94,6 +94,17 @@ def test_a_signal_while_libraries_are_imported(tmp_path: Path, number: int) -> N
         assert (server.wait(), server.log) == (0, "")
 
 
+def test_what_handlers_have_registered_for_the_end_is_done() -> None:
+    code = (
+        "import atexit\n"
+        "from kserve_torch import cli\n"
+        "cli.main = lambda program: atexit.register(print, 'the end') and 3\n"
+        "cli.program()\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    assert (run.returncode, run.stdout) == (3, "the end\n")
+
+
 def test_no_socket_takes_the_place_of_a_standard_file(tmp_path: Path) -> None:
     """A supervisor may start programs without them."""
     script = tmp_path / "script.py"

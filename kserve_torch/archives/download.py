@@ -130,16 +130,11 @@ async def download(
     return target
 
 
-def failure(url: str, why: str = "") -> DownloadFailed:
-    """The error that says why ``url`` could not be fetched."""
-    text = f"Failed to download archive from: {url}"
-    return DownloadFailed(f"{text}: {why}" if why else text)
-
-
 def _failure(url: str, error: Exception) -> ServingError:
     if isinstance(error, ServingError) and not isinstance(error, DownloadFailed):
         return error
-    return failure(url, error.message if isinstance(error, DownloadFailed) else _reason(error))
+    why = error.message if isinstance(error, DownloadFailed) else _reason(error)
+    return DownloadFailed.of(url, why)
 
 
 def _reason(error: Exception) -> str:
@@ -198,4 +193,4 @@ def _shown(url: str) -> str:
     try:
         return str(httpx.URL(url).copy_with(userinfo=b"", query=None))
     except httpx.InvalidURL as error:
-        raise failure(url, "it is no URL") from error
+        raise DownloadFailed.of(url, "it is no URL") from error

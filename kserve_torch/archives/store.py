@@ -7,6 +7,7 @@ store (CONTRACT A8, A9, T-45).
 from __future__ import annotations
 
 import asyncio
+import importlib
 import re
 import shutil
 import tempfile
@@ -14,8 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from kserve_torch.archives.download import download, failure
-from kserve_torch.errors import ModelNotFound
+from kserve_torch.errors import DownloadFailed, ModelNotFound
 
 if TYPE_CHECKING:
     from kserve_torch.settings import Settings
@@ -110,6 +110,10 @@ class ModelStore:
         if self._downloads is None:
             self._downloads = Path(tempfile.mkdtemp(prefix="kserve_torch-downloads-"))
         folder = Path(tempfile.mkdtemp(dir=self._downloads))
+        # Most servers never need it, and what it imports is a tenth of their start.
+        await asyncio.to_thread(importlib.import_module, "kserve_torch.archives.download")
+        from kserve_torch.archives.download import download
+
         try:
             return await download(
                 url, folder, check=self._check_allowed, public_only=self._public_only
@@ -128,7 +132,7 @@ def _path(url: str) -> str:
     try:
         return unquote(urlsplit(url).path)
     except ValueError:
-        raise failure(url, "it is no URL") from None
+        raise DownloadFailed.of(url, "it is no URL") from None
 
 
 def _local(url: str, path: Path) -> Path:
@@ -137,4 +141,4 @@ def _local(url: str, path: Path) -> Path:
             raise OSError("a file URL names this host")
         return path.resolve(strict=True)
     except (OSError, ValueError, RuntimeError):
-        raise failure(url) from None
+        raise DownloadFailed.of(url) from None
