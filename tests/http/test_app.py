@@ -82,10 +82,15 @@ async def exchange(
         incoming.put_nowait({"type": "http.request", "body": chunk, "more_body": more})
     sent: list[dict[str, Any]] = []
 
+    async def receive() -> dict[str, Any]:
+        if sent and incoming.empty():  # a client that has its answer leaves
+            return {"type": "http.disconnect"}
+        return await incoming.get()
+
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    await app(scope, incoming.get, send)
+    await app(scope, receive, send)
     start, *bodies = sent
     named = {name.decode(): value.decode("latin-1") for name, value in start["headers"]}
     assert not bodies[-1].get("more_body")
