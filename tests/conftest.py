@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from .processes import Interpreter, interpreter
 from .server import ROOT
 
 # Where two processes share a busy machine, examples are slow to make now and then.
@@ -55,6 +56,13 @@ def mnist_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, ROOT / "handlers/build_archive.py", "mnist", "--output", store]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return store
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Interpreter]:
+    """Runs code in processes that have imported torch and nothing else."""
+    with interpreter() as process:
+        yield process
 
 
 @pytest.hookimpl(wrapper=True)

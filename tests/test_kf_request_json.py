@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from .processes import run_script
+
 ROOT = Path(__file__).resolve().parents[1]
 REQUESTS = ROOT / "kf_request_json"
 PICTURES = ROOT / "handlers" / "mnist" / "test_data"
@@ -25,7 +27,12 @@ SCRIPTS = [
 MEAN, STD = 0.1307, 0.3081
 
 
-def run(script, *arguments, cwd, **environment):
+def run(script, *arguments, cwd):
+    return run_script(REQUESTS / script, *arguments, cwd=cwd)
+
+
+def start(script, *arguments, cwd, **environment):
+    """As `run`, in a process of its own."""
     return subprocess.run(
         [sys.executable, REQUESTS / script, *arguments],
         cwd=cwd,
@@ -158,7 +165,7 @@ def test_tokens_of_a_text(tmp_path):
 def test_tokenizing_without_transformers_says_what_to_install(tmp_path):
     (tmp_path / "transformers.py").write_text("raise ImportError")
     arguments = ["v2/bert/bert_tokenizer.py", "--input_text", "x"]
-    done = run(*arguments, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    done = start(*arguments, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
     assert done.stderr.endswith("not installed: pip install transformers\n")
     assert done.stderr.count("\n") == 1
@@ -166,7 +173,7 @@ def test_tokenizing_without_transformers_says_what_to_install(tmp_path):
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_help_names_the_output_option(script, tmp_path):
-    done = run(script, "--help", cwd=tmp_path)
+    done = start(script, "--help", cwd=tmp_path)
     assert done.returncode == 0
     assert "--output" in done.stdout
 

@@ -10,6 +10,7 @@ import pytest
 import kserve_torch
 
 from .makers import make_archive
+from .processes import Interpreter
 from .server import Server
 
 HEAVY = ("torch", "torchvision", "kserve", "captum", "numpy", "fastapi", "grpc", "asyncio")
@@ -61,13 +62,14 @@ def test_public_names_come_when_they_are_asked_for() -> None:
         _ = kserve_torch.absent
 
 
-def test_the_server_does_without_packages_that_few_need() -> None:
+def test_the_server_does_without_packages_that_few_need(forks: Interpreter) -> None:
     """They would take a fourth of the start.
 
     `TorchModel` imports kserve for those who embed it; archives are downloaded with httpx.
     """
-    code = "import sys, kserve_torch.server; assert not {'httpx', 'kserve'} & sys.modules.keys()"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    forks.run(
+        "import sys, kserve_torch.server; assert not {'httpx', 'kserve'} & sys.modules.keys()"
+    )
 
 
 #: Says whether torch's compiler is there, how many pages twenty batches had to ask for, and how

@@ -1,4 +1,3 @@
-import subprocess
 import sys
 
 import captum.attr
@@ -22,8 +21,8 @@ def ig(model):
     return LazyAttribution("IntegratedGradients", lambda: (model,))
 
 
-def test_captum_is_imported_by_the_first_explanation_only():
-    code = """
+def test_captum_is_imported_by_the_first_explanation_only(forks):
+    forks.run("""
 import sys
 from kserve_torch.handler.vision import VisionHandler
 from kserve_torch.handler.text_classifier import TextClassifier
@@ -33,8 +32,7 @@ ig = LazyAttribution("IntegratedGradients", lambda: (torch.nn.Linear(2, 2),))
 assert "captum" not in sys.modules
 integrated_gradients(ig, torch.zeros(1, 2), 0)
 assert "captum" in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
+""")
 
 
 def test_attributions_are_captums_own_to_the_bit_and_their_points_worked_out_once(

@@ -1,9 +1,7 @@
-import subprocess
-import sys
-
 import pytest
 import torch
 
+from ..processes import run_script
 from .calls import objects, post, refusal, sample, upload, v1, v2
 from .store import BERT, HANDLERS
 
@@ -127,8 +125,9 @@ def test_a_target_that_is_no_class_is_the_clients_mistake(server, target):
 
 def test_a_local_checkpoint_is_copied(store, tmp_path):
     folder = store.parent / BERT / "checkpoint"
-    script = [sys.executable, HANDLERS / BERT / "make_checkpoint.py", "--output", tmp_path / "c"]
-    subprocess.run([*script, "--model", folder], check=True, timeout=55, capture_output=True)
+    script = HANDLERS / BERT / "make_checkpoint.py"
+    done = run_script(script, "--output", tmp_path / "c", "--model", folder)
+    assert done.returncode == 0, done.stderr
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
         path.name for path in (tmp_path / "c").iterdir()
     }

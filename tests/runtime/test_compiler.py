@@ -1,12 +1,12 @@
 """`defer_compiler` keeps torch's compiler out of imports of torchvision, and breaks nothing."""
 
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ..makers import write
+from ..processes import Interpreter
 
 DEFER = """
 import sys
@@ -16,14 +16,16 @@ defer_compiler()
 """
 
 
-def run(code: str, path: Path = Path()) -> None:
-    """Run ``code`` in a process that defers the compiler, with ``path`` before all others."""
-    command = [sys.executable, "-c", f"{DEFER}sys.path.insert(0, {str(path)!r})\n{code}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
-    assert done.returncode == 0, done.stderr
+Run = Callable[..., str]
 
 
-def test_our_image_handlers_need_no_compiler() -> None:
+@pytest.fixture
+def run(forks: Interpreter) -> Run:
+    """Runs code in a process that defers the compiler, with a folder before all others."""
+    return lambda code, path=Path(): forks.run(f"{DEFER}sys.path.insert(0, {str(path)!r})\n{code}")
+
+
+def test_our_image_handlers_need_no_compiler(run: Run) -> None:
     run("""
 from kserve_torch.handler.image_classifier import ImageClassifier
 from kserve_torch.handler.object_detector import ObjectDetector
@@ -32,7 +34,7 @@ assert not [name for name in sys.modules if name.startswith(("torch._dynamo", "s
 """)
 
 
-def test_the_compiler_is_there_when_it_is_wanted() -> None:
+def test_the_compiler_is_there_when_it_is_wanted(run: Run) -> None:
     run("""
 import torch, torchvision
 from torchvision.ops.roi_align import is_compile_supported
@@ -44,7 +46,7 @@ assert type(torch._dynamo).__name__ == "module"
 """)
 
 
-def test_torchvision_looks_as_ever() -> None:
+def test_torchvision_looks_as_ever(run: Run) -> None:
     run("""
 import importlib, inspect, torchvision
 from importlib.resources import files
@@ -63,7 +65,7 @@ importlib.reload(torchvision)
         "import torch._dynamo.utils; found = torch._dynamo.utils.counters",
     ],
 )
-def test_whoever_wants_more_gets_the_real_modules(tmp_path: Path, line: str) -> None:
+def test_whoever_wants_more_gets_the_real_modules(run: Run, tmp_path: Path, line: str) -> None:
     write(tmp_path, {"torchvision/__init__.py": line})
     run(
         """
@@ -76,7 +78,7 @@ assert type(sys.modules["torch._dynamo"]).__name__ == "module"
     )
 
 
-def test_an_absent_torchvision_is_absent(tmp_path: Path) -> None:
+def test_an_absent_torchvision_is_absent(run: Run, tmp_path: Path) -> None:
     run(
         """
 sys.path[:] = [sys.path[0], *(p for p in sys.path if "site-packages" not in p)]
@@ -92,7 +94,7 @@ else:
     )
 
 
-def test_a_compiler_that_is_there_already_is_left_alone() -> None:
+def test_a_compiler_that_is_there_already_is_left_alone(run: Run) -> None:
     run("""
 import torch._dynamo
 before = torch._dynamo

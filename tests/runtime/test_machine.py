@@ -1,8 +1,6 @@
 """`cores` reads what a container may use; `keep_freed_memory` saves the page faults."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ import pytest
 from kserve_torch.runtime.machine import cores
 
 from ..makers import write
+from ..processes import Interpreter
 
 ALL = len(os.sched_getaffinity(0))
 
@@ -41,11 +40,11 @@ def test_a_fraction_of_a_core_more_is_rounded_up(
     assert cores(write(tmp_path / "cgroup", {"cpu.max": "150000 100000"})) == 2
 
 
+#: Prints the page faults of 20 batches on a thread.
 FAULTS = """
-import resource, sys, threading, torch
+import resource, threading, torch
 from kserve_torch.runtime.machine import keep_freed_memory
-if sys.argv[1] == "keep":
-    keep_freed_memory()
+{}
 net = torch.nn.Sequential(torch.nn.Conv2d(1, 32, 3), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3))
 def work():
     def batch():
@@ -63,11 +62,6 @@ thread.join()
 """
 
 
-def faults(how: str) -> int:
-    """Page faults of 20 batches on a thread."""
-    command = [sys.executable, "-c", FAULTS, how]
-    return int(subprocess.run(command, check=True, capture_output=True, timeout=50).stdout)
-
-
-def test_a_threads_memory_is_kept_for_its_next_batch() -> None:
-    assert faults("keep") * 10 < faults("give back")
+def test_a_threads_memory_is_kept_for_its_next_batch(forks: Interpreter) -> None:
+    kept, given_back = forks.run(FAULTS.format("keep_freed_memory()")), forks.run(FAULTS.format(""))
+    assert int(kept) * 10 < int(given_back)

@@ -1,8 +1,6 @@
 """Every public name that archives import, from where they import it."""
 
 import importlib
-import subprocess
-import sys
 
 import pytest
 
@@ -101,15 +99,14 @@ def test_no_other_names():
         getattr(module, "Nothing")  # noqa: B009  # the very call that is tested
 
 
-def test_captum_is_imported_only_by_who_asks_for_it():
+def test_captum_is_imported_only_by_who_asks_for_it(forks):
     modules = [name for name in NAMES if name.startswith("torch_handler.")]
     imports = "".join(f"import kserve_torch.ts.{name}\n" for name in modules)
     code = f"import sys\n{imports}print('captum' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert run.stdout == "False\n"
+    assert forks.run(code) == "False\n"
 
 
-def test_unit_tests_of_handlers_find_the_names_without_a_server():
+def test_unit_tests_of_handlers_find_the_names_without_a_server(forks):
     code = """
 from kserve_torch.namespace import imports
 imports.install()
@@ -117,11 +114,10 @@ from ts.context import Context
 from ts.torch_handler.unit_tests.test_utils.mock_context import MockContext
 print(Context.__name__, MockContext.__name__)
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert run.stdout == "Context MockContext\n"
+    assert forks.run(code) == "Context MockContext\n"
 
 
-def test_what_torchserve_has_imported_needs_no_import_of_its_own():
+def test_what_torchserve_has_imported_needs_no_import_of_its_own(forks):
     code = """
 from kserve_torch.namespace import imports
 imports.install()
@@ -129,8 +125,7 @@ import ts
 print(ts.context.Context.__name__, ts.utils.util.PredictionException.__name__)
 print(ts.metrics.dimension.Dimension.__name__, hasattr(ts, "nothing"), hasattr(ts, "__wrapped__"))
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert run.stdout == "Context PredictionException\nDimension False False\n"
+    assert forks.run(code) == "Context PredictionException\nDimension False False\n"
 
 
 def test_version():
