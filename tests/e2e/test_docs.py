@@ -47,12 +47,6 @@ def client(server: Server) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_without_the_option_there_are_no_docs(store: Path) -> None:
-    with Server(store) as running, running.client() as client:
-        assert client.get("/docs").status_code == 404
-        assert client.get("/openapi.json").status_code == 404
-
-
 def test_examples_work_as_they_stand(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
     tried = 0

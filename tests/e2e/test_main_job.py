@@ -64,6 +64,11 @@ def test_the_model_is_ready(client: httpx.Client) -> None:
     assert client.get("/v1/models").json() == {"models": ["mnist"]}
 
 
+def test_there_are_no_docs_unless_they_are_asked_for(client: httpx.Client) -> None:
+    assert client.get("/docs").status_code == 404
+    assert client.get("/openapi.json").status_code == 404
+
+
 def test_v1_predict(client: httpx.Client) -> None:
     answer = client.post("/v1/models/mnist:predict", content=sent("v1/mnist.json"))
     assert (answer.status_code, answer.json()) == (200, {"predictions": [2]})

@@ -12,14 +12,24 @@ def said(server: Server, *words: str) -> list[str]:
     return [line.partition("kserve_torch.")[2] or line for line in lines]
 
 
-def test_a_start_without_models_says_why_once(tmp_path: Path) -> None:
+def test_a_start_without_models_says_why_once_and_which_sockets_are_open(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         first, last = said(server, "model", "ready", STARTED)
+        (line,) = [line for line in server.lines if "listening at" in line]
+        ports = server.ports
     assert first.startswith(
         f"server: no models to load: no archives or model folders in {tmp_path}"
     )
     assert first.endswith("the server is live, not ready")
     assert last == STARTED
+    assert line.partition("listening at ")[2] == (
+        f"http://127.0.0.1:{ports['inference']} (inference, management), "
+        f"http://127.0.0.1:{ports['metrics']} (metrics), "
+        f"http://0.0.0.0:{ports['http']} (inference), "
+        f"grpc://127.0.0.1:{ports['native_grpc']} (inference), "
+        f"grpc://127.0.0.1:{ports['management_grpc']} (management), "
+        f"grpc://0.0.0.0:{ports['grpc']} (oip)"
+    )
 
 
 def test_a_start_of_which_nothing_is_ready_says_so(tmp_path: Path) -> None:
@@ -39,17 +49,3 @@ def test_one_archive_is_served_by_its_path(tmp_path: Path) -> None:
         assert client.get("/v1/models").json() == {"models": ["m"]}
         assert client.get("/v2/health/ready").json() == {"ready": True}
         assert any("server: ready after" in line for line in server.lines)
-
-
-def test_the_log_says_which_sockets_are_open(tmp_path: Path) -> None:
-    with Server(tmp_path) as server:
-        (line,) = [line for line in server.lines if "listening at" in line]
-        ports = server.ports
-    assert line.partition("listening at ")[2] == (
-        f"http://127.0.0.1:{ports['inference']} (inference, management), "
-        f"http://127.0.0.1:{ports['metrics']} (metrics), "
-        f"http://0.0.0.0:{ports['http']} (inference), "
-        f"grpc://127.0.0.1:{ports['native_grpc']} (inference), "
-        f"grpc://127.0.0.1:{ports['management_grpc']} (management), "
-        f"grpc://0.0.0.0:{ports['grpc']} (oip)"
-    )

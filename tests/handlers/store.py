@@ -1,12 +1,10 @@
 """All archives of ``handlers/`` in one store, built as a user would."""
 
 import importlib.util
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
+from ..processes import run_script
 from ..server import ROOT
 
 HANDLERS = ROOT / "handlers"
@@ -26,20 +24,17 @@ def build_store(folder: Path) -> Path:
     """
     shutil.copytree(HANDLERS, folder, dirs_exist_ok=True)
     names = ["mnist", *TORCHVISION, "text_classifier", "streaming"]
-    making = [_start(HANDLERS / "make_weights.py", *TORCHVISION, "--output", folder)]
+    _run(HANDLERS / "make_weights.py", *TORCHVISION, "--output", folder)
     if has_transformers():
         script, checkpoint = HANDLERS / BERT / "make_checkpoint.py", folder / BERT / "checkpoint"
-        making.append(_start(script, "--output", checkpoint))
+        _run(script, "--output", checkpoint)
         names.append(BERT)
-    assert [script.wait() for script in making] == [0] * len(making)
     recipes = [folder / name for name in names]
     store = folder / "model-store"
-    assert _start(HANDLERS / "build_archive.py", *recipes, "--output", store).wait() == 0
+    _run(HANDLERS / "build_archive.py", *recipes, "--output", store)
     return store
 
 
-def _start(*command: object) -> subprocess.Popen[bytes]:
-    # Other tests run meanwhile: a second thread of operators would mostly wait for its core.
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    arguments = [sys.executable, *map(str, command)]
-    return subprocess.Popen(arguments, env=env, stdout=subprocess.DEVNULL)
+def _run(script: Path, *arguments: object) -> None:
+    done = run_script(script, *arguments)
+    assert done.returncode == 0, done.stderr

@@ -147,14 +147,19 @@ def test_further_files(tmp_path: Path) -> None:
     assert Path(namespace.path[0], "kt_demo-1.0.dist-info").is_dir()
 
 
-@pytest.mark.parametrize("option", ["--find-links .", "-f .", "--find-links=.", "-f./"])
-def test_wheels_beside_the_requirements(tmp_path: Path, option: str) -> None:
-    wheels = wheel("demo", "1.0", "VALUE = 1")
-    beside = {Path(name).name: content for name, content in wheels.items()}
-    archive = opened(tmp_path, f"--no-index\n{option}\nkt-demo\n", beside)
+def test_wheels_are_found_by_every_form_of_the_option(tmp_path: Path) -> None:
+    forms = {"": "--find-links .", "b": "-f b", "c": "--find-links=c", "d": "-f./d"}
+    wheels = {
+        f"{folder}/{Path(name).name}".lstrip("/"): content
+        for folder in forms
+        for name, content in wheel(f"demo{folder}", "1.0", "").items()
+    }
+    wanted = [f"kt-demo{folder}" for folder in forms]
+    archive = opened(tmp_path, "\n".join(["--no-index", *forms.values(), *wanted]), wheels)
     namespace = packages.packages_of(archive, "m", tmp_path / "work")
     assert namespace is not None
-    assert Path(namespace.path[0], "kt_demo-1.0.dist-info").is_dir()
+    for folder in forms:
+        assert Path(namespace.path[0], f"kt_demo{folder}-1.0.dist-info").is_dir()
 
 
 @pytest.mark.parametrize(
@@ -165,6 +170,9 @@ def test_wheels_beside_the_requirements(tmp_path: Path, option: str) -> None:
         ("-c file:///limits.txt", "-c file:///limits.txt"),
         ("-r ${HERE}/more.txt", "-r ${HERE}/more.txt"),
         ("-f '.'", "-f '.'"),
+        ("-f .", "-f /m"),
+        ("-f./", "-f /m"),
+        ("--find-links=.", "--find-links /m"),
         ("-f /wheels", "-f /wheels"),
         ("demo-c >= 1", "demo-c >= 1"),
     ],
