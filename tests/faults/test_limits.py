@@ -5,7 +5,8 @@ import json
 import socket
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
@@ -169,55 +170,62 @@ def test_a_head_that_is_too_large(client: Client, head: bytes, end: bytes) -> No
     assert b"connection: close" in answer
 
 
-def test_headers_that_do_not_come(client: Client) -> None:
+def headers_that_do_not_come(client: Client) -> None:
     began = time.monotonic()
     status, error, _ = exchange(client, b"POST /v1/models/m:predict HTTP/1.1\r\nhost: x\r\nx-")
     assert (status, list(error)) == (408, ["error"])
     assert PATIENCE * 0.9 < time.monotonic() - began < PATIENCE + 5
 
 
-def test_headers_that_trickle(client: Client) -> None:
+def trickling(client: Client, head: str, piece: bytes) -> bytes:
+    """What is answered to one that sends ``piece`` for ever."""
     with closing(connect(client)) as sock:
-        sock.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n")
+        sock.sendall(head.encode())
         sock.settimeout(PATIENCE / 20)
         answer = b""
         while not answer:
-            sock.sendall(b"x-a: b\r\n")
-            try:
+            sock.sendall(piece)
+            with suppress(TimeoutError):
                 answer = sock.recv(65536)
-            except TimeoutError:
-                continue
-        assert answer.startswith(b"HTTP/1.1 408 ")
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    return answer
 
 
-def test_a_connection_without_a_request(client: Client) -> None:
+def headers_that_trickle(client: Client) -> None:
+    trickling(client, "GET / HTTP/1.1\r\nhost: x\r\n", b"x-a: b\r\n")
+
+
+def a_connection_without_a_request(client: Client) -> None:
     with closing(connect(client)) as sock:
         assert everything(sock) == b""
 
 
-@pytest.mark.parametrize("protocol", PATHS)
-def test_a_body_that_does_not_come(client: Client, protocol: str) -> None:
+def a_body_that_does_not_come(client: Client, protocol: str) -> None:
     head = f"POST {PATHS[protocol]} HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n".encode()
     status, error, _ = exchange(client, head)
     assert status == 408
     assert right_form(protocol, error, 408)
 
 
-@pytest.mark.parametrize("framing", ["content-length: 1000", "transfer-encoding: chunked"])
-def test_a_body_that_trickles(client: Client, framing: str) -> None:
-    chunk = b"1\r\n \r\n" if "chunked" in framing else b" "
-    with closing(connect(client)) as sock:
-        sock.sendall(f"POST {PATHS[V1]} HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n".encode())
-        sock.settimeout(PATIENCE / 20)
-        answer = b""
-        while not answer:
-            sock.sendall(chunk)
-            try:
-                answer = sock.recv(65536)
-            except TimeoutError:
-                continue
-    assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"did not arrive within" in answer
+def a_body_that_trickles(client: Client, framing: str, piece: bytes) -> None:
+    head = f"POST {PATHS[V1]} HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n"
+    assert b"did not arrive within" in trickling(client, head, piece)
+
+
+def test_slow_clients(client: Client) -> None:
+    """Together: each of them waits for the end of the server's patience."""
+    checks: list[tuple[Callable[..., None], *tuple[object, ...]]] = [
+        (headers_that_do_not_come,),
+        (headers_that_trickle,),
+        (a_connection_without_a_request,),
+        *((a_body_that_does_not_come, protocol) for protocol in PATHS),
+        (a_body_that_trickles, "content-length: 1000", b" "),
+        (a_body_that_trickles, "transfer-encoding: chunked", b"1\r\n \r\n"),
+        (an_answer_that_nobody_takes,),
+    ]
+    with ThreadPoolExecutor(len(checks)) as threads:
+        for running in [threads.submit(check, client, *more) for check, *more in checks]:
+            running.result()
 
 
 ASKS_MUCH = (
@@ -233,7 +241,7 @@ def is_open(client: Client, sock: socket.socket) -> bool:
     return any(end.raddr == peer and end.status == "ESTABLISHED" for end in connections)
 
 
-def test_an_answer_that_nobody_takes(client: Client) -> None:
+def an_answer_that_nobody_takes(client: Client) -> None:
     with closing(connect(client)) as sock:
         sock.sendall(ASKS_MUCH)
         until(lambda: is_open(client, sock))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grpc
 import httpx
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ..server import Server
@@ -34,7 +35,7 @@ def index(client: Client) -> dict[str, tuple[str, str]]:
     return {entry["name"]: (entry["state"], entry["reason"]) for entry in listed}
 
 
-def test_no_models(tmp_path: Path) -> None:
+def test_no_models(tmp_path: Path, gate: Callable[[], Gate]) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "dangling").symlink_to("nowhere")
     with talking_to(tmp_path) as client:
@@ -46,6 +47,19 @@ def test_no_models(tmp_path: Path) -> None:
         assert health(client) == {"live": True, "ready": True}
         assert client.http.post("/v2/repository/models/m/unload").status_code == 200
         assert health(client) == {"live": True, "ready": False}
+        a_load_goes_on_when_its_client_leaves(client, tmp_path, gate())
+
+
+def a_load_goes_on_when_its_client_leaves(client: Client, store: Path, wall: Gate) -> None:
+    add_actor(store, "m", handler=SLOW.format(str(wall.path)) + "def handle(d, c): return d")
+    leaving = httpx.Timeout(5, read=0.3)
+    url = f"{client.server.url}/v2/repository/models/m/load"
+    with pytest.raises(httpx.ReadTimeout):  # the load does wait
+        httpx.post(url, timeout=leaving, trust_env=False)
+    assert index(client) == {"m": ("LOADING", "")}
+    wall.open()
+    until(lambda: index(client) == {"m": ("READY", "")})
+    assert client.ask(GRPC, "m", "say hello").status != grpc.StatusCode.UNAVAILABLE
 
 
 def test_ports_open_only_when_every_model_was_tried(
@@ -138,19 +152,3 @@ def test_liveness_is_quick_while_handlers_work(tmp_path: Path) -> None:
         assert len(seconds) > 20
         assert sorted(seconds)[int(len(seconds) * 0.99)] < 0.1, sorted(seconds)[-5:]
         assert all(one.result().ok for one in busy)
-
-
-def test_a_load_goes_on_when_its_client_leaves(tmp_path: Path, gate: Callable[[], Gate]) -> None:
-    wall = gate()
-    with talking_to(tmp_path) as client:
-        add_actor(tmp_path, "m", handler=SLOW.format(str(wall.path)) + "def handle(d, c): return d")
-        leaving = httpx.Timeout(5, read=0.3)
-        url = f"{client.server.url}/v2/repository/models/m/load"
-        try:
-            httpx.post(url, timeout=leaving, trust_env=False)
-            raise AssertionError("the load did not wait")
-        except httpx.ReadTimeout:
-            assert index(client) == {"m": ("LOADING", "")}
-        wall.open()
-        until(lambda: index(client) == {"m": ("READY", "")})
-        assert client.ask(GRPC, "m", "say hello").status != grpc.StatusCode.UNAVAILABLE

@@ -52,8 +52,7 @@ def ready(client: Client) -> bool:
         return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_under_load_no_request_fails(store: Path, tmp_path: Path, number: int) -> None:
+def test_under_load_no_request_fails(store: Path, tmp_path: Path) -> None:
     """Clients go on as long as the server says it is ready, as those behind a service do."""
     with stopping(store, tmp_path / "tmp", "--drain_seconds", "1") as client:
         answers: list[tuple[str, Answer]] = []
@@ -70,7 +69,7 @@ def test_under_load_no_request_fails(store: Path, tmp_path: Path, number: int) -
         for thread in threads:
             thread.start()
         until(lambda: len(answers) > 200)
-        code = client.server.stop(number)
+        code = client.server.stop()
         for thread in threads:
             thread.join()
         assert code == 0
@@ -87,7 +86,7 @@ def test_what_runs_and_waits_is_answered(
         wall.reached()
         begun += [client.begin(protocol, "m", f"say {protocol}") for protocol in PROTOCOLS * 2]
         until(lambda: client.queued("m") == 8)
-        client.server.process.send_signal(signal.SIGTERM)
+        client.server.process.send_signal(signal.SIGINT)
         until(lambda: refused(client))
         assert client.server.process.poll() is None
         wall.open()
@@ -203,18 +202,18 @@ class Handler:
 
 
 @pytest.mark.parametrize(
-    ("handler", "status"),
-    [(THREAD, 200), (POOL, 200), (COMPUTING, 504)],
-    ids=["thread", "pool", "busy"],
+    ("handlers", "status"), [((THREAD, POOL), 200), ((COMPUTING,), 504)], ids=["idle", "busy"]
 )
 def test_threads_that_never_end_do_not_hold_it_up(
-    tmp_path: Path, handler: str, status: int
+    tmp_path: Path, handlers: tuple[str, ...], status: int
 ) -> None:
     (tmp_path / "store").mkdir()
-    add_actor(tmp_path / "store", "m", handler=handler)
+    for number, handler in enumerate(handlers):
+        add_actor(tmp_path / "store", f"m{number}", handler=handler)
     with stopping(tmp_path / "store", tmp_path / "tmp") as client:
         hurry = {"x-request-timeout-ms": "300"} if status == 504 else {}
-        assert client.ask(V1, "m", "say hello", headers=hurry).status == status
+        for number in range(len(handlers)):
+            assert client.ask(V1, f"m{number}", "say hello", headers=hurry).status == status
         assert client.server.stop(timeout=20) == 0
         assert list((tmp_path / "tmp").iterdir()) == []
 
