@@ -420,7 +420,7 @@ class H:
 
 
 async def test_too_many_hung_threads_end_liveness(tmp_path: Path) -> None:
-    yaml = {"model-config.yaml": "minWorkers: 4\nmaxWorkers: 4\nresponseTimeout: 1"}
+    yaml = {"model-config.yaml": "minWorkers: 4\nmaxWorkers: 4\nresponseTimeout: 0.3"}
     make_archive(tmp_path / "m.mar", {"handler.py": HANGS, **yaml}, configFile="model-config.yaml")
     async with serving(tmp_path) as registry:
         version = await registry.register("m.mar")
@@ -737,7 +737,7 @@ async def test_a_description(tmp_path: Path) -> None:
 
 async def test_a_slow_start_is_given_up(tmp_path: Path) -> None:
     slow = ACTOR.replace("self.calls = 0", "time.sleep(2)")
-    yaml = {"model-config.yaml": "startupTimeout: 1"}
+    yaml = {"model-config.yaml": "startupTimeout: 0.3"}
     make_archive(tmp_path / "m.mar", {"handler.py": slow, **yaml}, configFile="model-config.yaml")
     async with serving(tmp_path) as registry:
         with pytest.raises(NotReady, match="startupTimeout"):
