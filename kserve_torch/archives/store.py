@@ -107,13 +107,13 @@ class ModelStore:
             raise ModelNotFound(f"Given URL {url} does not match any allowed URL(s)")
 
     async def _fetch(self, url: str) -> Path:
-        if self._downloads is None:
-            self._downloads = Path(tempfile.mkdtemp(prefix="kserve_torch-downloads-"))
-        folder = Path(tempfile.mkdtemp(dir=self._downloads))
         # Most servers never need it, and what it imports is a tenth of their start.
         await asyncio.to_thread(importlib.import_module, "kserve_torch.archives.download")
         from kserve_torch.archives.download import download
 
+        if self._downloads is None:
+            self._downloads = Path(tempfile.mkdtemp(prefix="kserve_torch-downloads-"))
+        folder = Path(tempfile.mkdtemp(dir=self._downloads))
         try:
             return await download(
                 url, folder, check=self._check_allowed, public_only=self._public_only
