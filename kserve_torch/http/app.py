@@ -8,7 +8,6 @@ request with it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
@@ -20,8 +19,6 @@ from kserve_torch.http.errors import kserve_answer
 from kserve_torch.http.exchange import METRICS_PATHS, Answer, Call, Headers, decoded
 from kserve_torch.http.native_json import NO_ROUTE, native_error, with_native_headers
 from kserve_torch.messages import fresh_id
-
-log = logging.getLogger(__name__)
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]

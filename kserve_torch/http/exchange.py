@@ -116,7 +116,8 @@ class Answer:
     close: bool = False
 
 
-Endpoint = Callable[[Call], Awaitable[Answer]]
+#: Takes a `Call`, and what the path says.
+Endpoint = Callable[..., Awaitable[Answer]]
 
 
 def json_answer(value: Any, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> Answer:

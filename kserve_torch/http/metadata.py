@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import kserve_torch
@@ -15,7 +14,7 @@ from kserve_torch.codec import document
 from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import InvalidInput, NotReady
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
-from kserve_torch.http.exchange import Answer, Call, json_answer
+from kserve_torch.http.exchange import Answer, Call, Endpoint, json_answer
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
@@ -44,7 +43,7 @@ class Metadata:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._routes: tuple[tuple[str, re.Pattern[str], Callable[..., Awaitable[Answer]]], ...] = (
+        self._routes: tuple[tuple[str, re.Pattern[str], Endpoint], ...] = (
             ("GET", re.compile(r"/"), self._alive),
             ("GET", re.compile(r"/v1/models"), self._v1_models),
             ("GET", re.compile(f"/v1/models/{_MODEL}"), self._v1_model),

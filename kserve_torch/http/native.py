@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from kserve_torch.engine.emissions import Emissions
 from kserve_torch.engine.worker import WorkerState
 from kserve_torch.errors import AnswerTooLarge, InvalidInput, RouteNotFound, ServingError
 from kserve_torch.http import openapi
-from kserve_torch.http.exchange import Answer, Call
+from kserve_torch.http.exchange import Answer, Call, Endpoint
 from kserve_torch.http.native_json import NO_ROUTE, native_error, native_json, with_native_headers
 from kserve_torch.http.serve import Serve, check_status, deadline, sendable
 from kserve_torch.http.streaming import answer_or_stream
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
     from kserve_torch.settings import Settings
     from kserve_torch.tokens import Tokens
-
-Endpoint = Callable[..., Awaitable[Answer]]
 
 _MODEL = r"/(?P<model>[^/]*)"
 _TARGET = _MODEL + r"(?:/(?P<version>[^/]+)(?:/(?P<rest>.+))?)?"

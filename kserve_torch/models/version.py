@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +73,6 @@ class ModelVersion:
         self.reason = ""
         self.is_default = False
         self.loaded_at_startup = False
-        self.created = datetime.now(UTC)
         self.load_seconds = 0.0
         self._emit = emit
         self._load = load
