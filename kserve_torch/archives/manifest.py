@@ -18,7 +18,7 @@ import yaml
 
 from kserve_torch.codec import signature
 from kserve_torch.errors import InvalidArchive
-from kserve_torch.settings.models import LIMIT_KEYS
+from kserve_torch.settings.limits import LIMITS
 from kserve_torch.settings.near import near
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ def checked_config(config: Mapping[str, Any], name: str = CONFIG_NAME) -> Mappin
     good = {}
     for key, value in config.items():
         rule = _KEYS.get(key)
-        if guess := near(str(key), (*LIMIT_KEYS, *_KEYS)):
+        if guess := near(str(key), (*LIMITS, *_KEYS)):
             log.warning("%s: %s is left to the handler; did you mean %s?", name, key, guess)
         if rule is None or rule.allows(value):
             good[key] = value
@@ -150,7 +150,7 @@ def checked_config(config: Mapping[str, Any], name: str = CONFIG_NAME) -> Mappin
     return MappingProxyType(good)
 
 
-# --- keys of model-config.yaml that are no limits; for those see settings/models (CONTRACT 3.2) ---
+# --- keys of model-config.yaml that are no limits; for those see settings/limits (CONTRACT 3.2) ---
 
 
 @dataclass(frozen=True, slots=True)
