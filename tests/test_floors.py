@@ -22,11 +22,17 @@ FLOORS: list[dict[str, str]] = [
         "engine.window": "",
     },
     {
-        "archives.archive": "archives.extract archives.manifest",
+        "archives.archive": (
+            "archives.bare archives.config archives.extract archives.folders archives.manifest"
+        ),
+        "archives.bare": "archives.config archives.folders archives.manifest",
+        "archives.config": "archives.text",
         "archives.download": "",
         "archives.extract": "",
-        "archives.manifest": "",
+        "archives.folders": "archives.manifest",
+        "archives.manifest": "archives.text",
         "archives.store": "archives.download",
+        "archives.text": "",
         "namespace.imports": "namespace.searchpath namespace.turns",
         "namespace.lent": "namespace.imports",
         "namespace.loader": (
