@@ -33,12 +33,14 @@ FLOORS: list[dict[str, str]] = [
         "archives.manifest": "archives.text",
         "archives.store": "archives.download",
         "archives.text": "",
-        "namespace.imports": "namespace.searchpath namespace.turns",
-        "namespace.lent": "namespace.imports",
+        "namespace.imports": "namespace.scopes namespace.searchpath namespace.turns",
+        "namespace.lent": "namespace.scopes",
         "namespace.loader": (
-            "namespace.imports namespace.lent namespace.searchpath namespace.workdir"
+            "namespace.imports namespace.lent namespace.scopes namespace.searchpath "
+            "namespace.workdir"
         ),
         "namespace.packages": "archives.archive namespace.loader",
+        "namespace.scopes": "",
         "namespace.searchpath": "",
         "namespace.turns": "",
         "namespace.workdir": "",

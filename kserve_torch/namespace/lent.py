@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace.imports import Scope, thread
+from kserve_torch.namespace.scopes import Scope, thread
 
 _MAIN = "__main__"
 

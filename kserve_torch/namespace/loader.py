@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from kserve_torch.namespace import imports, lent, searchpath
-from kserve_torch.namespace.imports import PREFIX, scopes, thread
+from kserve_torch.namespace.scopes import PREFIX, scopes, thread
 from kserve_torch.namespace.workdir import own_directory, working_in
 
 _lock = threading.Lock()

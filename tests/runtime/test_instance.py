@@ -31,7 +31,7 @@ from kserve_torch.errors import (
 )
 from kserve_torch.events import Measured
 from kserve_torch.messages import Request, Row, RowReply, Tensor, Verb
-from kserve_torch.namespace.imports import scopes
+from kserve_torch.namespace.scopes import scopes
 from kserve_torch.runtime.instance import Instance, RequestFault
 
 from ..makers import ECHO, make_archive
