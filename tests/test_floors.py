@@ -54,10 +54,11 @@ FLOORS: list[dict[str, str]] = [
         "runtime.context": "runtime.processor",
         "runtime.devices": "",
         "runtime.entry": "handler runtime.context",
+        "runtime.fault": "",
         "runtime.instance": (
-            "runtime.context runtime.devices runtime.entry runtime.operators runtime.output "
-            "runtime.preparation runtime.reasons runtime.rootlog runtime.torchload "
-            "runtime.torchstate runtime.tying runtime.warmup"
+            "runtime.context runtime.devices runtime.entry runtime.fault runtime.operators "
+            "runtime.output runtime.preparation runtime.reasons runtime.rootlog "
+            "runtime.torchload runtime.torchstate runtime.tying runtime.warmup"
         ),
         "runtime.machine": "",
         "runtime.operators": "",
