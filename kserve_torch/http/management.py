@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import kserve_torch
 from kserve_torch.codec import document
 from kserve_torch.errors import NOT_ALLOWED, MethodNotAllowed, RouteNotFound
-from kserve_torch.http import openapi
+from kserve_torch.http import torchserve_api
 from kserve_torch.http.exchange import JSON, Answer, Call, Endpoint
 from kserve_torch.http.native_json import NO_ROUTE, native_error, native_json, with_native_headers
 from kserve_torch.messages import fresh_id
@@ -106,7 +105,7 @@ class Management:
 
     async def _openapi(self, call: Call, model: str, version: str | None) -> Answer:
         find(self._registry, model, version)
-        return native_json(openapi.model_management_api(model, kserve_torch.__version__))
+        return native_json(torchserve_api.model_management_api(model))
 
     # --- changes ---
 

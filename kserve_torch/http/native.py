@@ -7,13 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import kserve_torch
 from kserve_torch.codec import native
 from kserve_torch.codec.envelope import Opened, Seal, open_envelope
 from kserve_torch.engine.emissions import Emissions
 from kserve_torch.engine.worker import WorkerState
 from kserve_torch.errors import AnswerTooLarge, InvalidInput, RouteNotFound, ServingError
-from kserve_torch.http import openapi
+from kserve_torch.http import torchserve_api
 from kserve_torch.http.exchange import Answer, Call, Endpoint
 from kserve_torch.http.native_json import NO_ROUTE, native_error, native_json, with_native_headers
 from kserve_torch.http.serve import Serve, check_status, deadline, sendable
@@ -152,11 +151,11 @@ class Native:
     # --- descriptions ---
 
     def _describe_api(self, call: Call) -> Answer:
-        describe = openapi.management_api if call.management else openapi.inference_api
-        return native_json(describe(kserve_torch.__version__))
+        api = torchserve_api
+        return native_json(api.management_api() if call.management else api.inference_api())
 
     def _describe_model(self, target: _Target) -> Answer:
-        return native_json(openapi.model_inference_api(target.model, kserve_torch.__version__))
+        return native_json(torchserve_api.model_inference_api(target.model))
 
     # --- inference ---
 
