@@ -1,7 +1,8 @@
 """One HTTP exchange as values: a `Call` comes in, an `Answer` goes out.
 
-Endpoints are ``async (Call) -> Answer``; only `http.app` touches ASGI. So an endpoint's test is a
-transcript, and every protocol turns errors into answers with one function of its own.
+Endpoints are ``async (Call) -> Answer``; only `http.app` and `http.sending` touch ASGI. So an
+endpoint's test is a transcript, and every protocol turns errors into answers with one function of
+its own.
 """
 
 from __future__ import annotations
