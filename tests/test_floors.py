@@ -125,9 +125,10 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "__main__": "cli",
+        "children": "",
         "cli": "server",
         "edges": "",
-        "server": "edges startup",
+        "server": "children edges startup",
         "startup": "",
     },
 ]
