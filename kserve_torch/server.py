@@ -21,6 +21,7 @@ from pathlib import Path
 import uvloop
 
 from kserve_torch import logs
+from kserve_torch.accesslog import AccessLog
 from kserve_torch.children import SIGNALS, Children, keep_signals_from_forks
 from kserve_torch.edges import HttpServer, application, uvicorn_config
 from kserve_torch.events import Responded
@@ -112,7 +113,7 @@ class Server:
         self.registry = Registry(settings)
         self.metrics = Metrics(settings)
         self.metrics.watch(self.registry)
-        self._access_log = logs.AccessLog(settings)
+        self._access_log = AccessLog(settings)
         self.registry.observers.add(self.metrics)
         self.registry.observers.add(self._access_log, [Responded])
         self.grpc = GrpcServer(self.registry, settings)

@@ -110,6 +110,7 @@ FLOORS: list[dict[str, str]] = [
         "models.version": "models.origin",
     },
     {
+        "accesslog": "logs",
         "grpc": "http tls tokens",
         "http": "tokens",
         "logs": "",
