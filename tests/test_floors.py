@@ -119,9 +119,10 @@ FLOORS: list[dict[str, str]] = [
         "sockets": "",
         "tls": "",
         "tokens": "",
+        "sdk.errors": "grpc http",
         "sdk.infer_types": "",
         "sdk.loading": "",
-        "sdk.model": "grpc http sdk.infer_types sdk.loading",
+        "sdk.model": "http sdk.errors sdk.infer_types sdk.loading",
         "sdk.repository": "sdk.model",
     },
     {
