@@ -47,7 +47,8 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "handler": (
-            "runtime.context runtime.profiler runtime.torchload runtime.torchstate runtime.tying"
+            "runtime.context runtime.devices runtime.profiler runtime.torchload "
+            "runtime.torchstate runtime.tying"
         ),
         "ts": "handler runtime.context runtime.processor runtime.profiler",
         "runtime.compiler": "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -42,6 +43,17 @@ def gpu_for(
     elif device_ids:
         log.warning("deviceIds %s: there are %d GPUs, all are used", list(device_ids), count)
     return chosen[index % len(chosen)]
+
+
+def device_for(gpu_id: int | str | None) -> torch.device:
+    """The accelerator ``gpu_id`` if there is one of that kind, else the CPU."""
+    if gpu_id is None:
+        return torch.device("cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(gpu_id))
+    if os.environ.get("TS_IPEX_GPU_ENABLE", "false") == "true" and torch.xpu.is_available():
+        return torch.device("xpu", int(gpu_id))
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
 def stream_on(gpu_id: int | None) -> AbstractContextManager[Any]:
