@@ -76,7 +76,7 @@ class Docs:
         return Answer(body=asset.read_bytes(), content_type=_ASSETS[path])
 
     def _examples(self) -> dict[str, Json]:
-        defaults = map(self._registry.default, self._registry.names())
+        defaults = map(self._registry.find, self._registry.names())
         return {found.name: body for found in defaults if (body := example(found)) is not None}
 
 

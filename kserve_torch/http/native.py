@@ -143,7 +143,7 @@ class Native:
 
     def _only_startup_model(self) -> str:
         registry = self._registry
-        names = [name for name in registry.names() if registry.default(name).loaded_at_startup]
+        names = [name for name in registry.names() if registry.find(name).loaded_at_startup]
         if len(names) != 1:
             raise InvalidInput("Parameter model_name is required.")
         return names[0]
@@ -241,7 +241,7 @@ def save_tensor(tensor: Any) -> bytes:
 
 def _has_workers(registry: Registry, model: str) -> bool:
     """Whether the default version is loaded and has its workers (CONTRACT N1, T-46)."""
-    version = registry.default(model)
+    version = registry.find(model)
     fewest, _ = version.scaled_to
     ready = version.statistics().workers.get(WorkerState.READY, 0)
     return version.state is State.READY and ready >= fewest

@@ -509,7 +509,7 @@ async def test_scaling_goes_on_when_the_client_has_left(
     with pytest.raises(asyncio.CancelledError):
         await leaving
     await management.manager.settled()
-    assert len(registry.default("echo").workers) == 2
+    assert len(registry.find("echo").workers) == 2
 
 
 # --- default version, unregister ---
@@ -540,7 +540,7 @@ async def test_unregister(management: Management, registry: Registry) -> None:
 
 async def test_unregister_waits_only_so_long(registry: Registry, settings: Settings) -> None:
     management = Management(registry, replace(settings, unregister_model_timeout=0.01), None)
-    version = registry.default("echo")
+    version = registry.find("echo")
     gate = asyncio.Event()
     version.drain = gate.wait  # type: ignore[method-assign,assignment]
     code, answer = await ask(management, "DELETE", "/models/echo")

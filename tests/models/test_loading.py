@@ -158,7 +158,7 @@ async def test_a_configured_default_that_fails_is_not_replaced_by_another_versio
                 for file, version in (("two.mar", "2.0"), (default, number))
             ]
             await registry.start(models)
-            assert registry.default("m").version == number
+            assert registry.find("m").version == number
             assert registry.find("m", "2.0").ready
             assert not registry.ready()
             with pytest.raises(NotReady, match="it failed to load"):

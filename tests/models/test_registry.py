@@ -619,7 +619,7 @@ async def test_the_first_of_several_start_up_versions_is_the_default(tmp_path: P
         async with serving(tmp_path, *options) as registry:
             await registry.start(startup_models(registry.settings))
             assert [v.version for v in registry.versions("m")] == ["1.0", "2.0"]
-            assert registry.default("m").version == default
+            assert registry.find("m").version == default
 
 
 async def test_pressure_brings_another_worker(tmp_path: Path) -> None:
