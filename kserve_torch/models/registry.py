@@ -20,13 +20,7 @@ from kserve_torch.archives.archive import close_archive
 from kserve_torch.archives.store import ModelStore
 from kserve_torch.engine.background import keep
 from kserve_torch.engine.emissions import Emissions
-from kserve_torch.errors import (
-    Conflict,
-    Forbidden,
-    InvalidInput,
-    NotReady,
-    ServingError,
-)
+from kserve_torch.errors import Conflict, Forbidden, InvalidInput, NotReady, ServingError
 from kserve_torch.events import Observers
 from kserve_torch.messages import MAX_ROWS, NOTHING, Reply, Request
 from kserve_torch.models.catalogue import Catalogue
