@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from kserve_torch.errors import SettingError
+from kserve_torch.namespace.scopes import PREFIX
 from kserve_torch.runtime import rootlog
 from kserve_torch.settings import Settings
 
@@ -35,7 +36,7 @@ _QUIET = (
 )
 _LONGEST = 200
 #: How importlib knows the modules of an archive, and how threads of workers are named.
-_ARCHIVE = re.compile(r"^kserve_torch_archive_\d+\.")
+_ARCHIVE = re.compile(rf"^{PREFIX}\d+\.")
 _WORKER = re.compile(r" worker \d+$")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
