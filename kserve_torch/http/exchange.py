@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 
 import orjson
 
-JSON = "application/json"
+from kserve_torch.codec.document import JSON
 
 #: Where the metrics are; a slash at the end makes no other path (CONTRACT N20).
 METRICS_PATHS = ("/metrics", "/metrics/")

@@ -10,9 +10,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.codec import document
+from kserve_torch.codec.document import JSON
 from kserve_torch.errors import NOT_ALLOWED, MethodNotAllowed, RouteNotFound
 from kserve_torch.http import torchserve_api
-from kserve_torch.http.exchange import JSON, Answer, Call, Endpoint
+from kserve_torch.http.exchange import Answer, Call, Endpoint
 from kserve_torch.http.native_json import NO_ROUTE, native_error, native_json, with_native_headers
 from kserve_torch.messages import fresh_id
 from kserve_torch.models import describe

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import orjson
 
 from kserve_torch.codec import v2, v2_reply
+from kserve_torch.codec.document import JSON
 from kserve_torch.codec.results import join_batch, result_to_tensors
 from kserve_torch.codec.rows import split_batch
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
-from kserve_torch.http.exchange import JSON, Answer, Call
+from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.http.serve import Serve, check_rows, deadline, refused_id, row_headers
 from kserve_torch.messages import Reply, Request, Tensor, Verb, fresh_id
 
