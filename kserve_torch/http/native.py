@@ -91,7 +91,8 @@ class Native:
     async def _dispatch(self, call: Call, request_id: str) -> Answer | None:
         path = call.path.rstrip("/")
         if path == "/api-description" or (not path and call.method == "OPTIONS"):
-            return self._describe_api(call)
+            api = torchserve_api
+            return native_json(api.management_api() if call.management else api.inference_api())
         for pattern, endpoint in self._routes:
             match = pattern.fullmatch(path)
             if match is not None:
@@ -148,15 +149,6 @@ class Native:
             raise InvalidInput("Parameter model_name is required.")
         return names[0]
 
-    # --- descriptions ---
-
-    def _describe_api(self, call: Call) -> Answer:
-        api = torchserve_api
-        return native_json(api.management_api() if call.management else api.inference_api())
-
-    def _describe_model(self, target: _Target) -> Answer:
-        return native_json(torchserve_api.model_inference_api(target.model))
-
     # --- inference ---
 
     async def _infer(self, call: Call, request_id: str, target: _Target) -> Answer:
@@ -164,7 +156,7 @@ class Native:
         try:
             find(self._registry, target.model, target.version)
             if call.method == "OPTIONS":
-                return self._describe_model(target)
+                return native_json(torchserve_api.model_inference_api(target.model))
             request, seal = self._read(call, request_id, target, emissions)
         except ServingError as error:
             return self._serve.refuse(call, target.model, error, target.version, request_id)

@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,10 @@ PREDICTION = "PredictionTime"
 HOSTNAME = "Hostname"
 
 
-def _histogram(name: str, text: str, labels: Collection[str]) -> Family[Any]:
-    return histogram(name, text, tuple(labels), BOUNDS)
-
-
 _MAKERS: Mapping[str, Callable[..., Family[Any]]] = {
     "counter": counter,
     "gauge": gauge,
-    "histogram": _histogram,
+    "histogram": partial(histogram, bounds=BOUNDS),
 }
 
 

@@ -15,13 +15,7 @@ from typing import Any
 from kserve_torch.archives.manifest import DEFAULT_VERSION
 from kserve_torch.archives.store import ModelStore
 from kserve_torch.engine.background import keep
-from kserve_torch.errors import (
-    InvalidArchive,
-    LoadFailed,
-    ModelNotFound,
-    NotReady,
-    ServingError,
-)
+from kserve_torch.errors import InvalidArchive, LoadFailed, ModelNotFound, NotReady, ServingError
 from kserve_torch.models.catalogue import Catalogue
 from kserve_torch.models.factory import VersionFactory
 from kserve_torch.models.origin import Origin
