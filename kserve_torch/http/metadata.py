@@ -18,7 +18,6 @@ from kserve_torch.http.exchange import Answer, Call, Endpoint, json_answer
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
-    from kserve_torch.models.version import ModelVersion
 
 SERVER_NAME = "kserve_torch"
 #: Both spellings of what clients look for (CONTRACT O46).
@@ -109,9 +108,7 @@ class Metadata:
         return json_answer({"name": model, "ready": ready}, 200 if ready else 503)
 
     async def _model(self, call: Call, model: str, version: str | None) -> Answer:
-        found = self._registry.find(model, version)
-        versions = [v.version for v in self._registry.versions(model)]
-        return json_answer(model_metadata(found, versions))
+        return json_answer(model_metadata(self._registry, model, version))
 
     async def _index(self, call: Call) -> Answer:
         ready = _object(call).get("ready")
@@ -144,11 +141,16 @@ def server_metadata() -> dict[str, Any]:
     }
 
 
-def model_metadata(found: ModelVersion, versions: list[str]) -> dict[str, Any]:
-    """The model metadata response (CONTRACT O5, O12, O13)."""
+def model_metadata(registry: Registry, model: str, version: str | None) -> dict[str, Any]:
+    """The model metadata response (CONTRACT O5, O12, O13).
+
+    Raises:
+        ModelNotFound: no such model, or no such version of it.
+    """
+    found = registry.find(model, version)
     return {
         "name": found.name,
-        "versions": versions,
+        "versions": [each.version for each in registry.versions(model)],
         "platform": found.archive.platform if found.archive is not None else "",
         "inputs": list(found.signature("inputs")),
         "outputs": list(found.signature("outputs")),
