@@ -64,16 +64,16 @@ class V2:
         decoded: V2Request | None = None,
     ) -> Answer:
         """Serve a v2 request; ``decoded`` if its body has been read already."""
-        exchange = Exchange(call, verb, version)
+        inference = Inference(call, verb, version)
 
         def read() -> Request:
             found = self._registry.find(model, version)
             if decoded is not None:
-                return exchange.request(found, decoded)
+                return inference.request(found, decoded)
             length = call.headers.get(HEADER_LENGTH)
-            return exchange.request(found, v2.decode(call.body, length, found.signature("inputs")))
+            return inference.request(found, v2.decode(call.body, length, found.signature("inputs")))
 
-        return await self._serve(call, model, read, exchange.answer, version)
+        return await self._serve(call, model, read, inference.answer, version)
 
 
 def _refused_id(call: Call) -> str:
@@ -88,7 +88,7 @@ def _refused_id(call: Call) -> str:
     return id_ if id_ and isinstance(id_, str) else refused_id(call)
 
 
-class Exchange:
+class Inference:
     """One v2 request and its answer, which needs to know what was asked for.
 
     Args:

@@ -146,7 +146,7 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         response_headers: dict[str, str] | None = None,
     ) -> dict[str, Any] | InferResponse:
         """The predictions of a v1 body or a v2 request, without ``preprocess`` and its like."""
-        return await self._told(payload, headers, Verb.PREDICT, response_headers)
+        return await self._served(payload, headers, Verb.PREDICT, response_headers)
 
     async def explain(
         self,
@@ -154,9 +154,9 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any] | InferResponse:
         """The explanations of a v1 body or a v2 request."""
-        return await self._told(payload, headers, Verb.EXPLAIN, None)
+        return await self._served(payload, headers, Verb.EXPLAIN, None)
 
-    async def _told(
+    async def _served(
         self,
         body: dict[str, Any] | bytes | InferRequest,
         headers: Mapping[str, str] | None,
