@@ -95,7 +95,8 @@ FLOORS: list[dict[str, str]] = [
         "models.origin": "",
         "models.registration": "models.registry models.version",
         "models.registry": (
-            "models.catalogue models.factory models.lineup models.reloads models.version"
+            "models.catalogue models.factory models.lineup models.origin models.reloads"
+            " models.version"
         ),
         "models.reloads": "models.catalogue models.factory models.origin models.version",
         "models.version": "models.origin",

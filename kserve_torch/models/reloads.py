@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Reloads:
 
     Args:
         catalogue: where they are entered.
+        configured: where those came from that may have been unloaded since.
         store: knows archives by name.
         factory: makes their versions.
         retire: stops versions that have left the catalogue.
@@ -53,12 +54,14 @@ class Reloads:
     def __init__(
         self,
         catalogue: Catalogue,
+        configured: Mapping[str, Origin],
         store: ModelStore,
         factory: VersionFactory,
         retire: Callable[[Iterable[ModelVersion]], Coroutine[Any, Any, None]],
         withdraw: Callable[[ModelVersion], None],
     ) -> None:
         self._catalogue = catalogue
+        self._configured = configured
         self._store = store
         self._factory = factory
         self._retire = retire
@@ -96,13 +99,12 @@ class Reloads:
             await self._retire(self._catalogue.replace(broken))
 
     async def _made(self, name: str) -> ModelVersion:
-        """A version from where the present one came, else from what the store has by that name.
+        """A version from where the model came, else from what the store has by that name.
 
         What was said at the registration, and by scaling since, is said of the model, and so holds
         for the new version as well.
         """
-        present = self._catalogue.present(name)
-        origin = Origin() if present is None else present.origin
+        origin = self._origin(name)
         handler, overrides = origin.handler, origin.overrides
         failure = ModelNotFound(f"Model with name {name} does not exist.")
         for source in self._sources(name):
@@ -116,10 +118,13 @@ class Reloads:
 
     def _sources(self, name: str) -> list[str | Path]:
         """Where a model may be made from, the first one first."""
-        present = self._catalogue.present(name)
-        configured = None if present is None else present.origin.source
-        sources = (configured, self._store.by_name(name))
+        sources = (self._origin(name).source, self._store.by_name(name))
         return [source for source in sources if source is not None]
+
+    def _origin(self, name: str) -> Origin:
+        """Where the present version came from, or the one with which the server started."""
+        present = self._catalogue.present(name)
+        return self._configured.get(name, Origin()) if present is None else present.origin
 
     async def _take_over(self, version: ModelVersion, loads: _Loads, this: object) -> None:
         """Start a version, then let it take the place of all others of its name."""

@@ -404,6 +404,8 @@ async def test_the_model_that_the_model_folder_itself_is_can_be_loaded_again(
     second = await registry.load(name)
     assert second.ready
     assert second is not first
+    await registry.unload(name)
+    assert (await registry.load(name)).ready
     await registry.close(5.0)
 
 
@@ -426,6 +428,9 @@ async def test_a_reload_keeps_what_was_configured(tmp_path: Path, gate: Gate) ->
     async with serving(tmp_path, gate, "--ts-config", str(config)) as registry:
         await registry.start(startup_models(registry.settings))
         assert registry.find("digits").scaled_to == (2, 3)
+        version = await registry.load("digits")
+        assert (version.scaled_to, version.limits.batch_size) == ((2, 3), 5)
+        await registry.unload("digits")
         version = await registry.load("digits")
         assert (version.scaled_to, version.limits.batch_size) == ((2, 3), 5)
 
