@@ -156,6 +156,7 @@ class Instance:
         if first is not None:
             tie(self._entry.service, first._entry.service)
         gpu_id = self.context.system_properties["gpu_id"]
+        devices.settle(gpu_id)
         default = "cpu" if gpu_id is None else f"cuda:{gpu_id}"
         self.device = str(getattr(self._entry.service, "device", None) or default)
 
