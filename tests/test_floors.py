@@ -27,10 +27,12 @@ FLOORS: list[dict[str, str]] = [
         "archives.extract": "",
         "archives.manifest": "",
         "archives.store": "archives.download",
+        "namespace.figures": "namespace.imports",
         "namespace.imports": "namespace.searchpath namespace.turns",
         "namespace.lent": "namespace.imports",
         "namespace.loader": (
-            "namespace.imports namespace.lent namespace.searchpath namespace.workdir"
+            "namespace.figures namespace.imports namespace.lent namespace.searchpath "
+            "namespace.workdir"
         ),
         "namespace.packages": "archives.archive namespace.loader",
         "namespace.searchpath": "",

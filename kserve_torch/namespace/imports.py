@@ -19,6 +19,7 @@ import importlib.abc
 import importlib.util
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.machinery import (
     ModuleSpec,
@@ -50,6 +51,7 @@ class Scope(Protocol):
     builtins: Mapping[str, Any]
     pickle_module: ModuleType
     main: ModuleType
+    figures: OrderedDict[Any, Any]
 
     def full_name(self, name: str) -> str | None:
         """The name in ``sys.modules`` of the archive's module ``name``; None if it has none."""

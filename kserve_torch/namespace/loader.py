@@ -14,6 +14,7 @@ import linecache
 import os
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.machinery import PathFinder
@@ -21,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace import imports, lent, searchpath
+from kserve_torch.namespace import figures, imports, lent, searchpath
 from kserve_torch.namespace.imports import PREFIX, scopes, thread
 from kserve_torch.namespace.workdir import own_directory, working_in
 
@@ -48,6 +49,7 @@ class Namespace:
     ) -> None:
         imports.install()
         lent.install()
+        figures.install()
         self.root = root
         self._folders = [str(folder) for folder in path or (root,)]
         self.path = list(dict.fromkeys(self._folders))
@@ -61,6 +63,7 @@ class Namespace:
         self.main: ModuleType = lent.Lent(sys.modules["__main__"])
         self.pickle_module = lent.pickle_module(self)
         self._lent = lent.lent_to(self)
+        self.figures: OrderedDict[Any, Any] = OrderedDict()
         self._full_names: dict[str, str] = {}
         self._foreign = {"__main__", "importlib", "ts", *sys.builtin_module_names}
         self.name = _claim(self)
