@@ -226,6 +226,7 @@ class Instance:
                 # Within the stream, which results on a device come from.
                 return self.context.row_replies(_checked(results, len(data)))
         finally:
+            rootlog.restore()
             self.context.end()
 
     def _finish(self, result: Any) -> Any:
