@@ -6,6 +6,7 @@ are unpacked below the work folder; folders are served in place and never writte
 
 from __future__ import annotations
 
+import linecache
 import logging
 import re
 import shutil
@@ -132,6 +133,10 @@ def close_archive(archive: Archive) -> None:
     """Remove what was unpacked; a folder served in place stays as it is."""
     if archive.extracted is not None:
         shutil.rmtree(archive.extracted, ignore_errors=True)
+    # Tracebacks keep the text of the files that they show, also of one that failed to load. A copy
+    # first: other threads add to it.
+    for name in [name for name in list(linecache.cache) if name.startswith(str(archive.root))]:
+        linecache.cache.pop(name, None)
 
 
 def find_archives(store: Path) -> list[Path]:

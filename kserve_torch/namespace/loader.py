@@ -10,7 +10,6 @@ import builtins
 import importlib
 import importlib.util
 import itertools
-import linecache
 import os
 import sys
 import threading
@@ -204,12 +203,12 @@ class Namespace:
         searchpath.release(self.root)
         with _lock:
             imports.forget(self.name)
+            imports.forget_loggers(self.name)
             scopes.pop(self.name, None)
         for folder in (str(self.root), *self.path):
-            for cache in (sys.path_importer_cache, linecache.cache):
-                # A copy first: other threads add to these.
-                for name in [name for name in list(cache) if name.startswith(folder)]:
-                    cache.pop(name, None)
+            # A copy first: other threads add to it.
+            for name in [name for name in list(sys.path_importer_cache) if name.startswith(folder)]:
+                sys.path_importer_cache.pop(name, None)
 
 
 class _Active:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import linecache
+import logging
 import sys
 import threading
 import time
@@ -475,20 +477,23 @@ async def test_what_was_loaded_too_late_is_not_kept_in_memory(
 
 
 async def test_nothing_is_left_of_what_failed(tmp_path: Path, gate: Gate) -> None:
-    def modules() -> set[str]:
-        return {name for name in sys.modules if name.startswith("kserve_torch_archive")}
+    def names() -> set[str]:
+        names = {*sys.modules, *logging.root.manager.loggerDict}
+        return {name for name in names if name.startswith("kserve_torch_archive")}
 
     def folders() -> list[Path]:
         return list(registry.workdir.rglob("MAR-INF"))
 
-    before = modules()
+    before = names()
     async with serving(tmp_path, gate) as registry:
-        answers_nothing = {"handler.py": "def handle(data, context): pass", "warmup.json": "{}"}
-        make_archive(tmp_path / "m.mar", answers_nothing)
+        answers_nothing = "import util\ndef handle(data, context): pass"
+        logs = "import logging\nlogging.getLogger(__name__)"
+        files = {"handler.py": answers_nothing, "util.py": logs, "warmup.json": "{}"}
+        make_archive(tmp_path / "m.mar", files)
         for _ in range(3):
             with pytest.raises(LoadFailed, match="warm-up"):
                 await registry.register("m.mar")
-        await until(lambda: modules() == before and not folders())
+        await until(lambda: names() == before and not folders())
 
         make_archive(tmp_path / "m.mar", {"handler.py": "import absent_package"})
         await registry.start([StartupModel(name=None, file="m.mar")])
@@ -498,3 +503,4 @@ async def test_nothing_is_left_of_what_failed(tmp_path: Path, gate: Gate) -> Non
         await until(lambda: len(folders()) == 1)
         await registry.unregister("m")
         await until(lambda: not folders())
+        assert not [file for file in linecache.cache if file.startswith(str(registry.workdir))]
