@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from kserve_torch.archives.extract import extract
+from kserve_torch.archives.extract import blamed, extract
 from kserve_torch.archives.manifest import (
     CONFIG_NAME,
     DEFAULT_VERSION,
@@ -100,7 +100,7 @@ def open_archive(
     Raises:
         ModelNotFound: there is no such file.
         InvalidArchive: damaged, hostile or incomplete; the message is the one reason.
-        LoadFailed: the disk is full.
+        LoadFailed: the disk is full, or too many files are open.
     """
     source = source.absolute()  # workers' threads have directories of their own
     if not source.exists():
@@ -125,7 +125,7 @@ def open_archive(
         if extracted is not None:
             shutil.rmtree(extracted, ignore_errors=True)
         if isinstance(error, OSError):
-            raise InvalidArchive(f"{source.name}: {error.strerror}") from error
+            raise blamed(error)(f"{source.name}: {error.strerror}") from error
         raise
 
 
