@@ -13,6 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -130,8 +131,9 @@ class AccessLog:
             self._timer = None
         kept, self._kept = self._kept, []
         lines = [self._form(_moment(when), event) for when, event in kept]
-        self._stream.write("".join(lines))
-        self._stream.flush()
+        with suppress(OSError):  # as `logging` does: a full disk fails no request
+            self._stream.write("".join(lines))
+            self._stream.flush()
 
 
 def _words(fields: Mapping[str, Any]) -> str:
