@@ -1,7 +1,8 @@
 """The repository extension's loads and unloads, which may overlap (CONTRACT O81-O83).
 
-Loads of one name take turns, and whoever removes the model, by an unload or by a DELETE of its last
-version, overtakes those that run or wait: whatever was asked for last is what holds.
+Loads of one name take turns, and those that wait are one: clients that gave up ask again. Whoever
+removes the model, by an unload or by a DELETE of its last version, overtakes those that run or
+wait: whatever was asked for last is what holds.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ log = logging.getLogger(__name__)
 
 
 class _Loads:
-    """The loads of one name: whose turn it is, and which no removal has overtaken."""
+    """The loads of one name: whose turn it is, who waits, and which no removal has overtaken."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
+        self.waiting: asyncio.Task[ModelVersion] | None = None
         self.wanted: set[object] = set()
         self.under_way = 0
 
@@ -71,11 +73,18 @@ class Reloads:
     async def load(self, name: str) -> ModelVersion:
         """Load, or load again, a model; see `Registry.load`."""
         loads = self._by_name.setdefault(name, _Loads())
-        loads.under_way += 1
-        this = object()
-        loads.wanted.add(this)
+        if loads.waiting is None:
+            this = object()
+            loads.under_way += 1
+            loads.wanted.add(this)
+            loads.waiting = keep(self._load(name, loads, this))
+        return await asyncio.shield(loads.waiting)
+
+    async def _load(self, name: str, loads: _Loads, this: object) -> ModelVersion:
         try:
             async with loads.turn:
+                if this in loads.wanted:  # or it is another one that waits
+                    loads.waiting = None
                 version = await self._made(name)
                 await self._take_over(version, loads, this)
         except InvalidArchive as error:
@@ -158,4 +167,5 @@ class Reloads:
     def overtake(self, name: str) -> None:
         """Keep the loads that run or wait from bringing back a model that nobody wants any more."""
         if name in self._by_name:
+            self._by_name[name].waiting = None
             self._by_name[name].wanted.clear()

@@ -92,13 +92,15 @@ async def answer(registry: Registry, name: str = "m") -> str:
     return reply.version
 
 
-async def test_two_loads_of_a_name_leave_one_that_serves(tmp_path: Path, gate: Gate) -> None:
+async def test_loads_of_a_name_leave_one_that_serves(tmp_path: Path, gate: Gate) -> None:
     make_archive(tmp_path / "m.mar", gate.guards(GATED))
     async with serving(tmp_path, gate) as registry:
-        loads = [asyncio.ensure_future(registry.load("m")) for _ in range(2)]
+        loads = [asyncio.ensure_future(registry.load("m"))]
         await until(registry.names)
+        # As of a client that asks again and again because its time-out is shorter than a load.
+        loads += [asyncio.ensure_future(registry.load("m")) for _ in range(9)]
         gate.open()
-        await asyncio.gather(*loads)
+        assert len(set(await asyncio.gather(*loads))) == 2
         assert await answer(registry) == "1.0"
         assert registry.ready()
         assert len(registry.all()) == 1
@@ -117,8 +119,10 @@ async def test_a_removal_overtakes_the_loads_that_run(
         make_archive(tmp_path / "m.mar", gated, modelVersion="2.0")
         seen: list[object] = []
         registry.observers.add(seen.append)
-        loads = [asyncio.ensure_future(registry.load("m")) for _ in range(2)]
+        loads = [asyncio.ensure_future(registry.load("m"))]
         await until(lambda: seen)
+        loads.append(asyncio.ensure_future(registry.load("m")))
+        await asyncio.sleep(0)  # it waits for its turn
         gone = asyncio.ensure_future(drop(registry, "m"))
         await until(lambda: registry.names() == [])
         gate.open()
