@@ -8,6 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -64,8 +65,9 @@ class AccessLog:
             self._timer = None
         kept, self._kept = self._kept, []
         lines = [self._form(moment_of(when), event) for when, event in kept]
-        self._stream.write("".join(lines))
-        self._stream.flush()
+        with suppress(OSError):  # as `logging` does: a full disk fails no request
+            self._stream.write("".join(lines))
+            self._stream.flush()
 
 
 def _words(fields: Mapping[str, Any]) -> str:

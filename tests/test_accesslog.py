@@ -1,7 +1,10 @@
 import asyncio
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from typing import TextIO
 
 import pytest
 
@@ -122,6 +125,23 @@ async def test_no_more_lines_are_kept_than_are_soon_written(capsys: Output) -> N
     while not (written := capsys.readouterr().err):  # noqa: ASYNC110  # a stream tells nobody
         await asyncio.sleep(accesslog.FLUSH_SECONDS / 10)
     assert len(written.splitlines()) == 1
+
+
+@pytest.fixture
+def full_disk() -> Iterator[TextIO]:
+    """A file that nothing can be written to."""
+    with suppress(OSError), open("/dev/full", "w", encoding="utf-8") as file:
+        yield file
+
+
+async def test_a_full_disk_fails_no_request(
+    monkeypatch: pytest.MonkeyPatch, full_disk: TextIO
+) -> None:
+    configure(Settings())
+    monkeypatch.setattr("sys.stderr", full_disk)
+    observer = AccessLog(Settings())
+    for _ in range(2 * accesslog.FLUSH_LINES):
+        observer(ANSWER)
 
 
 async def test_whoever_configures_logging_gets_every_line(

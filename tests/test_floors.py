@@ -33,10 +33,12 @@ FLOORS: list[dict[str, str]] = [
         "archives.manifest": "archives.text",
         "archives.store": "archives.download",
         "archives.text": "",
+        "namespace.figures": "namespace.scopes",
         "namespace.imports": "namespace.scopes namespace.searchpath namespace.turns",
         "namespace.lent": "namespace.scopes",
         "namespace.loader": (
-            "namespace.imports namespace.lent namespace.scopes namespace.searchpath "
+            "namespace.figures namespace.imports namespace.lent namespace.scopes "
+            "namespace.searchpath "
             "namespace.workdir"
         ),
         "namespace.packages": "archives.archive namespace.loader",
@@ -105,7 +107,8 @@ FLOORS: list[dict[str, str]] = [
         "models.origin": "",
         "models.registration": "models.registry models.version",
         "models.registry": (
-            "models.catalogue models.factory models.lineup models.reloads models.version"
+            "models.catalogue models.factory models.lineup models.origin models.reloads"
+            " models.version"
         ),
         "models.reloads": "models.catalogue models.factory models.origin models.version",
         "models.version": "models.origin",

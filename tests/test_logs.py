@@ -3,14 +3,15 @@ import logging
 import textwrap
 import threading
 import warnings
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
 from kserve_torch import logs
 from kserve_torch.archives.archive import open_archive
-from kserve_torch.errors import LoadFailed, SettingError
+from kserve_torch.errors import HandlerError, LoadFailed, SettingError
+from kserve_torch.messages import Request
 from kserve_torch.runtime import rootlog
 from kserve_torch.runtime.instance import Instance
 from kserve_torch.settings import Settings
@@ -125,17 +126,23 @@ SET_UPS = {
 }
 
 
+CALL = "def handle(data, context):\n    if data is not None:\n"
+
+
 @pytest.mark.parametrize("text", SET_UPS.values(), ids=SET_UPS)
 @pytest.mark.parametrize("end", ["", "raise ValueError"])
+@pytest.mark.parametrize("late", [False, True], ids=["loading", "called"])
 def test_an_archive_cannot_silence_the_server(
-    tmp_path: Path, capsys: Output, text: str, end: str
+    tmp_path: Path, capsys: Output, text: str, end: str, late: bool
 ) -> None:
     logs.configure(Settings())
     neighbour = logging.getLogger("kserve_torch_archive_3.handler")
-    handler = f"{textwrap.dedent(text)}\n{end}\n{ECHO}"
+    deed = f"{textwrap.dedent(text)}\n{end}\n"
+    handler = CALL + textwrap.indent(f"{deed}return data", " " * 8) if late else deed + ECHO
     archive = open_archive(make_archive(tmp_path / "m.mar", {"handler.py": handler}), tmp_path)
-    with suppress(LoadFailed):
-        Instance.load(archive, name="m", version="1.0", measure=print).close()
+    with suppress(LoadFailed, HandlerError), ExitStack() as opened:
+        instance = Instance.load(archive, name="m", version="1.0", measure=print)
+        opened.enter_context(closing(instance)).run([Request(id="r", model="m", rows=[1])])
     logs.logger.info("one")
     neighbour.info("two")
     assert [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()] == [

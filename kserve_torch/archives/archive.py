@@ -6,6 +6,7 @@ are unpacked below the work folder; folders are served in place and never writte
 
 from __future__ import annotations
 
+import linecache
 import re
 import shutil
 import tempfile
@@ -16,7 +17,7 @@ from typing import Any
 
 from kserve_torch.archives.bare import made_up_manifest
 from kserve_torch.archives.config import CONFIG_NAME, checked_config, read_yaml
-from kserve_torch.archives.extract import extract
+from kserve_torch.archives.extract import blamed, extract
 from kserve_torch.archives.folders import MODEL_NAME, descend, packed_inside
 from kserve_torch.archives.manifest import Manifest, parse_manifest, read_manifest
 from kserve_torch.errors import InvalidArchive, LoadFailed, ModelNotFound
@@ -77,7 +78,7 @@ def open_archive(
     Raises:
         ModelNotFound: there is no such file.
         InvalidArchive: damaged, hostile or incomplete; the message is the one reason.
-        LoadFailed: the disk is full.
+        LoadFailed: the disk is full, or too many files are open.
     """
     source = source.absolute()  # workers' threads have directories of their own
     if not source.exists():
@@ -102,7 +103,7 @@ def open_archive(
         if extracted is not None:
             shutil.rmtree(extracted, ignore_errors=True)
         if isinstance(error, OSError):
-            raise InvalidArchive(f"{source.name}: {error.strerror}") from error
+            raise blamed(error)(f"{source.name}: {error.strerror}") from error
         raise
 
 
@@ -110,6 +111,10 @@ def close_archive(archive: Archive) -> None:
     """Remove what was unpacked; a folder served in place stays as it is."""
     if archive.extracted is not None:
         shutil.rmtree(archive.extracted, ignore_errors=True)
+    # Tracebacks keep the text of the files that they show, also of one that failed to load. A copy
+    # first: other threads add to it.
+    for name in [name for name in list(linecache.cache) if name.startswith(str(archive.root))]:
+        linecache.cache.pop(name, None)
 
 
 def _unpack(source: Path, workdir: Path) -> Path:

@@ -108,6 +108,12 @@ class HandlerMetrics:
             milliseconds = round(last.timing.handler * 1000, 2)
             self.measured(Measured(PREDICTION, "gauge", "ms", of_model, milliseconds))
 
+    def left(self, model: str, version: str) -> None:
+        """Forget a model of which no version is left: "" is the version then."""
+        if not version:
+            for family in self.families():
+                family.forget(ModelName=model)
+
     def _detect(self, event: Measured) -> Family[Any] | None:
         if not self._auto_detect and not event.name.startswith(PROFILED):
             self._complain(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.util
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -222,3 +223,12 @@ def forget(package: str) -> None:
     for name, module in sys.modules.copy().items():
         if name == package or name.startswith(f"{package}.") or isinstance(module, _Alias):
             sys.modules.pop(name, None)
+
+
+def forget_loggers(package: str) -> None:
+    """Forget the loggers of an archive's modules: `logging` keeps each name that it ever heard."""
+    loggers = logging.root.manager.loggerDict
+    with logging._lock:  # type: ignore[attr-defined]  # others go through them in it
+        for name in [*loggers]:
+            if name == package or name.startswith(f"{package}."):
+                del loggers[name]

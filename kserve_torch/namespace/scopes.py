@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -21,6 +22,7 @@ class Scope(Protocol):
     builtins: Mapping[str, Any]
     pickle_module: ModuleType
     main: ModuleType
+    figures: OrderedDict[Any, Any]
 
     def full_name(self, name: str) -> str | None:
         """The name in ``sys.modules`` of the archive's module ``name``; None if it has none."""

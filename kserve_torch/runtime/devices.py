@@ -66,6 +66,12 @@ def stream_on(gpu_id: int | None) -> AbstractContextManager[Any]:
     return stream
 
 
+def settle(gpu_id: int | None) -> None:
+    """Wait for what was asked of a GPU: streams of its workers do not wait for each other."""
+    if gpu_id is not None and torch.cuda.is_available():
+        torch.cuda.synchronize(gpu_id)
+
+
 def free_cache() -> None:
     """Give cached device memory back, so that a smaller batch has a chance."""
     if torch.cuda.is_available():

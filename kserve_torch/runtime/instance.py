@@ -129,6 +129,7 @@ class Instance:
         if first is not None:
             tie(self._entry.service, first._entry.service)
         gpu_id = self.context.system_properties["gpu_id"]
+        devices.settle(gpu_id)
         default = "cpu" if gpu_id is None else f"cuda:{gpu_id}"
         self.device = str(getattr(self._entry.service, "device", None) or default)
 
@@ -198,6 +199,7 @@ class Instance:
                 # Within the stream, which results on a device come from.
                 return self.context.row_replies(_checked(results, len(data)))
         finally:
+            rootlog.restore()
             self.context.end()
 
     def _finish(self, result: Any) -> Any:

@@ -178,11 +178,20 @@ def test_damaged_files_are_read_or_refused(
     assert sorted(path.name for path in folder.iterdir()) == sorted({name, "work"})
 
 
-def test_a_full_disk(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*args: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/somewhere/secret")
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (errno.ENOSPC, "no space left to unpack it"),
+        (errno.EMFILE, "cannot be unpacked: Too many open files"),
+    ],
+)
+def test_a_machine_that_runs_out_of_something_is_not_the_archives_fault(
+    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch, number: int, text: str
+) -> None:
+    def fail(*args: object) -> None:
+        raise OSError(number, os.strerror(number), "/somewhere/secret")
 
-    monkeypatch.setattr(extract, "_write", full)
-    with pytest.raises(LoadFailed, match=r"^a\.mar: no space left to unpack it$"):
+    monkeypatch.setattr(extract, "_write", fail)
+    with pytest.raises(LoadFailed, match=rf"^a\.mar: {text}$"):
         open_archive(make_archive(tmp_path / "a.mar", FILES), work)
     assert list((work / "models").iterdir()) == []
