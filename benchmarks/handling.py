@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kserve_torch.archives.archive import find_archives, open_archive
+from kserve_torch.archives.archive import open_archive
+from kserve_torch.archives.folders import find_archives
 from kserve_torch.events import Measured
 from kserve_torch.messages import Request, Verb
 from kserve_torch.namespace.loader import Namespace

@@ -235,14 +235,6 @@ class DeadlineExceeded(ServerError):
     grpc = "DEADLINE_EXCEEDED"
 
 
-class Cancelled(ServerError):
-    """The client went away before its answer; nobody reads this."""
-
-    http = 499
-    native = 499
-    grpc = "CANCELLED"
-
-
 class AnswerTooLarge(ServerError):
     """The answer is over ``max_response_size`` or ``grpc_max_send_message_length``."""
 

@@ -1,18 +1,15 @@
-"""Logging: one set-up for the process, text or JSON lines, and the access line of each request.
+"""Logging: one set-up for the process, and its lines, of text or of JSON.
 
 Payloads are never logged; what a client can choose (ids, names) is kept on one line.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import logging.config
 import re
 import sys
-import time
-from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -20,12 +17,11 @@ from typing import Any
 import yaml
 
 from kserve_torch.errors import SettingError
-from kserve_torch.events import Event, Responded
+from kserve_torch.namespace.scopes import PREFIX
 from kserve_torch.runtime import rootlog
 from kserve_torch.settings import Settings
 
 logger = logging.getLogger("kserve_torch")
-access = logging.getLogger("kserve_torch.access")
 
 #: Would say again what the access line says, or much about little.
 _QUIET = (
@@ -40,13 +36,9 @@ _QUIET = (
 )
 _LONGEST = 200
 #: How importlib knows the modules of an archive, and how threads of workers are named.
-_ARCHIVE = re.compile(r"^kserve_torch_archive_\d+\.")
+_ARCHIVE = re.compile(rf"^{PREFIX}\d+\.")
 _WORKER = re.compile(r" worker \d+$")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-#: Seconds that access lines are kept, to be written together, and how many at most: the event loop
-#: stands still while it puts them together.
-FLUSH_SECONDS = 0.1
-FLUSH_LINES = 64
 
 
 def configure(settings: Settings) -> None:
@@ -89,97 +81,6 @@ def _announce(settings: Settings) -> None:
         logger.warning("%s", notice)
 
 
-class AccessLog:
-    """Observer that logs a line for every answer, if ``access_log`` is on.
-
-    A line through `logging` takes longer than all else that the server does for a small request. So
-    lines are written together, after `FLUSH_SECONDS` or once there are `FLUSH_LINES`, in the form
-    that `logging` would give them; only where users configure logging themselves, it gets each
-    line on its own.
-
-    Args:
-        settings: ``access_log``, ``log_json`` and who configures logging.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self._on = settings.access_log
-        self._direct = settings.configure_logging and settings.log_config_file is None
-        self._form = _json_line if settings.log_json else _text_line
-        self._stream = sys.stderr  # a handler may put another one in its place
-        self._kept: list[tuple[float, Responded]] = []
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __call__(self, event: Event) -> None:
-        """Logs `Responded`; the other events are not for this log. On the event loop."""
-        if not (self._on and isinstance(event, Responded) and access.isEnabledFor(logging.INFO)):
-            return
-        if not self._direct:
-            words = _words(access_fields(event, one_line))
-            access.info("%s", words, extra={"fields": access_fields(event, _cut)})
-            return
-        self._kept.append((time.time(), event))
-        if len(self._kept) >= FLUSH_LINES:
-            self.flush()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self.flush)
-
-    def flush(self) -> None:
-        """Writes what is kept."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        kept, self._kept = self._kept, []
-        lines = [self._form(_moment(when), event) for when, event in kept]
-        self._stream.write("".join(lines))
-        self._stream.flush()
-
-
-def _words(fields: Mapping[str, Any]) -> str:
-    return _template(tuple(fields)) % tuple(fields.values())
-
-
-@lru_cache
-def _template(names: tuple[str, ...]) -> str:
-    return " ".join(f"{name}=%s" for name in names)
-
-
-def _text_line(moment: str, event: Responded) -> str:
-    return f"{moment} INFO {access.name}: {_words(access_fields(event, one_line))}\n"
-
-
-def _json_line(moment: str, event: Responded) -> str:
-    head = {"time": moment, "level": "INFO", "logger": access.name}
-    return json.dumps(head | access_fields(event, _cut)) + "\n"
-
-
-def access_fields(event: Responded, shown: Callable[[str], str]) -> dict[str, Any]:
-    """What the access line says, in its order; times are in milliseconds.
-
-    An error is its class's name: its text may quote the payload (DESIGN law 6).
-
-    Args:
-        event: the answer.
-        shown: makes what a client chose fit for the line.
-    """
-    fields = {
-        "protocol": event.protocol,
-        "model": shown(event.model) or "-",
-        "version": shown(event.version) or "-",
-        "status": event.status,
-        "ms": _milliseconds(event.seconds),
-        "rows": event.rows,
-        "batch": event.timing.batch_rows,
-        "queue_ms": _milliseconds(event.timing.queued),
-        "handler_ms": _milliseconds(event.timing.handler),
-        "id": shown(event.request_id) or "-",
-    }
-    return fields | {"error": event.error} if event.error else fields
-
-
-def _milliseconds(seconds: float) -> float:
-    return round(seconds * 1000, 3)
-
-
 def one_line(text: str, spaces: bool = False) -> str:
     """``text`` shortened, and with escapes for whatever would break or fake a log line.
 
@@ -187,11 +88,11 @@ def one_line(text: str, spaces: bool = False) -> str:
         text: anything.
         spaces: whether it may hold some and be left as it is.
     """
-    text = _cut(text)
+    text = cut(text)
     return text if text.isprintable() and (spaces or " " not in text) else repr(text)
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
     """``text`` shortened, for JSON, which has escapes of its own."""
     return text[:_LONGEST]
 
@@ -225,7 +126,7 @@ class TextFormatter(logging.Formatter):
         worker = _worker(record) or ""
         said = text.startswith(worker.rpartition(" worker ")[0] or " ")
         place = f"[{one_line(worker, spaces=True)}] " if worker and not said else ""
-        return f"{timestamp(record)} {record.levelname} {_logger(record)}: {place}{text}"
+        return f"{moment_of(record.created)} {record.levelname} {_logger(record)}: {place}{text}"
 
     def formatException(self, ei: Any) -> str:
         """The traceback, indented: an error's text may be a client's, and begins no line so."""
@@ -239,7 +140,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record as JSON; values that JSON does not know become text."""
         line: dict[str, Any] = {
-            "time": timestamp(record),
+            "time": moment_of(record.created),
             "level": record.levelname,
             "logger": _logger(record),
         }
@@ -253,12 +154,8 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def timestamp(record: logging.LogRecord) -> str:
-    """When the record was made, in UTC, to the millisecond."""
-    return _moment(record.created)
-
-
-def _moment(seconds: float) -> str:
+def moment_of(seconds: float) -> str:
+    """A time in UTC, to the millisecond."""
     whole, milliseconds = divmod(round(seconds * 1000), 1000)
     return f"{_second(whole)}.{milliseconds:03d}Z"
 

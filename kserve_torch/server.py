@@ -8,12 +8,9 @@ the process ends; a second signal or ``grace_period`` ends it at once.
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import logging
-import multiprocessing
 import os
-import signal
 import socket
 import sys
 import time
@@ -24,6 +21,8 @@ from pathlib import Path
 import uvloop
 
 from kserve_torch import logs
+from kserve_torch.accesslog import AccessLog
+from kserve_torch.children import SIGNALS, Children, keep_signals_from_forks
 from kserve_torch.edges import HttpServer, application, uvicorn_config
 from kserve_torch.events import Responded
 from kserve_torch.grpc import GrpcServer
@@ -52,10 +51,6 @@ log = logging.getLogger(__name__)
 SWITCH_SECONDS = 0.001
 #: Tools wait for this line on standard output (CONTRACT F6).
 STARTED = "Model server started."
-#: Seconds that processes of handlers have to end when they are told to.
-CHILD_SECONDS = 1.0
-#: What ends the process.
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(settings: Settings) -> int:
@@ -118,7 +113,7 @@ class Server:
         self.registry = Registry(settings)
         self.metrics = Metrics(settings)
         self.metrics.watch(self.registry)
-        self._access_log = logs.AccessLog(settings)
+        self._access_log = AccessLog(settings)
         self.registry.observers.add(self.metrics)
         self.registry.observers.add(self._access_log, [Responded])
         self.grpc = GrpcServer(self.registry, settings)
@@ -126,16 +121,16 @@ class Server:
         self._signals = 0
         self._stopping = asyncio.Event()
         self._killed = asyncio.Event()
-        #: Processes of the program that serves, which go on.
-        self._others = multiprocessing.active_children()
+        self._https: list[HttpServer] = []
+        self._children = Children()
 
     async def serve(self) -> int:
         """Start, serve, drain, stop; returns the exit code."""
         began = time.monotonic()
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
+        for number in SIGNALS:
             loop.add_signal_handler(number, self._signalled)
-        _keep_signals_from_forks()
+        keep_signals_from_forks()
         bindings = self.settings.bindings()
         listeners: list[Listener] = []
         https: list[asyncio.Task[None]] = []
@@ -168,7 +163,7 @@ class Server:
             await asyncio.gather(*https, return_exceptions=True)
             await self.grpc.stop(0.0)
             await self.registry.close()
-            self._end_children()
+            self._children.end()
             self._access_log.flush()
             for listener in listeners:
                 listener.close()
@@ -200,7 +195,6 @@ class Server:
             listener.listen()
             groups.setdefault(listener.address.scheme == "https", []).append(listener.sock)
         tasks = []
-        self._https = []
         for tls, group in groups.items():
             files = identity(self.settings, self.registry.workdir) if tls else None
             server = HttpServer(uvicorn_config(app, self.settings, files))
@@ -250,7 +244,7 @@ class Server:
             await self.registry.close(0.0)
             self._access_log.flush()
             logging.shutdown()
-            self._end_children()
+            self._children.end()
             os._exit(1)  # a thread that runs on would hold up any other exit
         killed.cancel()
         return 0
@@ -263,34 +257,6 @@ class Server:
         await self.registry.drain(self.settings.grace_period)
         # uvicorn ends when the last answer has left.
         await asyncio.gather(*https)
-
-    def _end_children(self) -> None:
-        """End the processes that handlers started: they would live on, and keep the ports."""
-        children = [one for one in multiprocessing.active_children() if one not in self._others]
-        for child in children:
-            child.terminate()
-        ends = time.monotonic() + CHILD_SECONDS
-        for child in children:
-            child.join(max(0.0, ends - time.monotonic()))
-            if child.exitcode is None:
-                child.kill()
-
-
-@functools.cache
-def _keep_signals_from_forks() -> None:
-    """Let signals end processes that handlers fork; once, because nothing takes it back."""
-    os.register_at_fork(after_in_child=_forget_signals)
-
-
-def _forget_signals() -> None:
-    """A fork has our signal handlers and the file that tells our loop: its SIGTERM would be ours.
-
-    Without a loop that listens, as in a program whose server has ended, there is nothing to forget.
-    """
-    if signal.set_wakeup_fd(-1) == -1:
-        return
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
 
 
 def _has_tls(settings: Settings) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kserve_torch.archives.archive import PACKED, find_archives, layout_of, named_by_folder
+from kserve_torch.archives.folders import PACKED, find_archives, is_one_model, named_by_folder
 from kserve_torch.archives.manifest import MANIFEST_PATH
 from kserve_torch.errors import SettingError
 from kserve_torch.models.version import ModelVersion
@@ -56,7 +56,7 @@ def _models(settings: Settings) -> list[StartupModel]:
     with naming(setting, store):
         if not store.is_dir():
             return [StartupModel(name=None, file=_one_archive(store))]
-        if setting == "model_dir" and layout_of(store) in ("archive", "bare"):
+        if setting == "model_dir" and is_one_model(store):
             return [StartupModel(name=None, file=store)]
         return [_model_at(path) for path in find_archives(store)]
 

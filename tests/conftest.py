@@ -1,5 +1,6 @@
 """Fixtures for every test."""
 
+import logging
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
@@ -79,3 +80,20 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections
     ]
     return report
+
+
+@pytest.fixture
+def untouched_logging() -> Iterator[None]:
+    """Logging is one for the process; the test leaves it as it was."""
+    from kserve_torch import logs
+    from kserve_torch.runtime import rootlog
+
+    names = (None, "kserve_torch", "kserve_torch.access", "py.warnings", *logs._QUIET)
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    logging.captureWarnings(False)
+    rootlog.release()
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers

@@ -22,34 +22,46 @@ FLOORS: list[dict[str, str]] = [
         "engine.window": "",
     },
     {
-        "archives.archive": "archives.extract archives.manifest",
+        "archives.archive": (
+            "archives.bare archives.config archives.extract archives.folders archives.manifest"
+        ),
+        "archives.bare": "archives.config archives.folders archives.manifest",
+        "archives.config": "archives.text",
         "archives.download": "",
         "archives.extract": "",
-        "archives.manifest": "",
+        "archives.folders": "archives.manifest",
+        "archives.manifest": "archives.text",
         "archives.store": "archives.download",
-        "namespace.imports": "namespace.searchpath namespace.turns",
-        "namespace.lent": "namespace.imports",
+        "archives.text": "",
+        "namespace.figures": "namespace.scopes",
+        "namespace.imports": "namespace.scopes namespace.searchpath namespace.turns",
+        "namespace.lent": "namespace.scopes",
         "namespace.loader": (
-            "namespace.imports namespace.lent namespace.searchpath namespace.workdir"
+            "namespace.figures namespace.imports namespace.lent namespace.scopes "
+            "namespace.searchpath "
+            "namespace.workdir"
         ),
         "namespace.packages": "archives.archive namespace.loader",
+        "namespace.scopes": "",
         "namespace.searchpath": "",
         "namespace.turns": "",
         "namespace.workdir": "",
     },
     {
         "handler": (
-            "runtime.context runtime.profiler runtime.torchload runtime.torchstate runtime.tying"
+            "runtime.context runtime.devices runtime.profiler runtime.torchload "
+            "runtime.torchstate runtime.tying"
         ),
         "ts": "handler runtime.context runtime.processor runtime.profiler",
         "runtime.compiler": "",
         "runtime.context": "runtime.processor",
         "runtime.devices": "",
         "runtime.entry": "handler runtime.context",
+        "runtime.fault": "",
         "runtime.instance": (
-            "runtime.context runtime.devices runtime.entry runtime.operators runtime.output "
-            "runtime.preparation runtime.reasons runtime.rootlog runtime.torchload "
-            "runtime.torchstate runtime.tying runtime.warmup"
+            "runtime.context runtime.devices runtime.entry runtime.fault runtime.operators "
+            "runtime.output runtime.preparation runtime.reasons runtime.rootlog "
+            "runtime.torchload runtime.torchstate runtime.tying runtime.warmup"
         ),
         "runtime.machine": "",
         "runtime.operators": "",
@@ -95,12 +107,14 @@ FLOORS: list[dict[str, str]] = [
         "models.origin": "",
         "models.registration": "models.registry models.version",
         "models.registry": (
-            "models.catalogue models.factory models.lineup models.reloads models.version"
+            "models.catalogue models.factory models.lineup models.origin models.reloads"
+            " models.version"
         ),
         "models.reloads": "models.catalogue models.factory models.origin models.version",
         "models.version": "models.origin",
     },
     {
+        "accesslog": "logs",
         "grpc": "http tls tokens",
         "http": "tokens",
         "logs": "",
@@ -109,16 +123,18 @@ FLOORS: list[dict[str, str]] = [
         "sockets": "",
         "tls": "",
         "tokens": "",
+        "sdk.errors": "grpc http",
         "sdk.infer_types": "",
         "sdk.loading": "",
-        "sdk.model": "grpc http sdk.infer_types sdk.loading",
+        "sdk.model": "http sdk.errors sdk.infer_types sdk.loading",
         "sdk.repository": "sdk.model",
     },
     {
         "__main__": "cli",
+        "children": "",
         "cli": "server",
         "edges": "",
-        "server": "edges startup",
+        "server": "children edges startup",
         "startup": "",
     },
 ]

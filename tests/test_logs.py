@@ -1,79 +1,25 @@
-import asyncio
 import json
 import logging
 import textwrap
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
 from kserve_torch import logs
 from kserve_torch.archives.archive import open_archive
-from kserve_torch.errors import LoadFailed, SettingError
-from kserve_torch.events import BatchRan, Event, Responded
-from kserve_torch.messages import Timing
+from kserve_torch.errors import HandlerError, LoadFailed, SettingError
+from kserve_torch.messages import Request
 from kserve_torch.runtime import rootlog
 from kserve_torch.runtime.instance import Instance
 from kserve_torch.settings import Settings
 
 from .makers import ECHO, make_archive
 
-ANSWER = Responded(
-    protocol="v2",
-    model="mnist",
-    version="1.0",
-    status=200,
-    seconds=0.01234,
-    request_id="r1",
-    rows=2,
-    timing=Timing(queued=0.001, handler=0.0105, batch_rows=4),
-)
 Output = pytest.CaptureFixture[str]
-LOGGERS = (None, "kserve_torch", "kserve_torch.access", "py.warnings", *logs._QUIET)
-
-
-@pytest.fixture(autouse=True)
-def untouched() -> Iterator[None]:
-    """Logging is one for the process; every test leaves it as it was."""
-    loggers = [logging.getLogger(name) for name in LOGGERS]
-    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
-    yield
-    logging.captureWarnings(False)
-    rootlog.release()
-    for logger, level, handlers in before:
-        logger.setLevel(level)
-        logger.handlers[:] = handlers
-
-
-async def log(settings: Settings, *events: Event) -> None:
-    """Have events logged, and what is kept written."""
-    observer = logs.AccessLog(settings)
-    for event in events:
-        observer(event)
-    observer.flush()
-
-
-async def test_an_answer_is_one_line_of_text(capsys: Output) -> None:
-    settings = Settings()
-    logs.configure(settings)
-    await log(settings, ANSWER)
-    (line,) = capsys.readouterr().err.splitlines()
-    time, rest = line.split(" ", 1)
-    assert time.endswith("Z")
-    assert rest == (
-        "INFO kserve_torch.access: protocol=v2 model=mnist version=1.0 status=200 ms=12.34 rows=2 "
-        "batch=4 queue_ms=1.0 handler_ms=10.5 id=r1"
-    )
-
-
-async def test_a_failure_is_named(capsys: Output) -> None:
-    logs.configure(Settings())
-    await log(Settings(), replace(ANSWER, status=500, error="HandlerError"))
-    assert capsys.readouterr().err.endswith(" id=r1 error=HandlerError\n")
+pytestmark = pytest.mark.usefixtures("untouched_logging")
 
 
 @pytest.mark.parametrize("json_lines", [False, True])
@@ -106,94 +52,6 @@ def test_a_line_that_begins_with_its_model_says_it_once(capsys: Output) -> None:
     assert capsys.readouterr().err.endswith(
         "Z INFO kserve_torch.engine.worker: mnist 1.0 predict: two\n"
     )
-
-
-async def test_an_answer_is_one_json_object(capsys: Output) -> None:
-    settings = Settings(log_json=True)
-    logs.configure(settings)
-    await log(settings, ANSWER)
-    line = json.loads(capsys.readouterr().err)
-    assert line.pop("time").endswith("Z")
-    assert line == {
-        "level": "INFO",
-        "logger": "kserve_torch.access",
-        "protocol": "v2",
-        "model": "mnist",
-        "version": "1.0",
-        "status": 200,
-        "ms": 12.34,
-        "rows": 2,
-        "batch": 4,
-        "queue_ms": 1.0,
-        "handler_ms": 10.5,
-        "id": "r1",
-    }
-
-
-async def test_a_client_finds_its_own_id_in_json(capsys: Output) -> None:
-    settings = Settings(log_json=True)
-    logs.configure(settings)
-    await log(settings, replace(ANSWER, request_id='order "7"\n'))
-    (line,) = capsys.readouterr().err.splitlines()
-    assert json.loads(line)["id"] == 'order "7"\n'
-
-
-@pytest.mark.parametrize("name", ["a\nINFO fake: line", "a\x1b[2J", "two words", "\u2028"])
-async def test_a_client_cannot_write_lines_of_its_own(capsys: Output, name: str) -> None:
-    settings = Settings()
-    logs.configure(settings)
-    await log(settings, replace(ANSWER, model=name, request_id=name * 100))
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.isprintable()
-    assert f"model={name!r}" in line
-    assert len(line) < 1500
-
-
-async def test_the_access_log_can_be_off_and_takes_nothing_else(capsys: Output) -> None:
-    settings = Settings(access_log=False)
-    logs.configure(settings)
-    await log(settings, ANSWER)
-    await log(Settings(), BatchRan("m", "1.0", 1, 1, 0.1))
-    assert capsys.readouterr().err == ""
-
-
-async def test_lines_are_written_together_after_a_moment(capsys: Output) -> None:
-    logs.configure(Settings())
-    observer = logs.AccessLog(Settings())
-    observer(ANSWER)
-    observer(ANSWER)
-    assert capsys.readouterr().err == ""
-    while not (written := capsys.readouterr().err):  # noqa: ASYNC110  # a stream tells nobody
-        await asyncio.sleep(logs.FLUSH_SECONDS / 10)
-    assert len(written.splitlines()) == 2
-
-
-async def test_no_more_lines_are_kept_than_are_soon_written(capsys: Output) -> None:
-    logs.configure(Settings())
-    observer = logs.AccessLog(Settings())
-    for _ in range(logs.FLUSH_LINES + 1):
-        observer(ANSWER)
-    assert len(capsys.readouterr().err.splitlines()) == logs.FLUSH_LINES
-    while not (written := capsys.readouterr().err):  # noqa: ASYNC110  # a stream tells nobody
-        await asyncio.sleep(logs.FLUSH_SECONDS / 10)
-    assert len(written.splitlines()) == 1
-
-
-async def test_whoever_configures_logging_gets_every_line(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO, "kserve_torch.access")
-    logs.AccessLog(Settings(configure_logging=False))(ANSWER)
-    (record,) = caplog.records
-    assert record.getMessage().startswith("protocol=v2 model=mnist")
-    assert record.__dict__["fields"]["rows"] == 2
-
-
-async def test_levels(capsys: Output) -> None:
-    logs.configure(Settings(log_level="warning"))
-    await log(Settings(), ANSWER)
-    logging.getLogger("kserve_torch.engine.worker").warning("slow")
-    assert [line.split(": ")[-1] for line in capsys.readouterr().err.splitlines()] == ["slow"]
 
 
 def test_what_the_settings_say_is_logged(capsys: Output) -> None:
@@ -268,17 +126,23 @@ SET_UPS = {
 }
 
 
+CALL = "def handle(data, context):\n    if data is not None:\n"
+
+
 @pytest.mark.parametrize("text", SET_UPS.values(), ids=SET_UPS)
 @pytest.mark.parametrize("end", ["", "raise ValueError"])
+@pytest.mark.parametrize("late", [False, True], ids=["loading", "called"])
 def test_an_archive_cannot_silence_the_server(
-    tmp_path: Path, capsys: Output, text: str, end: str
+    tmp_path: Path, capsys: Output, text: str, end: str, late: bool
 ) -> None:
     logs.configure(Settings())
     neighbour = logging.getLogger("kserve_torch_archive_3.handler")
-    handler = f"{textwrap.dedent(text)}\n{end}\n{ECHO}"
+    deed = f"{textwrap.dedent(text)}\n{end}\n"
+    handler = CALL + textwrap.indent(f"{deed}return data", " " * 8) if late else deed + ECHO
     archive = open_archive(make_archive(tmp_path / "m.mar", {"handler.py": handler}), tmp_path)
-    with suppress(LoadFailed):
-        Instance.load(archive, name="m", version="1.0", measure=print).close()
+    with suppress(LoadFailed, HandlerError), ExitStack() as opened:
+        instance = Instance.load(archive, name="m", version="1.0", measure=print)
+        opened.enter_context(closing(instance)).run([Request(id="r", model="m", rows=[1])])
     logs.logger.info("one")
     neighbour.info("two")
     assert [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()] == [

@@ -6,43 +6,22 @@ are unpacked below the work folder; folders are served in place and never writte
 
 from __future__ import annotations
 
-import logging
+import linecache
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from kserve_torch.archives.extract import extract
-from kserve_torch.archives.manifest import (
-    CONFIG_NAME,
-    DEFAULT_VERSION,
-    MANIFEST_PATH,
-    Manifest,
-    checked_config,
-    parse_manifest,
-    read_manifest,
-    read_yaml,
-)
+from kserve_torch.archives.bare import made_up_manifest
+from kserve_torch.archives.config import CONFIG_NAME, checked_config, read_yaml
+from kserve_torch.archives.extract import blamed, extract
+from kserve_torch.archives.folders import MODEL_NAME, descend, packed_inside
+from kserve_torch.archives.manifest import Manifest, parse_manifest, read_manifest
 from kserve_torch.errors import InvalidArchive, LoadFailed, ModelNotFound
 from kserve_torch.messages import NOTHING
-
-log = logging.getLogger(__name__)
-
-Layout = Literal["kserve", "store", "archive", "bare"]
-
-#: Names that a store's packed archives end with (CONTRACT A3).
-PACKED = (".mar", ".model", ".tar.gz", ".tgz")
-
-#: Weights that a bare folder may hold.
-WEIGHTS = frozenset((".pt", ".pth", ".pt2", ".onnx", ".so", ".safetensors", ".bin"))
-
-_NAME = re.compile(r"\w[\w\-.]*", re.ASCII)
-
-#: What KServe's agent leaves in the folder of each TrainedModel that it has downloaded.
-_AGENTS_MARK = re.compile(r"SUCCESS\.[0-9a-f]{64}")
 
 #: By the ending of weights that bring their own model.
 _PLATFORMS = {"onnx": "onnx_onnxv1", "pt2": "pytorch_export", "pt": "pytorch_torchscript"}
@@ -99,15 +78,15 @@ def open_archive(
     Raises:
         ModelNotFound: there is no such file.
         InvalidArchive: damaged, hostile or incomplete; the message is the one reason.
-        LoadFailed: the disk is full.
+        LoadFailed: the disk is full, or too many files are open.
     """
     source = source.absolute()  # workers' threads have directories of their own
     if not source.exists():
         raise ModelNotFound(f"Model not found at: {source.name}")
-    source = _packed_inside(source) or source
+    source = packed_inside(source) or source
     extracted = None if source.is_dir() else _unpack(source, workdir)
     try:
-        root = _descend(extracted or source)
+        root = descend(extracted or source)
         manifest, bare = _manifest(root, handler, default_handler)
         yaml = read_yaml(root, manifest.config_file) if manifest.config_file else NOTHING
         return Archive(
@@ -124,7 +103,7 @@ def open_archive(
         if extracted is not None:
             shutil.rmtree(extracted, ignore_errors=True)
         if isinstance(error, OSError):
-            raise InvalidArchive(f"{source.name}: {error.strerror}") from error
+            raise blamed(error)(f"{source.name}: {error.strerror}") from error
         raise
 
 
@@ -132,82 +111,10 @@ def close_archive(archive: Archive) -> None:
     """Remove what was unpacked; a folder served in place stays as it is."""
     if archive.extracted is not None:
         shutil.rmtree(archive.extracted, ignore_errors=True)
-
-
-def find_archives(store: Path) -> list[Path]:
-    """The archives of a model store, by name: packed files and folders that hold an archive.
-
-    Raises:
-        OSError: the store cannot be read; what in it cannot be, such as a volume's
-            ``lost+found``, is passed over.
-    """
-    return sorted((path for path in _visible(store) if _found(path)), key=lambda path: path.name)
-
-
-def named_by_folder(path: Path) -> bool:
-    """Whether a folder of a model store says what its model is called (CONTRACT O83, Q14).
-
-    KServe's agent names folders after TrainedModels, and has them loaded by these names; one that
-    holds an archive as a file can be of no other origin. Unpacked archives name themselves.
-    """
-    if not path.is_dir() or not _NAME.fullmatch(path.name):
-        return False
-    marked = any(_AGENTS_MARK.fullmatch(each.name) for each in path.iterdir())
-    return marked or _packed_inside(path) is not None
-
-
-def layout_of(model_dir: Path) -> Layout:
-    """Which of the four layouts ``--model_dir`` has (INTERFACE, "Start")."""
-    if (model_dir / "config" / "config.properties").is_file() or (
-        model_dir / "model-store"
-    ).is_dir():
-        return "kserve"
-    if (model_dir / MANIFEST_PATH).is_file():
-        return "archive"
-    packed = any(path.name.endswith(PACKED) for path in _visible(model_dir))
-    return "bare" if _python_files(model_dir) and not packed else "store"
-
-
-def _found(path: Path) -> bool:
-    try:
-        return _is_archive(path)
-    except OSError as error:
-        log.warning("%s: %s; it is passed over", path.name, error.strerror)
-        return False
-
-
-def _is_archive(path: Path) -> bool:
-    if not path.is_dir():
-        return path.is_file() and path.name.endswith(PACKED)
-    root = _descend(path)
-    if _packed_inside(root) is not None:
-        return True
-    return (root / MANIFEST_PATH).is_file() or bool(_python_files(root))
-
-
-def _visible(folder: Path) -> Iterator[Path]:
-    return (
-        path
-        for path in folder.iterdir()
-        if not (path.name.startswith(".") or _AGENTS_MARK.fullmatch(path.name))
-    )
-
-
-def _descend(folder: Path) -> Path:
-    """The folder itself, or the only one in it (CONTRACT A3: SageMaker's form, tar's prefix)."""
-    while not (folder / MANIFEST_PATH).is_file():
-        inside = list(_visible(folder))
-        if len(inside) != 1 or not inside[0].is_dir():
-            break
-        folder = inside[0]
-    return folder
-
-
-def _packed_inside(folder: Path) -> Path | None:
-    """The one archive file in a folder with nothing else, as KServe's agent leaves them (Q14)."""
-    inside = list(_visible(folder)) if folder.is_dir() else []
-    alone = len(inside) == 1 and inside[0].is_file() and inside[0].name.endswith(PACKED)
-    return inside[0] if alone else None
+    # Tracebacks keep the text of the files that they show, also of one that failed to load. A copy
+    # first: other threads add to it.
+    for name in [name for name in list(linecache.cache) if name.startswith(str(archive.root))]:
+        linecache.cache.pop(name, None)
 
 
 def _unpack(source: Path, workdir: Path) -> Path:
@@ -235,75 +142,18 @@ def _manifest(
     raw = read_manifest(root)
     if raw is not None:
         return parse_manifest(raw, handler), False
-    return parse_manifest(_made_up_manifest(root, handler, default_handler)), True
+    return parse_manifest(made_up_manifest(root, handler, default_handler)), True
 
 
 def _name(source: Path, given: str | None, *, keep: bool) -> str:
     """The name given, or one made from the file's (CONTRACT A5); a bare folder's name is kept."""
-    if given is None and not (keep and _NAME.fullmatch(source.name)):
+    if given is None and not (keep and MODEL_NAME.fullmatch(source.name)):
         stem = source.name if source.is_dir() else source.name.removesuffix(".tar.gz")
         stem = stem.rpartition(".")[0] or stem
         return re.sub(r"\W|^_", "_", stem, flags=re.ASCII)
     name = given or source.name
-    if not _NAME.fullmatch(name):
+    if not MODEL_NAME.fullmatch(name):
         raise InvalidArchive(
             f"the model name {name!r} may hold letters, digits, '_', '-' and '.' only"
         )
     return name
-
-
-# --- bare folders ---------------------------------------------------------------------------------
-
-
-def _made_up_manifest(
-    root: Path, handler: str | None, default_handler: str | None
-) -> dict[str, Any]:
-    """The manifest that the archiver would write for a folder without one (CONTRACT A6)."""
-    files = _python_files(root)
-    entry = handler or _handler_file(files) or default_handler
-    if entry is None:
-        raise InvalidArchive(
-            f"without {MANIFEST_PATH} one Python file named like handler.py is wanted, "
-            f"got {', '.join(files) or 'none'}"
-        )
-    weights = sorted(path.name for path in _visible(root) if path.suffix in WEIGHTS)
-    if len(weights) > 1:
-        raise InvalidArchive(
-            f"without {MANIFEST_PATH} one weights file is allowed, got {', '.join(weights)}"
-        )
-    model = {
-        "modelVersion": DEFAULT_VERSION,
-        "handler": entry,
-        "modelFile": _model_file([name for name in files if name != entry.partition(":")[0]]),
-        "serializedFile": weights[0] if weights else None,
-        "requirementsFile": _if_there(root, "requirements.txt"),
-        "configFile": _if_there(root, CONFIG_NAME),
-    }
-    return {"runtime": "python", "model": {k: v for k, v in model.items() if v is not None}}
-
-
-def _if_there(root: Path, name: str) -> str | None:
-    return name if (root / name).is_file() else None
-
-
-def _python_files(folder: Path) -> list[str]:
-    return sorted(path.name for path in _visible(folder) if path.suffix == ".py" and path.is_file())
-
-
-def _handler_file(files: list[str]) -> str | None:
-    named = [name for name in files if "handler" in name or "service" in name]
-    if len(named) == 1:
-        return named[0]
-    return files[0] if len(files) == 1 else None
-
-
-def _model_file(files: list[str]) -> str | None:
-    """Which of the Python files beside the handler defines the model."""
-    if "model.py" in files:
-        return "model.py"
-    if len(files) > 1:
-        raise InvalidArchive(
-            f"without {MANIFEST_PATH} one model file is allowed beside the handler, "
-            f"got {', '.join(files)}"
-        )
-    return files[0] if files else None

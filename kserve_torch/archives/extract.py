@@ -37,13 +37,16 @@ FREE_BYTES = 1 << 30
 
 _CHUNK = 1 << 20
 
+#: Of what the system says, that the machine ran out of something.
+_SCARCE = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
 
 def extract(source: Path, target: Path) -> None:
     """Unpack the file ``source`` into the empty folder ``target``.
 
     Raises:
         InvalidArchive: neither zip nor tar, damaged, or hostile.
-        LoadFailed: the disk is full.
+        LoadFailed: the disk is full, or too many files are open.
     """
     budget = _Budget(source.stat().st_size)
     with _translated(source.name):
@@ -86,7 +89,7 @@ def _translated(name: str) -> Iterator[None]:
             raise LoadFailed(f"{name}: no space left to unpack it") from error
         # gzip.BadGzipFile is an OSError without errno.
         reason = error.strerror or str(error)
-        raise InvalidArchive(f"{name}: cannot be unpacked: {reason}") from error
+        raise blamed(error)(f"{name}: cannot be unpacked: {reason}") from error
     except (
         zipfile.BadZipFile,
         tarfile.TarError,
@@ -101,6 +104,11 @@ def _translated(name: str) -> Iterator[None]:
         # zipfile raises RuntimeError for encrypted members, NotImplementedError for odd methods.
         reason = str(error).partition("\n")[0]
         raise InvalidArchive(f"{name}: damaged, or neither zip nor tar: {reason}") from error
+
+
+def blamed(error: OSError) -> type[InvalidArchive] | type[LoadFailed]:
+    """What to raise instead: it is the archive's fault, unless the machine ran out of something."""
+    return LoadFailed if error.errno in _SCARCE else InvalidArchive
 
 
 def _place(target: Path, name: str) -> Path | None:

@@ -124,5 +124,5 @@ def _text(value: str | int) -> str:
 
 def to_structured(attributes: Mapping[str, str | int], body: bytes) -> bytes:
     """A structured event around a JSON body."""
-    head = orjson.dumps({**attributes, "datacontenttype": "application/json"})
+    head = orjson.dumps({**attributes, "datacontenttype": document.JSON})
     return b'%s,"data":%s}' % (head[:-1], body)

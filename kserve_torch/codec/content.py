@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import zlib
 
+from kserve_torch.codec.document import JSON
 from kserve_torch.errors import InvalidInput, PayloadTooLarge, UnsupportedContent
 
 #: Python codecs that a ``charset`` may name; Python knows others that are no charsets.
@@ -59,7 +60,7 @@ def _unquoted(value: str) -> str:
 
 def is_json(media_type: str) -> bool:
     """Whether a media type, without its parameters, says JSON."""
-    return media_type == "application/json" or media_type.endswith("+json")
+    return media_type == JSON or media_type.endswith("+json")
 
 
 def text(body: bytes, charset: str = "utf-8") -> str:

@@ -22,7 +22,6 @@ class RequestedOutput:
 
     name: str
     binary: bool | None = None
-    parameters: Mapping[str, Any] = NOTHING
 
 
 @frozen(kw_only=True)
@@ -226,7 +225,7 @@ def _outputs(outputs: object) -> list[RequestedOutput] | None:
         note_once(name, names, where)
         parameters = document.parameters_of(member, where)
         binary = _flag(parameters, "binary_data", f"{where}.parameters")
-        selected.append(RequestedOutput(name=name, binary=binary, parameters=parameters))
+        selected.append(RequestedOutput(name=name, binary=binary))
     return selected
 
 

@@ -99,7 +99,7 @@ class Lane:
         with self._wake:
             since = self._window.oldest()
             age = 0.0 if since is None else time.monotonic() - since
-            return LaneStatistics(len(self._window), self._window.rows, age)
+            return LaneStatistics(len(self._window), age)
 
     def close(self) -> list[Ticket]:
         """Take no more requests and send the workers home; the caller answers what still waited."""

@@ -20,7 +20,7 @@ from kserve_torch.errors import (
     ServingError,
 )
 from kserve_torch.messages import Reply, Request
-from kserve_torch.runtime.instance import RequestFault
+from kserve_torch.runtime.fault import RequestFault
 from kserve_torch.runtime.reasons import handler_failure
 
 log = logging.getLogger(__name__)

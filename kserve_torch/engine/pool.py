@@ -272,15 +272,14 @@ class Pool:
             len(batch),
         )
         if self.hung.too_many:
-            log.error("%s: %s, giving up on it", self.lane.label, self.why_none)
+            log.error("%s: %s, giving up on it", self.lane.label, self._why_none())
         deliver([(ticket, error) for ticket in batch])
         if started is not None:
             self._fail_start(started, error)
         return True
 
     def _fail_start(self, started: Future[Worker], error: ServingError) -> None:
-        if not self.roster.size:  # nobody waits for the next try, which may be minutes away
-            self._give_up()
+        self._refuse_if_empty()  # the next try may be minutes away
         started.set_exception(error)
 
     # --- replacements ---
@@ -294,8 +293,7 @@ class Pool:
                 return
             nobody = not coming and (self.hung.too_many or not self.maximum)
         if nobody:
-            error = NotReady(f"{self.lane.label}: {self.why_none}")
-            deliver([(ticket, error) for ticket in self.lane.flush()])
+            self._refuse_waiting(self._why_none())
 
     def _fewest(self) -> int:
         """Workers that there must be now: one at least for requests that wait."""
@@ -303,8 +301,7 @@ class Pool:
             return 0
         return min(max(self.minimum, int(self.lane.waiting > 0)), self.maximum)
 
-    @property
-    def why_none(self) -> str:
+    def _why_none(self) -> str:
         """Why there is no worker and will be none."""
         if self.hung.too_many:
             return f"{len(self.hung)} handler threads hang"
@@ -318,8 +315,7 @@ class Pool:
         except RuntimeError as error:  # the system has no more threads: the next request tries
             self.reason = brief(error)
         log.error("%s: giving up on starting workers: %s", self.lane.label, self.reason)
-        if not self.roster.size:
-            self._give_up()
+        self._refuse_if_empty()
 
     def _respawn(self) -> None:
         with self._lock:
@@ -330,9 +326,13 @@ class Pool:
         else:
             started.add_done_callback(self._try_again)
 
-    def _give_up(self) -> None:
-        """Answer what waits for a worker that will not come."""
-        error = NotReady(f"{self.lane.label}: no worker could be started: {self.reason}")
+    def _refuse_if_empty(self) -> None:
+        """Refuse what waits, unless a worker is there."""
+        if not self.roster.size:
+            self._refuse_waiting(f"no worker could be started: {self.reason}")
+
+    def _refuse_waiting(self, why: str) -> None:
+        error = NotReady(f"{self.lane.label}: {why}")
         deliver([(ticket, error) for ticket in self.lane.flush()])
 
 

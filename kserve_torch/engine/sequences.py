@@ -12,7 +12,7 @@ import logging
 from dataclasses import replace
 
 from kserve_torch.messages import Request, fresh_id
-from kserve_torch.runtime.context import sequence_id_header
+from kserve_torch.runtime.context import sequence_header
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Sequences:
 
     def named(self, request: Request) -> Request:
         """The request, with a sequence id of its own if its client gave none (CONTRACT C4)."""
-        header = sequence_id_header()
+        header = sequence_header("id")
         given = (request.headers, request.parameters)
         if any(said.get(name) for said in given for name in (header, header.lower())):
             return request

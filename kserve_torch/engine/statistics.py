@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class LaneStatistics:
-    """Requests and rows that wait in one queue, and the age of the oldest in seconds."""
+    """Requests that wait in one queue, and the age of the oldest in seconds."""
 
     queued: int
-    queued_rows: int
     oldest_age: float
 
 

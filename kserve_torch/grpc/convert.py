@@ -111,10 +111,7 @@ def _outputs(
     names: set[str] = set()
     for i, output in enumerate(outputs):
         note_once(output.name, names, f'outputs[{i}] "{output.name}"')
-    return [
-        RequestedOutput(name=output.name, parameters=parameters_from(output.parameters))
-        for output in outputs
-    ]
+    return [RequestedOutput(name=output.name) for output in outputs]
 
 
 def parameters_from(parameters: Mapping[str, pb.InferParameter]) -> Mapping[str, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractContextManager, aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import InvalidInput
@@ -77,16 +77,8 @@ class OpenInference:
         self, message: pb.ModelMetadataRequest, call: Call
     ) -> pb.ModelMetadataResponse:
         """Versions, platform, inputs and outputs of a model."""
-        found = self._registry.find(message.name, message.version or None)
-        versions = [version.version for version in self._registry.versions(message.name)]
-        metadata = model_metadata(found, versions)
-        return pb.ModelMetadataResponse(
-            name=metadata["name"],
-            versions=metadata["versions"],
-            platform=metadata["platform"],
-            inputs=[_tensor_metadata(tensor) for tensor in metadata["inputs"]],
-            outputs=[_tensor_metadata(tensor) for tensor in metadata["outputs"]],
-        )
+        metadata = model_metadata(self._registry, message.name, message.version or None)
+        return pb.ModelMetadataResponse(**metadata)
 
     # --- inference ---
 
@@ -166,12 +158,6 @@ class OpenInference:
         name = _model_name(message)
         await asyncio.shield(self._registry.unload(name))
         return pb.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
-
-
-def _tensor_metadata(tensor: Mapping[str, Any]) -> pb.ModelMetadataResponse.TensorMetadata:
-    return pb.ModelMetadataResponse.TensorMetadata(
-        name=tensor["name"], datatype=tensor["datatype"], shape=tensor["shape"]
-    )
 
 
 def _model_name(

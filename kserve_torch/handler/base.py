@@ -9,7 +9,6 @@ An archive's handler overrides the steps it does otherwise. Every step may be ca
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,6 +35,7 @@ from kserve_torch.handler.timer import timed
 from kserve_torch.messages import NOTHING
 from kserve_torch.runtime import profiler
 from kserve_torch.runtime.context import Context
+from kserve_torch.runtime.devices import device_for
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class BaseHandler:
         self.context = context
         self.model_yaml_config = getattr(context, "model_yaml_config", {})
         self.manifest = context.manifest
-        self.device = choose_device(context.system_properties.get("gpu_id"))
+        self.device = device_for(context.system_properties.get("gpu_id"))
         self.map_location = self.device.type
         model_dir = Path(context.system_properties["model_dir"])
         self.model = self._compiled(self._load_model(model_dir))
@@ -293,14 +293,3 @@ def _writeable(data: Any) -> Any:
 def _holds_numbers(row: Any) -> bool:
     """Whether a row is an array of a dtype that torch may have; others are the client's fault."""
     return isinstance(row, np.ndarray) and row.dtype.kind in "biufc" and row.dtype.isnative
-
-
-def choose_device(gpu_id: int | str | None) -> torch.device:
-    """The accelerator ``gpu_id`` if there is one of that kind, else the CPU."""
-    if gpu_id is None:
-        return torch.device("cpu")
-    if torch.cuda.is_available():
-        return torch.device("cuda", int(gpu_id))
-    if os.environ.get("TS_IPEX_GPU_ENABLE", "false") == "true" and torch.xpu.is_available():
-        return torch.device("xpu", int(gpu_id))
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

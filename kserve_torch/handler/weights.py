@@ -12,7 +12,7 @@ import logging
 import pickle
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -170,7 +170,7 @@ def load_serialized(path: Path, device: torch.device, suffix: str | None = None)
     load = LOADERS.get(path.suffix if suffix is None else suffix)
     if load is None:
         raise LoadFailed(
-            f"{path.name}: without a model file, weights must be one of {_names(LOADERS)}"
+            f"{path.name}: without a model file, weights must be one of {', '.join(LOADERS)}"
         )
     with reading(path):
         return load(path, device)
@@ -250,7 +250,3 @@ def _require(path: Path) -> None:
                 f"{path.name}: a pointer of Git LFS stands for the weights; make the archive again "
                 "after 'git lfs pull'"
             )
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(names)

@@ -10,9 +10,8 @@ import math
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-import kserve_torch
 from kserve_torch.errors import LoadFailed
-from kserve_torch.http import kserve_api, openapi
+from kserve_torch.http import kserve_api, torchserve_api
 from kserve_torch.http.errors import method_not_allowed
 from kserve_torch.http.exchange import Answer, Call, json_answer
 from kserve_torch.runtime.warmup import sample_body
@@ -77,7 +76,7 @@ class Docs:
         return Answer(body=asset.read_bytes(), content_type=_ASSETS[path])
 
     def _examples(self) -> dict[str, Json]:
-        defaults = map(self._registry.default, self._registry.names())
+        defaults = map(self._registry.find, self._registry.names())
         return {found.name: body for found in defaults if (body := example(found)) is not None}
 
 
@@ -88,14 +87,13 @@ def document(examples: dict[str, Json], *, management: bool) -> Json:
         examples: per model, a v1 or v2 request body.
         management: whether the management API is there, too.
     """
-    describe = openapi.management_api if management else openapi.inference_api
-    native = describe(kserve_torch.__version__)
+    native = torchserve_api.management_api() if management else torchserve_api.inference_api()
     paths = native["paths"]
     for path, operations in kserve_api.paths(examples).items():
         paths[path] = {**paths.get(path, {}), **operations}
     return {
         **native,
-        "info": {"title": "kserve_torch", "version": kserve_torch.__version__},
+        "info": {**native["info"], "title": "kserve_torch"},
         "paths": paths,
         "components": {"schemas": {**native["components"]["schemas"], **kserve_api.SCHEMAS}},
     }

@@ -1,7 +1,8 @@
 """One HTTP exchange as values: a `Call` comes in, an `Answer` goes out.
 
-Endpoints are ``async (Call) -> Answer``; only `http.app` touches ASGI. So an endpoint's test is a
-transcript, and every protocol turns errors into answers with one function of its own.
+Endpoints are ``async (Call) -> Answer``; only `http.app` and `http.sending` touch ASGI. So an
+endpoint's test is a transcript, and every protocol turns errors into answers with one function of
+its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from urllib.parse import parse_qsl
 
 import orjson
 
-JSON = "application/json"
+from kserve_torch.codec.document import JSON
 
 #: Where the metrics are; a slash at the end makes no other path (CONTRACT N20).
 METRICS_PATHS = ("/metrics", "/metrics/")
@@ -116,7 +117,8 @@ class Answer:
     close: bool = False
 
 
-Endpoint = Callable[[Call], Awaitable[Answer]]
+#: Takes a `Call`, and what the path says.
+Endpoint = Callable[..., Awaitable[Answer]]
 
 
 def json_answer(value: Any, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> Answer:

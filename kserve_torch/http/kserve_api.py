@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kserve_torch.codec.datatypes import DATATYPES
-
-Json = dict[str, Any]
+from kserve_torch.http.openapi import Json, content, reference
 
 _TEXTS = {
     400: "Something in the request is wrong; the text names it",
@@ -57,16 +55,16 @@ class Route:
             "summary": self.text,
             "operationId": self.name,
             "parameters": list(self._parameters(models)),
-            "responses": {"200": _content("Done", self.answer)}
-            | {str(status): _content(_TEXTS[status], "KServeError") for status in self.statuses},
+            "responses": {"200": content("Done", self.answer)}
+            | {str(status): content(_TEXTS[status], "KServeError") for status in self.statuses},
         }
         if self.body:
-            content: Json = {"schema": {"$ref": f"#/components/schemas/{self.body}"}}
+            media: Json = {"schema": reference(self.body)}
             if self.statuses is _RUN and models:
-                content["examples"] = {name: {"value": body} for name, body in models.items()}
+                media["examples"] = {name: {"value": body} for name, body in models.items()}
             described["requestBody"] = {
                 "required": self.statuses is _RUN,
-                "content": {"application/json": content},
+                "content": {"application/json": media},
             }
         return described
 
@@ -91,11 +89,6 @@ def paths(models: Mapping[str, Json]) -> Json:
     return described
 
 
-def _content(text: str, schema: str) -> Json:
-    reference = {"$ref": f"#/components/schemas/{schema}"}
-    return {"description": text, "content": {"application/json": {"schema": reference}}}
-
-
 # --- schemas ---
 
 
@@ -106,6 +99,10 @@ def _object(required: str, **properties: Json) -> Json:
 
 def _array(items: Json) -> Json:
     return {"type": "array", "items": items}
+
+
+def _either(*schemas: str) -> Json:
+    return {"anyOf": [reference(schema) for schema in schemas]}
 
 
 _STRING: Json = {"type": "string"}
@@ -141,7 +138,7 @@ SCHEMAS: Json = {
         "inputs",
         id=_STRING,
         parameters=_PARAMETERS,
-        inputs={**_array({"$ref": "#/components/schemas/Tensor"}), "minItems": 1},
+        inputs={**_array(reference("Tensor")), "minItems": 1},
         outputs=_array(_OUTPUT),
     ),
     "InferenceResponse": _object(
@@ -150,25 +147,11 @@ SCHEMAS: Json = {
         model_name=_STRING,
         model_version=_STRING,
         parameters=_PARAMETERS,
-        outputs=_array({"$ref": "#/components/schemas/Tensor"}),
+        outputs=_array(reference("Tensor")),
     ),
-    "V1Body": {
-        "anyOf": [
-            {"$ref": f"#/components/schemas/{name}"} for name in ("Instances", "InferenceRequest")
-        ]
-    },
-    "V1Predicted": {
-        "anyOf": [
-            {"$ref": f"#/components/schemas/{name}"}
-            for name in ("Predictions", "InferenceResponse")
-        ]
-    },
-    "V1Explained": {
-        "anyOf": [
-            {"$ref": f"#/components/schemas/{name}"}
-            for name in ("Explanations", "InferenceResponse")
-        ]
-    },
+    "V1Body": _either("Instances", "InferenceRequest"),
+    "V1Predicted": _either("Predictions", "InferenceResponse"),
+    "V1Explained": _either("Explanations", "InferenceResponse"),
     "ServerMetadata": _object(
         "name version extensions", name=_STRING, version=_STRING, extensions=_array(_STRING)
     ),

@@ -7,14 +7,13 @@ It answers on the management socket only, and what registers or removes models o
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-import kserve_torch
 from kserve_torch.codec import document
+from kserve_torch.codec.document import JSON
 from kserve_torch.errors import NOT_ALLOWED, MethodNotAllowed, RouteNotFound
-from kserve_torch.http import openapi
-from kserve_torch.http.exchange import JSON, Answer, Call
+from kserve_torch.http import torchserve_api
+from kserve_torch.http.exchange import Answer, Call, Endpoint
 from kserve_torch.http.native_json import NO_ROUTE, native_error, native_json, with_native_headers
 from kserve_torch.messages import fresh_id
 from kserve_torch.models import describe
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
     from kserve_torch.settings import Settings
     from kserve_torch.tokens import Tokens
-
-Endpoint = Callable[..., Awaitable[Answer]]
 
 _MODEL = r"/models/(?P<model>[^/]+)"
 _SET_DEFAULT = _MODEL + r"/(?P<version>[^/]+)/set-default"
@@ -109,7 +106,7 @@ class Management:
 
     async def _openapi(self, call: Call, model: str, version: str | None) -> Answer:
         find(self._registry, model, version)
-        return native_json(openapi.model_management_api(model, kserve_torch.__version__))
+        return native_json(torchserve_api.model_management_api(model))
 
     # --- changes ---
 

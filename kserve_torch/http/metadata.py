@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import kserve_torch
@@ -15,11 +14,10 @@ from kserve_torch.codec import document
 from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import InvalidInput, NotReady
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
-from kserve_torch.http.exchange import Answer, Call, json_answer
+from kserve_torch.http.exchange import Answer, Call, Endpoint, json_answer
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
-    from kserve_torch.models.version import ModelVersion
 
 SERVER_NAME = "kserve_torch"
 #: Both spellings of what clients look for (CONTRACT O46).
@@ -44,7 +42,7 @@ class Metadata:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._routes: tuple[tuple[str, re.Pattern[str], Callable[..., Awaitable[Answer]]], ...] = (
+        self._routes: tuple[tuple[str, re.Pattern[str], Endpoint], ...] = (
             ("GET", re.compile(r"/"), self._alive),
             ("GET", re.compile(r"/v1/models"), self._v1_models),
             ("GET", re.compile(f"/v1/models/{_MODEL}"), self._v1_model),
@@ -110,9 +108,7 @@ class Metadata:
         return json_answer({"name": model, "ready": ready}, 200 if ready else 503)
 
     async def _model(self, call: Call, model: str, version: str | None) -> Answer:
-        found = self._registry.find(model, version)
-        versions = [v.version for v in self._registry.versions(model)]
-        return json_answer(model_metadata(found, versions))
+        return json_answer(model_metadata(self._registry, model, version))
 
     async def _index(self, call: Call) -> Answer:
         ready = _object(call).get("ready")
@@ -145,11 +141,16 @@ def server_metadata() -> dict[str, Any]:
     }
 
 
-def model_metadata(found: ModelVersion, versions: list[str]) -> dict[str, Any]:
-    """The model metadata response (CONTRACT O5, O12, O13)."""
+def model_metadata(registry: Registry, model: str, version: str | None) -> dict[str, Any]:
+    """The model metadata response (CONTRACT O5, O12, O13).
+
+    Raises:
+        ModelNotFound: no such model, or no such version of it.
+    """
+    found = registry.find(model, version)
     return {
         "name": found.name,
-        "versions": versions,
+        "versions": [each.version for each in registry.versions(model)],
         "platform": found.archive.platform if found.archive is not None else "",
         "inputs": list(found.signature("inputs")),
         "outputs": list(found.signature("outputs")),

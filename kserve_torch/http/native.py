@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import kserve_torch
 from kserve_torch.codec import native
 from kserve_torch.codec.envelope import Opened, Seal, open_envelope
 from kserve_torch.engine.emissions import Emissions
 from kserve_torch.engine.worker import WorkerState
 from kserve_torch.errors import AnswerTooLarge, InvalidInput, RouteNotFound, ServingError
-from kserve_torch.http import openapi
-from kserve_torch.http.exchange import Answer, Call
+from kserve_torch.http import torchserve_api
+from kserve_torch.http.exchange import Answer, Call, Endpoint
 from kserve_torch.http.native_json import NO_ROUTE, native_error, native_json, with_native_headers
 from kserve_torch.http.serve import Serve, check_status, deadline, sendable
 from kserve_torch.http.streaming import answer_or_stream
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
     from kserve_torch.settings import Settings
     from kserve_torch.tokens import Tokens
-
-Endpoint = Callable[..., Awaitable[Answer]]
 
 _MODEL = r"/(?P<model>[^/]*)"
 _TARGET = _MODEL + r"(?:/(?P<version>[^/]+)(?:/(?P<rest>.+))?)?"
@@ -95,7 +91,8 @@ class Native:
     async def _dispatch(self, call: Call, request_id: str) -> Answer | None:
         path = call.path.rstrip("/")
         if path == "/api-description" or (not path and call.method == "OPTIONS"):
-            return self._describe_api(call)
+            api = torchserve_api
+            return native_json(api.management_api() if call.management else api.inference_api())
         for pattern, endpoint in self._routes:
             match = pattern.fullmatch(path)
             if match is not None:
@@ -147,19 +144,10 @@ class Native:
 
     def _only_startup_model(self) -> str:
         registry = self._registry
-        names = [name for name in registry.names() if registry.default(name).loaded_at_startup]
+        names = [name for name in registry.names() if registry.find(name).loaded_at_startup]
         if len(names) != 1:
             raise InvalidInput("Parameter model_name is required.")
         return names[0]
-
-    # --- descriptions ---
-
-    def _describe_api(self, call: Call) -> Answer:
-        describe = openapi.management_api if call.management else openapi.inference_api
-        return native_json(describe(kserve_torch.__version__))
-
-    def _describe_model(self, target: _Target) -> Answer:
-        return native_json(openapi.model_inference_api(target.model, kserve_torch.__version__))
 
     # --- inference ---
 
@@ -168,7 +156,7 @@ class Native:
         try:
             find(self._registry, target.model, target.version)
             if call.method == "OPTIONS":
-                return self._describe_model(target)
+                return native_json(torchserve_api.model_inference_api(target.model))
             request, seal = self._read(call, request_id, target, emissions)
         except ServingError as error:
             return self._serve.refuse(call, target.model, error, target.version, request_id)
@@ -245,7 +233,7 @@ def save_tensor(tensor: Any) -> bytes:
 
 def _has_workers(registry: Registry, model: str) -> bool:
     """Whether the default version is loaded and has its workers (CONTRACT N1, T-46)."""
-    version = registry.default(model)
+    version = registry.find(model)
     fewest, _ = version.scaled_to
     ready = version.statistics().workers.get(WorkerState.READY, 0)
     return version.state is State.READY and ready >= fewest

@@ -58,6 +58,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """Forget the connection; a request whose client went away is withdrawn."""
         self._end_of_head()
         self._stall.end()
+        self._unset_keepalive_if_required()  # uvicorn leaves it to run after a reset
         super().connection_lost(exc)
         if self._exchange is not None:
             self._exchange.cancel()

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from kserve_torch.http.exchange import JSON
+from kserve_torch.codec.document import JSON
 
 #: Answered on every connection: a kubelet that is refused here would restart the pod.
 _ALWAYS = ("/v2/health/live", "/ping")

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, cast
 
 from kserve_torch.codec import cloudevents, v1, v2
 from kserve_torch.codec.cloudevents import Event
+from kserve_torch.codec.document import JSON
 from kserve_torch.codec.v1 import V1Request
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.errors import ServingError
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
-from kserve_torch.http.exchange import JSON, Answer, Call
+from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.http.serve import Serve, check_rows, deadline, request_id, row_headers
 from kserve_torch.http.v2 import HEADER_LENGTH, V2
 from kserve_torch.messages import Reply, Request, Verb, fresh_id

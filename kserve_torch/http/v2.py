@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import orjson
 
 from kserve_torch.codec import v2, v2_reply
+from kserve_torch.codec.document import JSON
 from kserve_torch.codec.results import join_batch, result_to_tensors
 from kserve_torch.codec.rows import split_batch
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
-from kserve_torch.http.exchange import JSON, Answer, Call
+from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.http.serve import Serve, check_rows, deadline, refused_id, row_headers
 from kserve_torch.messages import Reply, Request, Tensor, Verb, fresh_id
 
@@ -63,16 +64,16 @@ class V2:
         decoded: V2Request | None = None,
     ) -> Answer:
         """Serve a v2 request; ``decoded`` if its body has been read already."""
-        exchange = Exchange(call, verb, version)
+        inference = Inference(call, verb, version)
 
         def read() -> Request:
             found = self._registry.find(model, version)
             if decoded is not None:
-                return exchange.request(found, decoded)
+                return inference.request(found, decoded)
             length = call.headers.get(HEADER_LENGTH)
-            return exchange.request(found, v2.decode(call.body, length, found.signature("inputs")))
+            return inference.request(found, v2.decode(call.body, length, found.signature("inputs")))
 
-        return await self._serve(call, model, read, exchange.answer, version)
+        return await self._serve(call, model, read, inference.answer, version)
 
 
 def _refused_id(call: Call) -> str:
@@ -87,7 +88,7 @@ def _refused_id(call: Call) -> str:
     return id_ if id_ and isinstance(id_, str) else refused_id(call)
 
 
-class Exchange:
+class Inference:
     """One v2 request and its answer, which needs to know what was asked for.
 
     Args:

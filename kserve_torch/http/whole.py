@@ -16,9 +16,10 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from kserve_torch.http.app import BODILESS, App, raw_headers, respond
+from kserve_torch.http.app import App
 from kserve_torch.http.exchange import Answer
 from kserve_torch.http.http10 import STAYING
+from kserve_torch.http.sending import BODILESS, raw_headers, respond
 
 
 def is_whole(cycle: RequestResponseCycle, app: App) -> bool:

@@ -59,6 +59,10 @@ _FREQUENT: dict[type, Callable[[Any], Any]] = {
 #: Of them, and of what handlers measure, how many are kept at most.
 _KEPT = 96
 
+#: Versions that have left and are shown still. A client that registers one after the other, as a
+#: roll-out does, must not fill the memory with series.
+_LEFT = 20
+
 #: Which method of a source of families takes which event; a list of those that are `_FREQUENT`.
 _TAKERS: dict[type, str] = {
     Accepted: "accepted",
@@ -108,6 +112,9 @@ class Metrics:
             self._sources.append(self._handler_metrics(settings))
         observers = (*self._sources, self._kserve)
         self._takers = {event: _methods(observers, name) for event, name in _TAKERS.items()}
+        self._forget = _methods(observers, "left")
+        #: Versions that have left, the last one last; some are there again.
+        self._left: dict[tuple[str, str], None] = {}
         self._kept: list[Event] = []
         self._measured: deque[Measured] = deque()
         self._measuring = threading.Lock()
@@ -126,6 +133,26 @@ class Metrics:
                 self._measure()
         else:
             self._tell(event)
+            if isinstance(event, StateChanged) and event.state == "UNLOADING":
+                self._departed(event.model, event.version)
+
+    def _departed(self, model: str, version: str) -> None:
+        """Note that a version has left; of those that left before, the last ones are remembered."""
+        self._left.pop((model, version), None)
+        self._left[model, version] = None
+        if len(self._left) <= _LEFT:
+            return
+        model, version = next(iter(self._left))
+        del self._left[model, version]
+        here = self._engine.versions_of(model)
+        if version in here:
+            return
+        self._count()
+        whole = not here and all(model != other for other, _ in self._left)
+        for forget in self._forget:
+            forget(model, version)
+            if whole:
+                forget(model, "")
 
     def _tell(self, event: Event) -> None:
         for take in self._takers[type(event)]:
@@ -208,5 +235,5 @@ def _torchserve(settings: MetricsSettings) -> list[Any]:
     return [TorchServeMetrics(hostname), HostMetrics(hostname), GpuMetrics(hostname)]
 
 
-def _methods(observers: Iterable[Any], name: str) -> list[Callable[[Any], None]]:
+def _methods(observers: Iterable[Any], name: str) -> list[Callable[..., None]]:
     return [getattr(each, name) for each in observers if hasattr(each, name)]

@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,10 @@ PREDICTION = "PredictionTime"
 HOSTNAME = "Hostname"
 
 
-def _histogram(name: str, text: str, labels: Collection[str]) -> Family[Any]:
-    return histogram(name, text, tuple(labels), BOUNDS)
-
-
 _MAKERS: Mapping[str, Callable[..., Family[Any]]] = {
     "counter": counter,
     "gauge": gauge,
-    "histogram": _histogram,
+    "histogram": partial(histogram, bounds=BOUNDS),
 }
 
 
@@ -110,6 +107,12 @@ class HandlerMetrics:
             of_model = (("ModelName", last.model), ("Level", "Model"))
             milliseconds = round(last.timing.handler * 1000, 2)
             self.measured(Measured(PREDICTION, "gauge", "ms", of_model, milliseconds))
+
+    def left(self, model: str, version: str) -> None:
+        """Forget a model of which no version is left: "" is the version then."""
+        if not version:
+            for family in self.families():
+                family.forget(ModelName=model)
 
     def _detect(self, event: Measured) -> Family[Any] | None:
         if not self._auto_detect and not event.name.startswith(PROFILED):

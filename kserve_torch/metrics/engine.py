@@ -41,6 +41,10 @@ class EngineMetrics:
                 workers.series(*labels, state).set(count)
         return server_ready, model_ready, depth, inflight, oldest, workers
 
+    def versions_of(self, model: str) -> list[str]:
+        """The versions of a model that are there."""
+        return [version.version for version in self._versions() if version.name == model]
+
     def _versions(self) -> Iterator[ModelVersion]:
         if self.registry is not None:
             for name in self.registry.names():

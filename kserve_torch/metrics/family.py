@@ -119,10 +119,12 @@ class Family(Generic[S]):
         with self._lock:
             return self._series.setdefault(values, self._make())
 
-    def forget(self, *values: str) -> None:
-        """Show the series of these label values no longer."""
+    def forget(self, **labels: str) -> None:
+        """Show the series that have these labels no longer."""
         with self._lock:
-            self._series.pop(values, None)
+            for values in list(self._series):
+                if labels.items() <= dict(zip(self.labels, values, strict=True)).items():
+                    del self._series[values]
 
     def lines(self, names: Container[str] | None = None) -> Iterator[str]:
         """The family as lines of the text format 0.0.4, its HELP and TYPE first.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -12,8 +11,6 @@ import psutil
 
 from kserve_torch.metrics.family import Family, gauge
 from kserve_torch.metrics.torchserve import ts_gauge
-
-log = logging.getLogger(__name__)
 
 MEGABYTE = 1 << 20
 GIGABYTE = 1 << 30

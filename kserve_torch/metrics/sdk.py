@@ -47,6 +47,12 @@ class KServeMetrics:
             for event in events:
                 histogram.observe(event.timing.queued + event.timing.handler)
 
+    def left(self, model: str, version: str) -> None:
+        """Forget a model of which no version is left: "" is the version then."""
+        if not version:
+            for histogram in self._histograms.values():
+                histogram.remove(model)
+
     def text(self, names: Collection[str] | None) -> bytes:
         """Both registries as text, reduced to the families or samples of these names."""
         return generate_latest(_Joined(self.registry, names))

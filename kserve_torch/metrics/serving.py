@@ -18,7 +18,7 @@ class ServingMetrics:
     """Counts requests, refusals, failures and the time of each stage."""
 
     def __init__(self) -> None:
-        #: Model and version of all that were ever loaded, the version also as "", for the default.
+        #: Model and version of all that were loaded, the version also as "", for the default.
         self._known: set[tuple[str, str]] = set()
         labels = (*_VERSION, "protocol", "code")
         self._requests = counter("requests_total", "Answers sent, by protocol and status", labels)
@@ -85,6 +85,12 @@ class ServingMetrics:
     def state_changed(self, event: StateChanged) -> None:
         """Take note of a model."""
         self._known.update([(event.model, event.version), (event.model, "")])
+
+    def left(self, model: str, version: str) -> None:
+        """Forget a version, or with "" what was of none."""
+        self._known.discard((model, version))
+        for family in self.families():
+            family.forget(model_name=model, model_version=version)
 
     def worker_changed(self, event: WorkerChanged) -> None:
         """Count a change of a worker's state."""

@@ -99,7 +99,12 @@ class TorchServeMetrics:
         if event.seconds:
             self._load_time.series(*labels).set(event.seconds * 1e3)
         else:
-            self._load_time.forget(*labels)
+            self._load_time.forget(WorkerName=labels[0])
+
+    def left(self, model: str, version: str) -> None:
+        """Forget a version, or with "" what was asked of the model's default."""
+        for family in (self._requests, self._latency, self._queue):
+            family.forget(model_name=model, model_version=version or "default")
 
     def _labels(self, event: Accepted | Finished) -> tuple[str, str, str]:
         return event.model, event.asked or "default", self._host

@@ -76,14 +76,6 @@ class Catalogue:
         except ModelNotFound:
             return ""
 
-    def default(self, model: str) -> ModelVersion:
-        """The version that answers when none is asked for.
-
-        Raises:
-            ModelNotFound: no such model.
-        """
-        return self.find(model)
-
     def is_ready(self, model: str, version: str | None = None) -> bool:
         """Whether a request to it would be served now."""
         return self.find(model, version).ready and not self.draining

@@ -73,12 +73,12 @@ def list_models(registry: Registry, limit: int = PAGE_LIMIT, token: int = 0) -> 
         limit: most models on the page; outside of 0 to 100 it counts as 100.
         token: where the page starts: the ``nextPageToken`` of the page before.
     """
-    names = sorted(registry.names())
+    names = registry.names()
     start = max(0, token)
     end = start + (limit if 0 <= limit <= PAGE_LIMIT else PAGE_LIMIT)
     page: dict[str, Any] = {"nextPageToken": str(end)} if end < len(names) else {}
     page["models"] = [
-        {"modelName": name, "modelUrl": _url(registry.default(name))} for name in names[start:end]
+        {"modelName": name, "modelUrl": _url(registry.find(name))} for name in names[start:end]
     ]
     return page
 

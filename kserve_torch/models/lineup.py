@@ -7,7 +7,7 @@ as failed, under a name or version that is free, for the index to say so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -50,8 +50,8 @@ def lineup(
     for model, version in pairs:
         first = places[_place(version)]
         if version is not first:
-            place, reason = _free(model, version, places), _reason(version, first)
-            stand_in = broken(model.file, *place, reason)
+            free = next(place for place in _places(model, version) if place not in places)
+            stand_in = broken(model.file, *free, _reason(version, first))
             model, version = replace(model, is_default=False), stand_in
             places[_place(version)] = version
         entered.append((model, version))
@@ -60,10 +60,6 @@ def lineup(
 
 def _place(version: ModelVersion) -> Place:
     return version.name, version.version
-
-
-def _free(model: StartupModel, version: ModelVersion, taken: Container[Place]) -> Place:
-    return next(place for place in _places(model, version) if place not in taken)
 
 
 def _places(model: StartupModel, version: ModelVersion) -> Iterator[Place]:

@@ -76,7 +76,6 @@ class Manager:
     def __init__(self, registry: Registry, settings: Settings) -> None:
         self._registry = registry
         self._settings = settings
-        self._background: set[asyncio.Task[Any]] = set()
 
     async def describe(
         self, model: str, version: str | None = None, customized: bool = False
@@ -186,11 +185,6 @@ class Manager:
             ) from None
         return Outcome(describe.unregistered(model))
 
-    async def settled(self) -> None:
-        """Wait until nothing goes on in the background."""
-        while self._background:
-            await asyncio.wait(self._background)
-
     def check_model_api(self) -> None:
         """Refuse if models may not be registered and unregistered (CONTRACT G20).
 
@@ -201,10 +195,7 @@ class Manager:
             raise MethodNotAllowed(f"{NOT_ALLOWED} {_NO_MODEL_API}")
 
     def _later(self, work: Coroutine[Any, Any, Any]) -> Outcome:
-        task = keep(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        task.add_done_callback(log_failure)
+        keep(work).add_done_callback(log_failure)
         return Outcome(describe.PROCESSING, 202)
 
 

@@ -20,18 +20,13 @@ from kserve_torch.archives.archive import close_archive
 from kserve_torch.archives.store import ModelStore
 from kserve_torch.engine.background import keep
 from kserve_torch.engine.emissions import Emissions
-from kserve_torch.errors import (
-    Conflict,
-    Forbidden,
-    InvalidInput,
-    NotReady,
-    ServingError,
-)
+from kserve_torch.errors import Conflict, Forbidden, InvalidInput, NotReady, ServingError
 from kserve_torch.events import Observers
 from kserve_torch.messages import MAX_ROWS, NOTHING, Reply, Request
 from kserve_torch.models.catalogue import Catalogue
 from kserve_torch.models.factory import VersionFactory
 from kserve_torch.models.lineup import lineup, stem_of
+from kserve_torch.models.origin import Origin
 from kserve_torch.models.reloads import Reloads
 from kserve_torch.models.version import ModelVersion, State
 from kserve_torch.settings.metrics_file import read_metrics_file
@@ -69,9 +64,11 @@ class Registry(Catalogue):
         )
         self.workdir = Path(self._temporary.name)
         self._factory = VersionFactory(settings, self.store, self.workdir, self.emit, metrics)
-        #: Names of the start-up models.
-        self._configured: set[str] = set()
-        self._reloads = Reloads(self, self.store, self._factory, self.retire, self.withdraw)
+        #: Where the start-up models came from, by their names.
+        self._configured: dict[str, Origin] = {}
+        self._reloads = Reloads(
+            self, self._configured, self.store, self._factory, self.retire, self.withdraw
+        )
 
     # --- requests ---
 
@@ -136,7 +133,8 @@ class Registry(Catalogue):
 
     def _enter_configured(self, model: StartupModel, version: ModelVersion) -> None:
         version.loaded_at_startup = True
-        self._configured.add(version.name)
+        if model.is_default or version.name not in self._configured:
+            self._configured[version.name] = version.origin
         try:
             self._enter(version)
         except Conflict as error:  # a client was quicker
@@ -253,7 +251,7 @@ class Registry(Catalogue):
         What serves answers until the new version is ready, and goes on if that fails.
 
         Raises:
-            ModelNotFound: nothing of that name is in the model store.
+            ModelNotFound: none of that name was configured or is in the model store.
             LoadFailed: it is there and cannot be served.
             NotReady: it was unloaded meanwhile.
         """

@@ -1,27 +1,22 @@
 """The repository extension's loads and unloads, which may overlap (CONTRACT O81-O83).
 
-Loads of one name take turns, and whoever removes the model, by an unload or by a DELETE of its last
-version, overtakes those that run or wait: whatever was asked for last is what holds.
+Loads of one name take turns, and those that wait are one: clients that gave up ask again. Whoever
+removes the model, by an unload or by a DELETE of its last version, overtakes those that run or
+wait: whatever was asked for last is what holds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from kserve_torch.archives.manifest import DEFAULT_VERSION
 from kserve_torch.archives.store import ModelStore
 from kserve_torch.engine.background import keep
-from kserve_torch.errors import (
-    InvalidArchive,
-    LoadFailed,
-    ModelNotFound,
-    NotReady,
-    ServingError,
-)
+from kserve_torch.errors import InvalidArchive, LoadFailed, ModelNotFound, NotReady, ServingError
 from kserve_torch.models.catalogue import Catalogue
 from kserve_torch.models.factory import VersionFactory
 from kserve_torch.models.origin import Origin
@@ -31,10 +26,11 @@ log = logging.getLogger(__name__)
 
 
 class _Loads:
-    """The loads of one name: whose turn it is, and which no removal has overtaken."""
+    """The loads of one name: whose turn it is, who waits, and which no removal has overtaken."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
+        self.waiting: asyncio.Task[ModelVersion] | None = None
         self.wanted: set[object] = set()
         self.under_way = 0
 
@@ -44,6 +40,7 @@ class Reloads:
 
     Args:
         catalogue: where they are entered.
+        configured: where those came from that may have been unloaded since.
         store: knows archives by name.
         factory: makes their versions.
         retire: stops versions that have left the catalogue.
@@ -53,12 +50,14 @@ class Reloads:
     def __init__(
         self,
         catalogue: Catalogue,
+        configured: Mapping[str, Origin],
         store: ModelStore,
         factory: VersionFactory,
         retire: Callable[[Iterable[ModelVersion]], Coroutine[Any, Any, None]],
         withdraw: Callable[[ModelVersion], None],
     ) -> None:
         self._catalogue = catalogue
+        self._configured = configured
         self._store = store
         self._factory = factory
         self._retire = retire
@@ -68,11 +67,18 @@ class Reloads:
     async def load(self, name: str) -> ModelVersion:
         """Load, or load again, a model; see `Registry.load`."""
         loads = self._by_name.setdefault(name, _Loads())
-        loads.under_way += 1
-        this = object()
-        loads.wanted.add(this)
+        if loads.waiting is None:
+            this = object()
+            loads.under_way += 1
+            loads.wanted.add(this)
+            loads.waiting = keep(self._load(name, loads, this))
+        return await asyncio.shield(loads.waiting)
+
+    async def _load(self, name: str, loads: _Loads, this: object) -> ModelVersion:
         try:
             async with loads.turn:
+                if this in loads.wanted:  # or it is another one that waits
+                    loads.waiting = None
                 version = await self._made(name)
                 await self._take_over(version, loads, this)
         except InvalidArchive as error:
@@ -96,13 +102,12 @@ class Reloads:
             await self._retire(self._catalogue.replace(broken))
 
     async def _made(self, name: str) -> ModelVersion:
-        """A version from where the present one came, else from what the store has by that name.
+        """A version from where the model came, else from what the store has by that name.
 
         What was said at the registration, and by scaling since, is said of the model, and so holds
         for the new version as well.
         """
-        present = self._catalogue.present(name)
-        origin = Origin() if present is None else present.origin
+        origin = self._origin(name)
         handler, overrides = origin.handler, origin.overrides
         failure = ModelNotFound(f"Model with name {name} does not exist.")
         for source in self._sources(name):
@@ -116,10 +121,13 @@ class Reloads:
 
     def _sources(self, name: str) -> list[str | Path]:
         """Where a model may be made from, the first one first."""
-        present = self._catalogue.present(name)
-        configured = None if present is None else present.origin.source
-        sources = (configured, self._store.by_name(name))
+        sources = (self._origin(name).source, self._store.by_name(name))
         return [source for source in sources if source is not None]
+
+    def _origin(self, name: str) -> Origin:
+        """Where the present version came from, or the one with which the server started."""
+        present = self._catalogue.present(name)
+        return self._configured.get(name, Origin()) if present is None else present.origin
 
     async def _take_over(self, version: ModelVersion, loads: _Loads, this: object) -> None:
         """Start a version, then let it take the place of all others of its name."""
@@ -153,4 +161,5 @@ class Reloads:
     def overtake(self, name: str) -> None:
         """Keep the loads that run or wait from bringing back a model that nobody wants any more."""
         if name in self._by_name:
+            self._by_name[name].waiting = None
             self._by_name[name].wanted.clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +14,7 @@ from kserve_torch.engine.sequences import Sequences
 from kserve_torch.engine.statistics import VersionStatistics
 from kserve_torch.engine.worker import Ran, Worker, WorkerState
 from kserve_torch.errors import NotReady, ServingError
-from kserve_torch.events import (
-    Accepted,
-    BatchRan,
-    Event,
-    Shed,
-    StateChanged,
-    WorkerChanged,
-)
+from kserve_torch.events import Accepted, BatchRan, Event, Shed, StateChanged, WorkerChanged
 from kserve_torch.messages import NOTHING, Reply, Request, Verb
 from kserve_torch.models.origin import Origin
 
@@ -74,7 +66,6 @@ class ModelVersion:
         self.reason = ""
         self.is_default = False
         self.loaded_at_startup = False
-        self.created = datetime.now(UTC)
         self.load_seconds = 0.0
         self._emit = emit
         self._load = load
@@ -259,6 +250,13 @@ class ModelVersion:
             request = self._sequences.named(request)
         return await self._intake.submit(request, self._queues.of(request.verb))
 
+    async def describe(self) -> Any:
+        """What the handler says about itself (CONTRACT E4)."""
+        request = Request(
+            id="describe", model=self.name, version=self.version, rows=({},), verb=Verb.DESCRIBE
+        )
+        return (await self.submit(request)).results[0]
+
     def require_ready(self) -> None:
         """Refuse a request that needs no handler as one that does would be refused.
 
@@ -314,10 +312,3 @@ class ModelVersion:
         self._emit(
             WorkerChanged(self.name, self.version, worker.number, worker.state.value, seconds)
         )
-
-    async def describe(self) -> Any:
-        """What the handler says about itself (CONTRACT E4)."""
-        request = Request(
-            id="describe", model=self.name, version=self.version, rows=({},), verb=Verb.DESCRIBE
-        )
-        return (await self.submit(request)).results[0]

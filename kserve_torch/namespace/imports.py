@@ -3,7 +3,7 @@
 Each archive's modules live below a package of their own in ``sys.modules``::
 
     import model            in an archive's code
-      -> Namespace.import_  looked up in the module's ``__builtins__``, so any thread, any time
+      -> Namespace._import  looked up in the module's ``__builtins__``, so any thread, any time
       -> kserve_torch_archive_3.model
       -> ArchiveFinder      searches the archive's folders, gives each module those ``__builtins__``
 
@@ -17,74 +17,23 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.util
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.machinery import (
-    ModuleSpec,
-    PathFinder,
-    SourceFileLoader,
-    SourcelessFileLoader,
-)
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, SourcelessFileLoader
 from importlib.metadata import DistributionFinder, MetadataPathFinder
 from pathlib import Path
-from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from kserve_torch.namespace import searchpath, turns
+from kserve_torch.namespace.scopes import PREFIX, scopes, thread
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-#: Every archive's package is called this and a number.
-PREFIX = "kserve_torch_archive_"
-
 _OURS = "kserve_torch."
-
-
-class Scope(Protocol):
-    """What the finders know of a `Namespace`."""
-
-    name: str
-    root: Path
-    builtins: Mapping[str, Any]
-    pickle_module: ModuleType
-    main: ModuleType
-
-    def full_name(self, name: str) -> str | None:
-        """The name in ``sys.modules`` of the archive's module ``name``; None if it has none."""
-
-    def import_module(self, name: str, package: str | None = None) -> ModuleType:
-        """Import ``name`` as the archive's code would."""
-
-    def bind(self, name: str, full: str | None) -> None:
-        """Let ``name`` mean the archive's module ``full``; None to look for it anew."""
-
-    def package_folders(self) -> list[str]:
-        """Folders with the archive's own installed packages."""
-
-
-#: Open archives by the name of their package; `loader` fills it.
-scopes: dict[str, Scope] = {}
-
-
-class _Thread(threading.local):
-    scope: Scope | None = None
-
-
-#: What archive the calling thread is working for.
-thread = _Thread()
-
-
-def calling_scope() -> Scope | None:
-    """The archive whose code is the nearest among the callers, whatever thread this is."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        package = str(frame.f_globals.get("__name__")).partition(".")[0]
-        if package in scopes:
-            return scopes[package]
-        frame = frame.f_back
-    return None
 
 
 # --- modules of archives --------------------------------------------------------------------------
@@ -274,3 +223,12 @@ def forget(package: str) -> None:
     for name, module in sys.modules.copy().items():
         if name == package or name.startswith(f"{package}.") or isinstance(module, _Alias):
             sys.modules.pop(name, None)
+
+
+def forget_loggers(package: str) -> None:
+    """Forget the loggers of an archive's modules: `logging` keeps each name that it ever heard."""
+    loggers = logging.root.manager.loggerDict
+    with logging._lock:  # type: ignore[attr-defined]  # others go through them in it
+        for name in [*loggers]:
+            if name == package or name.startswith(f"{package}."):
+                del loggers[name]

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace.imports import Scope, thread
+from kserve_torch.namespace.scopes import PREFIX, Scope, thread
 
 _MAIN = "__main__"
 
@@ -184,7 +184,9 @@ def pickle_module(scope: Scope) -> ModuleType:
         def find_class(self, module: str, name: str, /) -> Any:
             if module == _MAIN and hasattr(scope.main, name.partition(".")[0]):
                 return attrgetter(name)(scope.main)
-            return super().find_class(scope.full_name(module) or module, name)
+            # Another instance may have written it, or this one before the server's last start.
+            known = _bare(module) if module.startswith(PREFIX) else module
+            return super().find_class(scope.full_name(known) or module, name)
 
     return Lent(
         pickle,

@@ -10,10 +10,10 @@ import builtins
 import importlib
 import importlib.util
 import itertools
-import linecache
 import os
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.machinery import PathFinder
@@ -21,8 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace import imports, lent, searchpath
-from kserve_torch.namespace.imports import PREFIX, scopes, thread
+from kserve_torch.namespace import figures, imports, lent, searchpath
+from kserve_torch.namespace.scopes import PREFIX, scopes, thread
 from kserve_torch.namespace.workdir import own_directory, working_in
 
 _lock = threading.Lock()
@@ -48,6 +48,7 @@ class Namespace:
     ) -> None:
         imports.install()
         lent.install()
+        figures.install()
         self.root = root
         self._folders = [str(folder) for folder in path or (root,)]
         self.path = list(dict.fromkeys(self._folders))
@@ -61,6 +62,7 @@ class Namespace:
         self.main: ModuleType = lent.Lent(sys.modules["__main__"])
         self.pickle_module = lent.pickle_module(self)
         self._lent = lent.lent_to(self)
+        self.figures: OrderedDict[Any, Any] = OrderedDict()
         self._full_names: dict[str, str] = {}
         self._foreign = {"__main__", "importlib", "ts", *sys.builtin_module_names}
         self.name = _claim(self)
@@ -201,12 +203,12 @@ class Namespace:
         searchpath.release(self.root)
         with _lock:
             imports.forget(self.name)
+            imports.forget_loggers(self.name)
             scopes.pop(self.name, None)
         for folder in (str(self.root), *self.path):
-            for cache in (sys.path_importer_cache, linecache.cache):
-                # A copy first: other threads add to these.
-                for name in [name for name in list(cache) if name.startswith(folder)]:
-                    cache.pop(name, None)
+            # A copy first: other threads add to it.
+            for name in [name for name in list(sys.path_importer_cache) if name.startswith(folder)]:
+                sys.path_importer_cache.pop(name, None)
 
 
 class _Active:

@@ -15,7 +15,7 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 STREAM_NEXT = "ts_stream_next"
 
 
-def sequence_id_header() -> str:
-    """The header with a sequence's id: TorchServe's, unless the environment has another (C4)."""
-    return os.environ.get("TS_REQUEST_SEQUENCE_ID", "ts_request_sequence_id")
+def sequence_header(part: str) -> str:
+    """The header with a sequence's id, start or end, as the environment or TorchServe says (C4)."""
+    return os.environ.get(f"TS_REQUEST_SEQUENCE_{part.upper()}", f"ts_request_sequence_{part}")
 
 
 class _RowId(str):
@@ -93,7 +93,9 @@ class Context:
         self.cl_socket: Any = None
         self.unpickler: ModuleType | None = None
         self.import_module: Callable[[str], ModuleType] = self._import_from_model_dir
-        self._name_sequence_headers()
+        self.header_key_sequence_id = sequence_header("id")
+        self.header_key_sequence_start = sequence_header("start")
+        self.header_key_sequence_end = sequence_header("end")
 
     @property
     def system_properties(self) -> dict[str, Any]:
@@ -145,15 +147,6 @@ class Context:
         vars(other).update(copy.deepcopy(vars(self), memo))
         return other
 
-    def _name_sequence_headers(self) -> None:
-        """TorchServe's names, unless the environment has others (CONTRACT C4)."""
-        name = os.environ.get
-        self.header_key_sequence_id = sequence_id_header()
-        self.header_key_sequence_start = name(
-            "TS_REQUEST_SEQUENCE_START", "ts_request_sequence_start"
-        )
-        self.header_key_sequence_end = name("TS_REQUEST_SEQUENCE_END", "ts_request_sequence_end")
-
     def _import_from_model_dir(self, name: str) -> ModuleType:
         """Import ``name`` with the model's folder on ``sys.path``: what TorchServe's workers do."""
         model_dir = str(self.system_properties["model_dir"])
@@ -180,7 +173,8 @@ class Context:
         for processor in self.request_processor:
             if processor.get_response_header(STREAM_NEXT) == "true":
                 processor.add_response_property(STREAM_NEXT, "false")
-        return list(self._replies(results))
+        rows = zip(self.request_processor, results, strict=True)
+        return [processor.reply(result) for processor, result in rows]
 
     def emit(
         self, results: Sequence[Any] | Mapping[int, Any], request_ids: Mapping[int, str]
@@ -226,10 +220,6 @@ class Context:
         while index and self.request_processor[index - 1].request is request:
             index -= 1
         return index
-
-    def _replies(self, results: Sequence[Any]) -> Iterator[RowReply]:
-        for processor, result in zip(self.request_processor, results, strict=True):
-            yield processor.reply(result)
 
     # --- the handler's side (CONTRACT C2) ---------------------------------------------------------
 

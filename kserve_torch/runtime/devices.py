@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -44,6 +45,17 @@ def gpu_for(
     return chosen[index % len(chosen)]
 
 
+def device_for(gpu_id: int | str | None) -> torch.device:
+    """The accelerator ``gpu_id`` if there is one of that kind, else the CPU."""
+    if gpu_id is None:
+        return torch.device("cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(gpu_id))
+    if os.environ.get("TS_IPEX_GPU_ENABLE", "false") == "true" and torch.xpu.is_available():
+        return torch.device("xpu", int(gpu_id))
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
 def stream_on(gpu_id: int | None) -> AbstractContextManager[Any]:
     """A CUDA stream of a worker's own, to run its calls in; nothing for the CPU."""
     if gpu_id is None or not torch.cuda.is_available():
@@ -52,6 +64,12 @@ def stream_on(gpu_id: int | None) -> AbstractContextManager[Any]:
         torch.cuda.Stream(gpu_id)  # type: ignore[no-untyped-call]  # torch has no types for it
     )
     return stream
+
+
+def settle(gpu_id: int | None) -> None:
+    """Wait for what was asked of a GPU: streams of its workers do not wait for each other."""
+    if gpu_id is not None and torch.cuda.is_available():
+        torch.cuda.synchronize(gpu_id)
 
 
 def free_cache() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -12,6 +11,7 @@ from typing import Any
 
 from kserve_torch.errors import LoadFailed
 from kserve_torch.handler import STOCK, stock_handler
+from kserve_torch.handler.weights import list_classes_from_module
 from kserve_torch.namespace import imports
 from kserve_torch.namespace.loader import Namespace
 from kserve_torch.runtime.context import Context
@@ -93,11 +93,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _only_class(module: ModuleType, function: str) -> type:
-    classes = [
-        member
-        for _, member in inspect.getmembers(module, inspect.isclass)
-        if member.__module__ == module.__name__
-    ]
+    classes = list_classes_from_module(module)
     if len(classes) == 1:
         return classes[0]
     found = ", ".join(member.__name__ for member in classes) or "none"

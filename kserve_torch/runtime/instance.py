@@ -11,32 +11,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import operator
-import re
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Any
 
 from kserve_torch.archives.archive import Archive
 from kserve_torch.codec.rows import to_row
 from kserve_torch.codec.signature import Signature, seen
-from kserve_torch.errors import (
-    BadRow,
-    ClientError,
-    HandlerError,
-    InvalidInput,
-    LoadFailed,
-    OutOfMemory,
-    ServingError,
-)
+from kserve_torch.errors import BadRow, HandlerError, LoadFailed, OutOfMemory, ServingError
 from kserve_torch.events import Measured
 from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Verb
 from kserve_torch.namespace.loader import Namespace
 from kserve_torch.runtime import devices, operators, output, rootlog, torchload, torchstate
 from kserve_torch.runtime.context import Context
 from kserve_torch.runtime.entry import Entry, load_entry
+from kserve_torch.runtime.fault import RequestFault, fault_of
 from kserve_torch.runtime.preparation import (
     DEFAULTS,
     LoadOptions,
@@ -48,23 +38,6 @@ from kserve_torch.runtime.reasons import handler_failure, load_failure
 from kserve_torch.runtime.torchstate import DefaultDtype
 from kserve_torch.runtime.tying import tie
 from kserve_torch.runtime.warmup import sample_request, splits_batches
-
-#: A reason that begins with the field of the row that it is about.
-_FIELD = re.compile(r"\w+: ")
-
-
-class RequestFault(Exception):
-    """One request of a batch is at fault; the others can be run again without it.
-
-    Attributes:
-        index: which of the requests that `Instance.run` was given.
-        error: what to answer it with.
-    """
-
-    def __init__(self, index: int, error: ClientError) -> None:
-        super().__init__(error.message)
-        self.index = index
-        self.error = error
 
 
 class Instance:
@@ -156,6 +129,7 @@ class Instance:
         if first is not None:
             tie(self._entry.service, first._entry.service)
         gpu_id = self.context.system_properties["gpu_id"]
+        devices.settle(gpu_id)
         default = "cpu" if gpu_id is None else f"cuda:{gpu_id}"
         self.device = str(getattr(self._entry.service, "device", None) or default)
 
@@ -191,7 +165,7 @@ class Instance:
         try:
             return self._replies(requests, counts)
         except BadRow as error:
-            raise _fault(error, requests, counts) from error
+            raise fault_of(error, requests, counts) from error
         except BaseException as error:  # also from our own code: to make rows takes memory
             failure = handler_failure(error)
             if failure is error:
@@ -225,6 +199,7 @@ class Instance:
                 # Within the stream, which results on a device come from.
                 return self.context.row_replies(_checked(results, len(data)))
         finally:
+            rootlog.restore()
             self.context.end()
 
     def _finish(self, result: Any) -> Any:
@@ -259,16 +234,3 @@ def _checked(results: Any, rows: int) -> list[Any]:
     if len(results) != rows:
         raise HandlerError(f"the handler answered {len(results)} results for {rows} rows")
     return results
-
-
-def _fault(error: BadRow, requests: Sequence[Request], counts: list[int]) -> Exception:
-    """The owner of a bad row, and the row by the name that its protocol has for it."""
-    reason, row = str(getattr(error, "reason", "")), -1
-    with suppress(AttributeError, TypeError):
-        row = operator.index(error.index)  # numpy's integers are none of Python's
-    for index, end in enumerate(accumulate(counts)):
-        if 0 <= row < end:
-            element = requests[index].element.format(row - (end - counts[index]))
-            joint = "." if _FIELD.match(reason) else ": "
-            return RequestFault(index, InvalidInput(f"{element}{joint}{reason}"))
-    return HandlerError(f"the handler refused row {row} of {sum(counts)}: {reason}")

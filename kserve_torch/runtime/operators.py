@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kserve_torch.namespace import imports
+from kserve_torch.namespace.scopes import calling_scope, scopes, thread
 
 _custom_op: Callable[..., Any] = torch.library.custom_op
 _lock = threading.RLock()
@@ -61,7 +61,7 @@ class _Operator:
 
         @functools.wraps(function)
         def run(*args: Any, **named: Any) -> Any:
-            scope = imports.thread.scope or imports.calling_scope()
+            scope = thread.scope or calling_scope()
             chosen = None if scope is None else functions.get(scope.name)
             # In threads of torch's own nobody knows whose call it is.
             return (chosen or next(reversed(functions.values())))(*args, **named)
@@ -71,7 +71,7 @@ class _Operator:
     def is_used(self) -> bool:
         """Whether an archive that could call it is open; the functions of others are forgotten."""
         for functions in self._functions.values():
-            for user in functions.keys() - imports.scopes.keys():
+            for user in functions.keys() - scopes.keys():
                 del functions[user]
         return any(self._functions.values())
 
@@ -100,7 +100,7 @@ def custom_op(
     """
     if fn is None:
         return lambda function: custom_op(name, function, mutates_args=mutates_args, **options)
-    if _user(fn) not in imports.scopes:
+    if _user(fn) not in scopes:
         return _custom_op(name, fn, mutates_args=mutates_args, **options)
     schema = options.pop("schema", None)
     schema = schema or torch.library.infer_schema(fn, mutates_args=mutates_args)

@@ -1,12 +1,15 @@
-"""The process's logging, kept as the server set it up while archives' code is loaded.
+"""The process's logging, kept as the server set it up, whatever archives' code does to it.
 
 Handlers set logging up for themselves, as each had a process of its own: `logging.config` takes the
-root logger's handlers away and switches off all loggers there are.
+root logger's handlers away and switches off all loggers there are. Most do so while they load, some
+with their first call.
 """
 
 from __future__ import annotations
 
 import logging
+
+log = logging.getLogger(__name__)
 
 #: Beginnings of the names of the server's own loggers, and of those of archives' modules.
 _OWN = ("kserve_torch", "ts.")
@@ -30,7 +33,7 @@ def release() -> None:
 
 def restore() -> None:
     """Have the server's log back; handlers that others have added to the root logger stay."""
-    if _kept is None:
+    if _kept is None or not _touched(*_kept):
         return
     root = logging.getLogger()
     level, handlers = _kept
@@ -43,3 +46,15 @@ def restore() -> None:
     for name, other in root.manager.loggerDict.copy().items():
         if name.startswith(_OWN) and isinstance(other, logging.Logger):
             other.disabled = False
+
+
+def _touched(level: int, handlers: list[logging.Handler]) -> bool:
+    """Whether anything is lost; every call of a handler asks."""
+    root = logging.getLogger()
+    return bool(
+        # What switches off loggers does so with all of them.
+        log.disabled
+        or root.manager.disable
+        or root.level != level
+        or root.handlers[: len(handlers)] != handlers
+    )

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from kserve_torch.namespace import imports, searchpath
+from kserve_torch.namespace import searchpath
+from kserve_torch.namespace.scopes import calling_scope, thread
 
 #: Set to 1 to refuse weights that only a full unpickling, which can run code, would read.
 FORBID_PICKLE = "KSERVE_TORCH_FORBID_PICKLE"
@@ -45,7 +46,7 @@ def install() -> None:
 
 def _pickle_module() -> ModuleType | None:
     """Finds the calling archive's classes, also in a thread that the handler started; else None."""
-    scope = imports.thread.scope or imports.calling_scope()
+    scope = thread.scope or calling_scope()
     return None if scope is None else scope.pickle_module
 
 

@@ -183,9 +183,21 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 _set_default_dtype = torch.set_default_dtype
+_set_num_interop_threads = torch.set_num_interop_threads
 _noted = _noting(torch.set_default_dtype), _noting(torch.set_default_tensor_type)
+
+
+def _set_interop_threads_once(nthreads: int) -> None:
+    """What torch takes one number for, before there is work for such threads."""
+    try:
+        _set_num_interop_threads(nthreads)
+    except RuntimeError:
+        if nthreads <= 0:
+            raise
+        log.debug("torch keeps its %d interop threads", torch.get_num_interop_threads())
 
 
 def install() -> None:
     """Put functions that note what a handler chooses into the place of torch's own."""
     torch.set_default_dtype, torch.set_default_tensor_type = _noted
+    torch.set_num_interop_threads = _set_interop_threads_once

@@ -12,7 +12,7 @@ from kserve_torch.codec.rows import split_batch
 from kserve_torch.codec.tensors import tensor_from_json
 from kserve_torch.errors import ClientError, LoadFailed
 from kserve_torch.messages import NOTHING, Request, Row
-from kserve_torch.runtime.context import sequence_id_header
+from kserve_torch.runtime.context import sequence_header
 
 FILE = "warmup.json"
 KEY = "warmup"
@@ -44,7 +44,7 @@ def sample_request(archive: Archive, model: str) -> Request | None:
 def _request(archive: Archive, model: str, rows: Sequence[Row], element: str) -> Request:
     headers: Mapping[str, str] = NOTHING
     if archive.config.get("sequenceBatching"):  # its handler counts on a sequence (CONTRACT C4)
-        headers = {sequence_id_header(): KEY}
+        headers = {sequence_header("id"): KEY}
     return Request(id=KEY, model=model, rows=rows, element=element, headers=headers)
 
 

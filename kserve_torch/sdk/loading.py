@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch import errors
-from kserve_torch.archives.archive import find_archives, layout_of
+from kserve_torch.archives.folders import find_archives, is_one_model
 from kserve_torch.settings import load_settings
 from kserve_torch.settings.folders import LAYOUT_STORE, has_kserve_layout
 
@@ -42,7 +42,7 @@ def _one_archive(model_dir: Path) -> Path:
         InvalidArchive: the store holds none, or several.
     """
     store = model_dir / LAYOUT_STORE if has_kserve_layout(model_dir) else model_dir
-    if not store.is_dir() or layout_of(store) != "store":
+    if not store.is_dir() or is_one_model(store):
         return store
     found = find_archives(store)
     if len(found) == 1:

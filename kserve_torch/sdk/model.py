@@ -16,26 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import kserve
-from grpc_interceptor.exceptions import GrpcException
 from kserve import InferRequest, InferResponse
-from kserve import errors as kserve_errors
 from kserve.model import InferenceVerb
-from kserve.model_server import app as kserve_app
-from starlette.exceptions import HTTPException
-from starlette.requests import Request as StarletteRequest
-from starlette.responses import JSONResponse
 
-from kserve_torch import errors
 from kserve_torch.codec import cloudevents, v1
 from kserve_torch.codec.results import join_batch, result_to_tensors
 from kserve_torch.codec.rows import in_base64, split_batch
 from kserve_torch.codec.v2 import RequestedOutput, V2Request, verb_of
-from kserve_torch.errors import ServingError
-from kserve_torch.grpc.status import status_of
-from kserve_torch.http.errors import error_headers
+from kserve_torch.errors import ModelNotFound, NotReady, ServingError
 from kserve_torch.http.serve import check_rows, row_headers
 from kserve_torch.messages import Request, Verb, fresh_id
 from kserve_torch.sdk import infer_types
+from kserve_torch.sdk.errors import translated
 from kserve_torch.sdk.loading import in_thread, load_alone
 
 if TYPE_CHECKING:
@@ -72,7 +64,7 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         """Whether a request would be served now (CONTRACT T-46)."""
         try:
             return self._registry is not None and self._registry.is_ready(self.name)
-        except errors.ModelNotFound:
+        except ModelNotFound:
             return False
 
     @ready.setter
@@ -154,7 +146,7 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         response_headers: dict[str, str] | None = None,
     ) -> dict[str, Any] | InferResponse:
         """The predictions of a v1 body or a v2 request, without ``preprocess`` and its like."""
-        return await self._told(payload, headers, Verb.PREDICT, response_headers)
+        return await self._served(payload, headers, Verb.PREDICT, response_headers)
 
     async def explain(
         self,
@@ -162,9 +154,9 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any] | InferResponse:
         """The explanations of a v1 body or a v2 request."""
-        return await self._told(payload, headers, Verb.EXPLAIN, None)
+        return await self._served(payload, headers, Verb.EXPLAIN, None)
 
-    async def _told(
+    async def _served(
         self,
         body: dict[str, Any] | bytes | InferRequest,
         headers: Mapping[str, str] | None,
@@ -175,7 +167,7 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
             response, own = await self._answer(body, headers or {}, verb)
         except ServingError as error:
             from_grpc = isinstance(body, InferRequest) and body.from_grpc
-            raise _translated(error, self.name, from_grpc) from error
+            raise translated(error, self.name, from_grpc) from error
         kept = _own_headers.get(None) if response_headers is None else response_headers
         if kept is not None:
             kept.update(own)
@@ -262,7 +254,7 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
 
     def _loaded(self) -> Registry:
         if self._registry is None:
-            raise errors.NotReady(f"Model with name {self.name} is not ready.")
+            raise NotReady(f"Model with name {self.name} is not ready.")
         return self._registry
 
 
@@ -283,33 +275,3 @@ def _keep_what_goes_back(headers: dict[str, str]) -> None:
 
 def _in_json(outputs: Sequence[RequestedOutput] | None) -> Sequence[RequestedOutput] | None:
     return None if outputs is None else [replace(one, binary=False) for one in outputs]
-
-
-class _Refused(HTTPException):
-    """An error whose status none of the SDK's own has."""
-
-
-async def _answer(request: StarletteRequest, error: Exception) -> JSONResponse:
-    assert isinstance(error, _Refused)
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
-
-
-# Else FastAPI would answer with {"detail": ...}, as no other error of KServe's is (CONTRACT D3).
-kserve_app.add_exception_handler(_Refused, _answer)
-
-
-def _translated(error: ServingError, model: str, from_grpc: bool) -> Exception:
-    """Our errors in the SDK's words; a status that it has no word for goes as it is."""
-    translated: Exception = _Refused(error.http, error.message, dict(error_headers(error)))
-    if from_grpc:
-        status = status_of(error, "ModelInfer")
-        translated = GrpcException(status.text, status.code)
-    elif type(error) is errors.ModelNotFound:
-        translated = kserve_errors.ModelNotFound(model)
-    elif isinstance(error, errors.NotReady):
-        translated = kserve_errors.ModelNotReady(model)
-    elif error.http == 400:
-        translated = kserve_errors.InvalidInput(error.message)
-    elif error.http == 500:
-        translated = kserve_errors.InferenceError(error.message)
-    return translated

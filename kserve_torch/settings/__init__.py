@@ -10,8 +10,9 @@ First wins::
 
 from kserve_torch.errors import SettingError
 from kserve_torch.settings.addresses import Address, Binding
+from kserve_torch.settings.limits import Limits
 from kserve_torch.settings.load import load_settings
-from kserve_torch.settings.models import Limits, StartupModel
+from kserve_torch.settings.models import StartupModel
 from kserve_torch.settings.table import Settings
 
 __all__ = [

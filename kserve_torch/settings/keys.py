@@ -19,8 +19,23 @@ DEFAULT = "default"
 #: How sources on the command line begin.
 COMMAND_LINE = "command line"
 
-#: Keys and options that meant something to TorchServe's front end in Java, to its log and worker
-#: processes, or to kserve's transformers and access log: accepted, with no effect.
+#: Options of kserve's transformers, threads and access log.
+KSERVES = (
+    "access_log_format",
+    "enable_latency_logging",
+    "enable_predictor_health_check",
+    "max_asyncio_workers",
+    "max_threads",
+    "predictor_host",
+    "predictor_protocol",
+    "predictor_request_retries",
+    "predictor_request_timeout_seconds",
+    "predictor_use_ssl",
+    "protocol",
+)
+
+#: These, and keys and options that meant something to TorchServe's front end in Java, to its log
+#: and worker processes: accepted, with no effect.
 IGNORED = frozenset(
     (
         "NUM_WORKERS",
@@ -36,8 +51,6 @@ IGNORED = frozenset(
         "ipex_enable",
         "ipex_gpu_enable",
         "log_config",
-        "max_asyncio_workers",
-        "max_threads",
         "metric_time_interval",
         "model_server_home",
         "netty_client_threads",
@@ -50,15 +63,7 @@ IGNORED = frozenset(
         "use_native_io",
         "vmargs",
         "workflow_store",
-        "access_log_format",
-        "enable_latency_logging",
-        "enable_predictor_health_check",
-        "predictor_host",
-        "predictor_protocol",
-        "predictor_request_retries",
-        "predictor_request_timeout_seconds",
-        "predictor_use_ssl",
-        "protocol",
+        *KSERVES,
     )
 )
 

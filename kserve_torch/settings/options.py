@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from kserve_torch.errors import SettingError
-from kserve_torch.settings.keys import IGNORED, Key
+from kserve_torch.settings.keys import IGNORED, KSERVES, Key
 from kserve_torch.settings.kserve_keys import KServeKeys
 from kserve_torch.settings.report import show
 from kserve_torch.settings.table import KEYS, Settings
@@ -28,21 +28,8 @@ _ACTIONS = {
 }
 #: Already the case: the server starts, in the foreground, and writes no snapshots.
 _GRANTED = ("--start", "--foreground", "--ncs", "--no_config_snapshots")
-#: Those of `IGNORED` that are options elsewhere, and not only keys of a file.
+#: Those of `IGNORED` that are options of TorchServe, and not only keys of its file.
 _TORCHSERVES = ("--log-config", "--cpp-log-config", "--plugins-path", "--ppath", "--workflow-store")
-_KSERVES = (
-    "--access_log_format",
-    "--enable_latency_logging",
-    "--enable_predictor_health_check",
-    "--max_asyncio_workers",
-    "--max_threads",
-    "--predictor_host",
-    "--predictor_protocol",
-    "--predictor_request_retries",
-    "--predictor_request_timeout_seconds",
-    "--predictor_use_ssl",
-    "--protocol",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +111,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     for key in KEYS.values():
         if key.flags:
             _add(parser, groups[_table_of(key)], key)
-    without_effect = ", ".join((*_GRANTED, *_TORCHSERVES, *_KSERVES))
+    without_effect = ", ".join((*_GRANTED, *_TORCHSERVES, *(f"--{name}" for name in KSERVES)))
     parser.add_argument_group("accepted, without effect", without_effect)
     granted = [spelling for flag in _GRANTED for spelling in _spellings(flag)]
     parser.add_argument(*granted, dest="start", action="store_true", help=argparse.SUPPRESS)

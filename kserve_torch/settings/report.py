@@ -6,7 +6,8 @@ import re
 from typing import Any
 
 from kserve_torch.settings.keys import DEFAULT, IGNORED, Key
-from kserve_torch.settings.models import Entry, StartupModel, written
+from kserve_torch.settings.limits import written
+from kserve_torch.settings.models import Entry, StartupModel
 from kserve_torch.settings.table import KEYS, Settings
 
 _HIDDEN = "********"

@@ -12,7 +12,8 @@ from kserve_torch.settings.addresses import ANYWHERE, Address, Binding, Wish, sh
 from kserve_torch.settings.keys import DEFAULT, Key, key, key_of
 from kserve_torch.settings.kinds import BOOLEAN, PATH, SECONDS, choice, integer
 from kserve_torch.settings.kserve_keys import KServeKeys
-from kserve_torch.settings.models import Entry, Limits, StartupModel, merge
+from kserve_torch.settings.limits import Limits, merge
+from kserve_torch.settings.models import StartupModel
 
 _LEVEL = choice("debug", "info", "warning", "error", "critical")
 
@@ -117,16 +118,16 @@ class Settings(KServeKeys):
             startup_timeout=self.default_startup_timeout,
             queue_size=self.job_queue_size,
         )
-        return merge(defaults, name, yaml, self._entry(name, version))
+        return merge(defaults, name, yaml, self._limits_given(name, version))
 
-    def _entry(self, name: str, version: str) -> Entry | None:
+    def _limits_given(self, name: str, version: str) -> Mapping[str, Any]:
         snapshot = [entry for entry in self.model_snapshot if entry.model.name == name]
         if len(snapshot) == 1:  # its version is not compared with the archive's (CONTRACT F4)
-            return snapshot[0]
+            return snapshot[0].limits
         for entry in (*snapshot, *self.models):
             if (entry.model.name, entry.model.version) == (name, version):
-                return entry
-        return None
+                return entry.limits
+        return {}
 
 
 #: Every key of the table, by name.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kserve_torch.errors import ServingError
-from kserve_torch.settings.models import _LIMITS
+from kserve_torch.settings.limits import LIMITS
 from kserve_torch.settings.report import reference
 
 from ..server import ROOT, Server
@@ -104,7 +104,7 @@ def test_the_reference_is_what_the_settings_say() -> None:
 
 def test_every_limit_of_a_model_is_explained() -> None:
     page = (DOCS / "configuration.md").read_text(encoding="utf-8")
-    assert [name for name in _LIMITS if f"| `{name}` |" not in page] == []
+    assert [name for name in LIMITS if f"| `{name}` |" not in page] == []
 
 
 def test_the_table_of_statuses_is_what_the_errors_say() -> None:

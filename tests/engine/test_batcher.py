@@ -161,5 +161,5 @@ async def test_statistics_show_what_waits() -> None:
     queue = lane()
     queue.submit(request("a", rows=3))
     statistics = queue.statistics()
-    assert (statistics.queued, statistics.queued_rows) == (1, 3)
+    assert statistics.queued == 1
     assert statistics.oldest_age >= 0.0

@@ -15,7 +15,7 @@ from kserve_torch.errors import (
     ServingError,
 )
 from kserve_torch.messages import Reply, Request
-from kserve_torch.runtime.instance import RequestFault
+from kserve_torch.runtime.fault import RequestFault
 
 
 class Emitted:

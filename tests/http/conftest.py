@@ -1,10 +1,12 @@
 """A registry with one model, ``echo``, whose handler answers as the ``mode`` header says."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from kserve_torch.engine import background
 from kserve_torch.http.exchange import Call, Headers
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
@@ -128,3 +130,10 @@ def call(
         headers=Headers(raw),
         management=management,
     )
+
+
+async def settled() -> None:
+    """Wait until nothing goes on in the background."""
+    loop = asyncio.get_running_loop()
+    while left := [task for task in background._UNFINISHED if task.get_loop() is loop]:
+        await asyncio.wait(left)

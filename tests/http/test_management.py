@@ -20,7 +20,7 @@ from kserve_torch.settings import Settings
 from kserve_torch.tokens import Tokens
 
 from ..makers import make_archive
-from .conftest import call
+from .conftest import call, settled
 
 NOT_ALLOWED = {
     "code": 405,
@@ -246,7 +246,7 @@ async def test_register_and_wait(management: Management) -> None:
 async def test_register_and_do_not_wait(management: Management, registry: Registry) -> None:
     answer = await ask(management, "POST", "/models?url=echo_2.0.mar&synchronous=false")
     assert answer == (202, status("Processing worker updates..."))
-    await management.manager.settled()
+    await settled()
     assert registry.is_ready("echo", "2.0")
 
 
@@ -383,7 +383,7 @@ async def test_a_failure_after_202_is_in_the_log(
 ) -> None:
     make_archive(store / "bad.mar", {"bad.py": "import nowhere"}, modelName="bad", handler="bad")
     code, _ = await ask(management, "POST", "/models?url=bad.mar&synchronous=false")
-    await management.manager.settled()
+    await settled()
     assert code == 202
     assert "a change of models failed: Failed to start workers for model bad" in caplog.text
     assert (await ask(management, "GET", "/models/bad"))[0] == 404
@@ -482,7 +482,7 @@ async def test_scale(management: Management) -> None:
     assert answer == (200, status("Workers scaled to 0 for model: echo"))
     answer = await ask(management, "PUT", "/models/echo?min_worker=x")
     assert answer == (202, status("Processing worker updates..."))
-    await management.manager.settled()
+    await settled()
     _, [described] = await ask(management, "GET", "/models/echo")
     assert [described["minWorkers"], described["maxWorkers"]] == [1, 1]
 
@@ -508,8 +508,8 @@ async def test_scaling_goes_on_when_the_client_has_left(
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving
-    await management.manager.settled()
-    assert len(registry.default("echo").workers) == 2
+    await settled()
+    assert len(registry.find("echo").workers) == 2
 
 
 # --- default version, unregister ---
@@ -540,13 +540,13 @@ async def test_unregister(management: Management, registry: Registry) -> None:
 
 async def test_unregister_waits_only_so_long(registry: Registry, settings: Settings) -> None:
     management = Management(registry, replace(settings, unregister_model_timeout=0.01), None)
-    version = registry.default("echo")
+    version = registry.find("echo")
     gate = asyncio.Event()
     version.drain = gate.wait  # type: ignore[method-assign,assignment]
     code, answer = await ask(management, "DELETE", "/models/echo")
     assert (code, answer["type"]) == (408, "RequestTimeoutException")
     gate.set()
-    await management.manager.settled()
+    await settled()
     assert registry.names() == []
 
 
@@ -562,7 +562,7 @@ async def test_without_the_model_api(
     answer = {**NOT_ALLOWED, "message": NOT_ALLOWED["message"] + hint}
     assert await ask(management, method, target) == (405, answer)
     assert (await ask(management, "PUT", "/models/echo?min_worker=1"))[0] == 202
-    await management.manager.settled()
+    await settled()
 
 
 # --- description, tokens ---

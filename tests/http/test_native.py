@@ -72,7 +72,7 @@ async def test_ping(native: Native, method: str, path: str) -> None:
 async def test_ping_counts_the_workers(
     native: Native, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for worker in registry.default("echo").workers:
+    for worker in registry.find("echo").workers:
         monkeypatch.setattr(worker, "state", WorkerState.LOADING)
     answer = await ask(native, "GET", "/ping")
     assert (answer.status, value(answer)) == (500, {"status": "Unhealthy"})
@@ -179,7 +179,7 @@ async def test_a_form_may_name_the_model_of_invocations(
     native: Native, registry: Registry, content_type: str, body: bytes
 ) -> None:
     await registry.register("echo_2.0.mar", name="other")
-    registry.default("other").loaded_at_startup = True
+    registry.find("other").loaded_at_startup = True
     answer = await ask(native, "POST", "/invocations", body, content_type=content_type)
     assert value(answer) == {"a": "bytearray(b'b')", "model_name": "bytearray(b'echo')"}
     nameless = body.replace(b"model_name", b"other_name")
@@ -192,7 +192,7 @@ async def test_invocations_of_one_start_up_model_need_no_name(
 ) -> None:
     await registry.register("echo_2.0.mar", name="other")
     assert (await ask(native, "POST", "/invocations", b"x")).status == 200
-    registry.default("other").loaded_at_startup = True
+    registry.find("other").loaded_at_startup = True
     answer = await ask(native, "POST", "/invocations", b"x")
     assert (answer.status, value(answer)) == (
         400,
@@ -511,8 +511,8 @@ async def test_a_client_that_leaves_at_once(native: Native, registry: Registry) 
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asked
-    await registry.default("echo").drain()
-    assert registry.default("echo").statistics().inflight == 0
+    await registry.find("echo").drain()
+    assert registry.find("echo").statistics().inflight == 0
 
 
 # --- envelopes ---

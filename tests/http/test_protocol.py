@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,12 +22,15 @@ from ..server import Server
 from .raw import Client, post, predicted
 
 HANDLER = """
+import gc
 from ts.handler_utils.utils import send_intermediate_predict_response
 
 def handle(data, context):
     if data is None:
         return None
     for row in data:
+        if row == "connections":
+            return [sum(type(each).__name__ == "GuardedProtocol" for each in gc.get_objects())]
         if row in ("wait", {"body": bytearray(b"wait")}):
             open("{pipe}").close()
         if row == {"body": "stream"}:
@@ -366,3 +372,18 @@ def test_a_client_that_leaves_is_missed_whatever_it_asked_for_behind(
     until(lambda: metric(server, cancelled) == before + 1)
     pipe.open("w").close()
     assert "Exception in ASGI application" not in server.log
+
+
+def test_connections_that_clients_reset_are_forgotten(server: Server) -> None:
+    for _ in range(20):
+        with Client(server) as client:
+            client.send(post("a"))
+            client.answer()
+            client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with Client(server) as client:
+
+        def known() -> int:
+            client.send(post("connections"))
+            return int(json.loads(client.answer()[2])["predictions"][0])
+
+        until(lambda: known() < 20)

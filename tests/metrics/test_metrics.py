@@ -3,6 +3,7 @@ import socket
 import subprocess
 import sys
 import time
+from itertools import chain, starmap
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from kserve_torch.events import (
     Measured,
     Responded,
     Shed,
+    StateChanged,
     WorkerChanged,
 )
 from kserve_torch.http.exchange import Call
@@ -235,6 +237,38 @@ def test_requests_of_unknown_models_share_one_series():
     assert lines(observed(*events), "requests_total") == [
         'requests_total{model_name="",model_version="",protocol="v2",code="404"} 21.0'
     ]
+
+
+def come_and_gone(model, version):
+    """The events of a version from its first worker to its end."""
+    dimensions = (("ModelName", model), ("Level", "Model"))
+    return (
+        StateChanged(model, version, "READY"),
+        Accepted(model, version),
+        Accepted(model, version, version),
+        Finished(model, version, TIMING),
+        Responded("v1", model, version, 200, 0.8, timing=TIMING),
+        Responded("v1", model, "", 404, 0.1),
+        Measured("HandlerTime", "gauge", "ms", dimensions, 2.5),
+        StateChanged(model, version, "UNLOADING"),
+        WorkerChanged(model, version, 9000, "STOPPED"),
+    )
+
+
+def test_versions_that_left_long_ago_are_forgotten():
+    names = [
+        name
+        for number in range(30)
+        # The last one is loaded again, and what it replaces leaves.
+        for name in (("mnist", f"2.{number}"), (f"m{number}", "1.0"), ("mnist", "1.0"))
+    ]
+    text = observed(*chain.from_iterable(starmap(come_and_gone, names))).exposition().decode()
+    for shown in ('"2.29"', '"m29"', '"mnist",model_version="1.0"', 'ModelName="mnist"'):
+        assert shown in text
+    for forgotten in ("2.10", "m10"):
+        assert f'"{forgotten}"' not in text
+    answers = 'requests_total{model_name="mnist",model_version="1.0",protocol="v1",code="200"} 30'
+    assert answers in text
 
 
 def test_kserve_histograms_are_fed_and_shown():

@@ -106,7 +106,7 @@ async def test_states_of_workers(registry: Registry, state: WorkerState, word: s
 async def test_a_model_that_could_not_be_read(registry: Registry, store: Path) -> None:
     (store / "bad.mar").write_bytes(b"nothing")
     await registry.start([StartupModel(name="bad", file="bad.mar")])
-    described = describe.model_version(registry.default("bad"))
+    described = describe.model_version(registry.find("bad"))
     assert (described["modelUrl"], described["runtime"]) == ("", "python")
     assert describe.list_models(registry)["models"] == [{"modelName": "bad", "modelUrl": ""}]
 

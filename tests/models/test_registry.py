@@ -33,7 +33,7 @@ from kserve_torch.events import BatchRan, Event, Measured, Shed, WorkerChanged
 from kserve_torch.messages import Reply, Request, Tensor, Verb
 from kserve_torch.models.registry import Registry
 from kserve_torch.models.version import ModelVersion, State
-from kserve_torch.namespace.imports import PREFIX
+from kserve_torch.namespace.scopes import PREFIX
 from kserve_torch.runtime import torchstate
 from kserve_torch.server import startup_models
 from kserve_torch.settings import load_settings
@@ -619,7 +619,7 @@ async def test_the_first_of_several_start_up_versions_is_the_default(tmp_path: P
         async with serving(tmp_path, *options) as registry:
             await registry.start(startup_models(registry.settings))
             assert [v.version for v in registry.versions("m")] == ["1.0", "2.0"]
-            assert registry.default("m").version == default
+            assert registry.find("m").version == default
 
 
 async def test_pressure_brings_another_worker(tmp_path: Path) -> None:

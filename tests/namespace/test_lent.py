@@ -80,6 +80,15 @@ def test_names_that_pickles_know_are_each_archives_own(
         pickle.loads(plain)
 
 
+def test_what_one_instance_pickles_is_known_to_another_one(two: list[types.ModuleType]) -> None:
+    one, other = two
+    written = one.pickle.dumps([one.model.Net(), one.model.Net])
+    for _ in range(2):
+        instance, kind = other.pickle.loads(written)
+        assert type(instance) is kind is other.model.Net
+        one.namespace.close()
+
+
 RUN = """from importlib.util import module_from_spec, spec_from_file_location
 import sys
 spec = spec_from_file_location("kt_run", "src/run.py")

@@ -19,8 +19,8 @@ import torch
 
 from kserve_torch.errors import LoadFailed
 from kserve_torch.namespace import workdir
-from kserve_torch.namespace.imports import thread
 from kserve_torch.namespace.loader import Namespace
+from kserve_torch.namespace.scopes import thread
 from kserve_torch.runtime.entry import load_entry
 
 from ..makers import ECHO, write

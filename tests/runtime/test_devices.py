@@ -45,6 +45,7 @@ def test_workers_are_placed_in_turn(
 def test_without_a_gpu_the_cpu_is_used() -> None:
     assert gpu_for(0, "gpu", (0,), None) is None
     with devices.stream_on(0):
+        devices.settle(0)
         devices.free_cache()
 
 
@@ -80,3 +81,23 @@ async def test_a_gpu_answers_as_the_cpu_does(tmp_path: Path) -> None:
             rows = [[i / 64 for i in range(64)], [1.0] * 64]
             answers.append((await registry.submit(request(*rows, name=device))).results)
     assert torch.allclose(torch.tensor(answers[0]), torch.tensor(answers[1]), atol=1e-5)
+
+
+SLOW_TO_LOAD = """
+import torch
+class Handler:
+    def initialize(self, context):
+        self.sum = torch.zeros(2**26, device=f"cuda:{context.system_properties['gpu_id']}")
+        for _ in range(2000):
+            self.sum += 1
+    def handle(self, data, context):
+        return [self.sum.min().item()] * len(data)
+"""
+
+
+@pytest.mark.gpu
+async def test_the_first_answer_waits_for_what_the_load_has_begun(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": SLOW_TO_LOAD})
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        assert (await registry.submit(request({}))).results == [2000]

@@ -31,8 +31,9 @@ from kserve_torch.errors import (
 )
 from kserve_torch.events import Measured
 from kserve_torch.messages import Request, Row, RowReply, Tensor, Verb
-from kserve_torch.namespace.imports import scopes
-from kserve_torch.runtime.instance import Instance, RequestFault
+from kserve_torch.namespace.scopes import scopes
+from kserve_torch.runtime.fault import RequestFault
+from kserve_torch.runtime.instance import Instance
 
 from ..makers import ECHO, make_archive
 

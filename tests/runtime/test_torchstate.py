@@ -165,3 +165,14 @@ def test_a_default_tensor_type_is_a_choice_too() -> None:
     assert torch.get_default_dtype() is torch.float32
     with double:
         assert torch.get_default_dtype() is torch.float64
+
+
+# --- threads between operators --------------------------------------------------------------------
+
+
+def test_each_instance_may_say_how_many_interop_threads_it_wants() -> None:
+    count = torch.get_num_interop_threads()
+    for _ in range(2):
+        torch.set_num_interop_threads(count)
+    with pytest.raises(RuntimeError):
+        torch.set_num_interop_threads(0)

@@ -114,7 +114,7 @@ def test_it_takes_the_layouts_that_the_server_takes(tmp_path: Path, layout: str)
     model = TorchModel("m", folder)
     assert model.load() is True
     assert model._registry is not None
-    limits = model._registry.default("m").limits
+    limits = model._registry.find("m").limits
     model.stop()
     assert limits.batch_size == (7 if layout == "kserve" else 1)
 

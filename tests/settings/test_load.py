@@ -6,7 +6,8 @@ import pytest
 
 from kserve_torch.errors import SettingError
 from kserve_torch.settings import Settings, load_settings
-from kserve_torch.settings.models import Limits, StartupModel
+from kserve_torch.settings.limits import Limits
+from kserve_torch.settings.models import StartupModel
 
 from ..documents import KSERVE_CONFIG
 from ..unprivileged import locked_folder, unprivileged

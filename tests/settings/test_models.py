@@ -1,18 +1,10 @@
-import logging
 import re
 from typing import Any
 
 import pytest
 
 from kserve_torch.settings.kinds import Malformed
-from kserve_torch.settings.models import (
-    LOAD_MODELS,
-    MODELS,
-    SNAPSHOT,
-    Limits,
-    StartupModel,
-    merge,
-)
+from kserve_torch.settings.models import LOAD_MODELS, MODELS, SNAPSHOT, StartupModel
 
 VERSION = (
     '{"defaultVersion": true, "marName": "m.mar", "minWorkers": 1, "maxWorkers": 5, '
@@ -126,88 +118,3 @@ def test_load_models(text: str, models: Any) -> None:
 def test_a_name_without_a_file_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^$"):
         LOAD_MODELS.read("a.mar,x=")
-
-
-# --- limits of one version ------------------------------------------------------------------------
-
-
-def test_snapshot_beats_yaml_beats_defaults() -> None:
-    (entry,) = SNAPSHOT.read(snapshot())
-    yaml = {"batchSize": 8, "startupTimeout": 7, "jobQueueSize": 3}
-    limits = merge(Limits(queue_size=10, response_timeout=60), "m", yaml, entry)
-    assert limits == Limits(
-        max_workers=5, batch_size=2, max_batch_delay=5, startup_timeout=7, queue_size=3
-    )
-
-
-def test_every_yaml_key_reaches_its_limit_in_seconds() -> None:
-    yaml = {
-        "minWorkers": 2,
-        "maxWorkers": 4,
-        "batchSize": 8,
-        "maxBatchDelay": 50,
-        "responseTimeout": 30,
-        "startupTimeout": 40,
-        "jobQueueSize": 5,
-        "clientTimeoutInMills": 1500,
-        "maxRetryTimeoutInSec": 60,
-        "deviceType": "gpu",
-        "deviceIds": [0, 2],
-        "v2_rows": "batch",
-        "v2_flatten": True,
-        "v2_grpc_bytes": "b64",
-        "handler": {"anything": 1},
-    }
-    assert merge(Limits(), "m", yaml, None) == Limits(
-        min_workers=2,
-        max_workers=4,
-        batch_size=8,
-        max_batch_delay=0.05,
-        response_timeout=30,
-        startup_timeout=40,
-        queue_size=5,
-        client_timeout=1.5,
-        max_retry_timeout=60,
-        device_type="gpu",
-        device_ids=(0, 2),
-        v2_rows="batch",
-        v2_flatten=True,
-        v2_grpc_bytes="b64",
-    )
-
-
-def test_more_workers_at_least_means_more_at_most() -> None:
-    limits = merge(Limits(), "m", {"minWorkers": 3}, None)
-    assert (limits.min_workers, limits.max_workers) == (3, 3)
-
-
-def test_no_client_timeout_is_none() -> None:
-    assert merge(Limits(), "m", {"clientTimeoutInMills": 0}, None).client_timeout is None
-
-
-@pytest.mark.parametrize(
-    ("word", "value"),
-    [
-        ("minWorkers", 0),
-        ("minWorkers", True),
-        ("batchSize", "8"),
-        ("batchSize", None),
-        ("maxBatchDelay", -1),
-        ("responseTimeout", float("nan")),
-        ("responseTimeout", 0),
-        ("startupTimeout", 0.0),
-        ("maxBatchDelay", float("inf")),
-        ("deviceType", "tpu"),
-        ("deviceIds", [0, "one"]),
-        ("deviceIds", 0),
-        ("v2_flatten", "yes"),
-        ("v2_rows", ["batch"]),
-    ],
-)
-def test_a_wrong_yaml_value_is_a_warning_and_keeps_the_default(
-    word: str, value: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        assert merge(Limits(), "m", {word: value}, None) == Limits()
-    (record,) = caplog.records
-    assert record.getMessage().startswith(f"model m: model-config.yaml: {word}: {value!r} is not")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from kserve_torch.namespace.imports import thread
+from kserve_torch.namespace.scopes import thread
 from kserve_torch.runtime.context import Context
 from kserve_torch.ts.protocol.otf_message_handler import (
     create_predict_response,

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from kserve_torch.http import openapi
+from kserve_torch.http import torchserve_api
 
 DOCUMENTS = [
-    openapi.inference_api("1"),
-    openapi.management_api("1"),
-    openapi.model_inference_api("m", "1"),
-    openapi.model_management_api("m", "1"),
+    torchserve_api.inference_api(),
+    torchserve_api.management_api(),
+    torchserve_api.model_inference_api("m"),
+    torchserve_api.model_management_api("m"),
 ]
 TITLES = [document["info"]["title"] for document in DOCUMENTS]
 

@@ -1,0 +1,125 @@
+"""model-config.yaml, as an archive brings it: read, and its known keys checked (CONTRACT 3.2)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from kserve_torch.archives.text import first_line, kind_of, read_text
+from kserve_torch.codec import signature
+from kserve_torch.errors import InvalidArchive
+from kserve_torch.settings.limits import LIMITS
+from kserve_torch.settings.near import near
+
+log = logging.getLogger(__name__)
+
+CONFIG_NAME = "model-config.yaml"
+
+#: Most values in a configuration, aliases counted as often as they are used (alias bombs).
+MAX_VALUES = 50_000
+
+
+def read_yaml(root: Path, name: str) -> Mapping[str, Any]:
+    """The parsed configuration file ``name`` of the archive at ``root``; empty if it is empty.
+
+    Raises:
+        InvalidArchive: the file is missing, is not YAML, or is not a mapping.
+    """
+    text = read_text(root, name)
+    if text is None:
+        raise InvalidArchive(f"{name}: named by the manifest, but not in the archive")
+    try:
+        parsed = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidArchive(f"{name}: not valid YAML: {_fault(error)}") from error
+    if parsed is None:
+        return MappingProxyType({})
+    if not isinstance(parsed, dict):
+        raise InvalidArchive(f"{name}: got {kind_of(parsed)}, a mapping is wanted")
+    _refuse_alias_bomb(name, parsed)
+    return MappingProxyType(parsed)
+
+
+def _fault(error: BaseException) -> str:
+    """What a reader of YAML says, with the line as editors count."""
+    text = getattr(error, "problem", None) or first_line(error)
+    mark = getattr(error, "problem_mark", None)
+    return text if mark is None else f"{text} (line {mark.line + 1})"
+
+
+def _refuse_alias_bomb(name: str, config: dict[str, Any]) -> None:
+    waiting: list[Any] = [config]
+    for _ in range(MAX_VALUES):
+        if not waiting:
+            return
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+    raise InvalidArchive(f"{name}: more than {MAX_VALUES} values")
+
+
+def checked_config(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """``config`` without the known keys whose value has the wrong type; each gets one warning.
+
+    Unknown keys pass, they are the handler's (CONTRACT 3.2); one that looks like a known key gets a
+    warning.
+    """
+    good = {}
+    for key, value in config.items():
+        rule = _KEYS.get(key)
+        if guess := near(str(key), (*LIMITS, *_KEYS)):
+            log.warning("%s: %s is left to the handler; did you mean %s?", name, key, guess)
+        if rule is None or rule.allows(value):
+            good[key] = value
+        else:
+            log.warning(
+                "%s: %s: got %r, allowed is %s; the default stays", name, key, value, rule.allowed
+            )
+    return MappingProxyType(good)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    allowed: str
+    allows: Callable[[Any], bool]
+
+
+_COUNT = _Rule("a whole number from 0 on", lambda value: type(value) is int and value >= 0)
+_FLAG = _Rule("true or false", lambda value: isinstance(value, bool))
+_MAPPING = _Rule("a mapping", lambda value: isinstance(value, dict))
+_PARALLEL = _Rule("pp or tp or pptp or custom", lambda v: v in ("pp", "tp", "pptp", "custom"))
+
+#: Keys that are no limits; for those see `LIMITS`.
+_KEYS: Mapping[str, _Rule] = {
+    **dict.fromkeys(
+        (
+            "parallelLevel",
+            "sequenceMaxIdleMSec",
+            "sequenceTimeoutMSec",
+            "maxSequenceJobQueueSize",
+            "maxNumSequence",
+        ),
+        _COUNT,
+    ),
+    **dict.fromkeys(
+        (
+            "useJobTicket",
+            "continuousBatching",
+            "sequenceBatching",
+            "asyncCommunication",
+            "useVenv",
+        ),
+        _FLAG,
+    ),
+    "parallelType": _PARALLEL,
+    "torchrun": _MAPPING,
+    "signature": _Rule(signature.ALLOWED, signature.is_signature),
+}

@@ -1,0 +1,102 @@
+"""What a folder holds: archives, as a model store does, or the files of one.
+
+What is hidden, and what KServe's agent leaves behind, does not count.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from kserve_torch.archives.manifest import MANIFEST_PATH
+
+log = logging.getLogger(__name__)
+
+#: Names that a store's packed archives end with (CONTRACT A3).
+PACKED = (".mar", ".model", ".tar.gz", ".tgz")
+
+#: What a model may be called.
+MODEL_NAME = re.compile(r"\w[\w\-.]*", re.ASCII)
+
+#: What KServe's agent leaves in the folder of each TrainedModel that it has downloaded.
+_AGENTS_MARK = re.compile(r"SUCCESS\.[0-9a-f]{64}")
+
+
+def find_archives(store: Path) -> list[Path]:
+    """The archives of a model store, by name: packed files and folders that hold an archive.
+
+    Raises:
+        OSError: the store cannot be read; what in it cannot be, such as a volume's
+            ``lost+found``, is passed over.
+    """
+    return sorted((path for path in visible(store) if _found(path)), key=lambda path: path.name)
+
+
+def named_by_folder(path: Path) -> bool:
+    """Whether a folder of a model store says what its model is called (CONTRACT O83, Q14).
+
+    KServe's agent names folders after TrainedModels, and has them loaded by these names; one that
+    holds an archive as a file can be of no other origin. Unpacked archives name themselves.
+    """
+    if not path.is_dir() or not MODEL_NAME.fullmatch(path.name):
+        return False
+    marked = any(_AGENTS_MARK.fullmatch(each.name) for each in path.iterdir())
+    return marked or packed_inside(path) is not None
+
+
+def is_one_model(folder: Path) -> bool:
+    """Whether a folder is one model itself, unpacked or bare, and no store (INTERFACE, Start)."""
+    if (folder / MANIFEST_PATH).is_file():
+        return True
+    packed = any(path.name.endswith(PACKED) for path in visible(folder))
+    return not packed and bool(python_files(folder))
+
+
+def _found(path: Path) -> bool:
+    try:
+        return _is_archive(path)
+    except OSError as error:
+        log.warning("%s: %s; it is passed over", path.name, error.strerror)
+        return False
+
+
+def _is_archive(path: Path) -> bool:
+    if not path.is_dir():
+        return path.is_file() and path.name.endswith(PACKED)
+    root = descend(path)
+    if packed_inside(root) is not None:
+        return True
+    return (root / MANIFEST_PATH).is_file() or bool(python_files(root))
+
+
+def visible(folder: Path) -> Iterator[Path]:
+    """What in a folder counts."""
+    return (
+        path
+        for path in folder.iterdir()
+        if not (path.name.startswith(".") or _AGENTS_MARK.fullmatch(path.name))
+    )
+
+
+def python_files(folder: Path) -> list[str]:
+    """Names of the Python files in a folder, sorted."""
+    return sorted(path.name for path in visible(folder) if path.suffix == ".py" and path.is_file())
+
+
+def descend(folder: Path) -> Path:
+    """The folder itself, or the only one in it (CONTRACT A3: SageMaker's form, tar's prefix)."""
+    while not (folder / MANIFEST_PATH).is_file():
+        inside = list(visible(folder))
+        if len(inside) != 1 or not inside[0].is_dir():
+            break
+        folder = inside[0]
+    return folder
+
+
+def packed_inside(folder: Path) -> Path | None:
+    """The one archive file in a folder with nothing else, as KServe's agent leaves them (Q14)."""
+    inside = list(visible(folder)) if folder.is_dir() else []
+    alone = len(inside) == 1 and inside[0].is_file() and inside[0].name.endswith(PACKED)
+    return inside[0] if alone else None

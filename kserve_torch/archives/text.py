@@ -1,0 +1,41 @@
+"""Text files of an archive: untrusted, so no more is read than such a file can need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kserve_torch.errors import InvalidArchive
+
+#: Largest file that is read as a manifest or configuration, in bytes; real ones have thousands.
+MAX_TEXT = 256 * 1024
+
+
+def read_text(root: Path, name: str) -> str | None:
+    """The text of the file ``name`` of the archive at ``root``, or None if it has none.
+
+    Raises:
+        InvalidArchive: it is too large, or cannot be read.
+    """
+    path = root / name
+    try:
+        if not path.is_file():
+            return None
+        if path.stat().st_size > MAX_TEXT:
+            raise InvalidArchive(f"{name}: larger than {MAX_TEXT} bytes")
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidArchive(f"{name}: not UTF-8 text") from error
+    except OSError as error:
+        raise InvalidArchive(f"{name}: {error.strerror}") from error
+
+
+def kind_of(value: Any) -> str:
+    """What a value that is not wanted is, for people, with its article."""
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
+    return "nothing" if value is None else names.get(type(value), f"a {type(value).__name__}")
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of a reader says, without the picture of the place below it."""
+    return str(error).partition("\n")[0] or type(error).__name__

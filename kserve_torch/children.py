@@ -1,0 +1,49 @@
+"""Processes that handlers start: how they end, and that our signals are not theirs."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import signal
+import time
+
+#: What ends the server.
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+#: Seconds that children have to end when they are told to.
+CHILD_SECONDS = 1.0
+
+
+class Children:
+    """The processes that are started from now on; those of the program that serves go on."""
+
+    def __init__(self) -> None:
+        self._others = multiprocessing.active_children()
+
+    def end(self) -> None:
+        """End them: they would live on, and keep the ports."""
+        children = [one for one in multiprocessing.active_children() if one not in self._others]
+        for child in children:
+            child.terminate()
+        ends = time.monotonic() + CHILD_SECONDS
+        for child in children:
+            child.join(max(0.0, ends - time.monotonic()))
+            if child.exitcode is None:
+                child.kill()
+
+
+@functools.cache
+def keep_signals_from_forks() -> None:
+    """Let signals end processes that handlers fork; once, because nothing takes it back."""
+    os.register_at_fork(after_in_child=_forget_signals)
+
+
+def _forget_signals() -> None:
+    """A fork has our signal handlers and the file that tells our loop: its SIGTERM would be ours.
+
+    Without a loop that listens, as in a program whose server has ended, there is nothing to forget.
+    """
+    if signal.set_wakeup_fd(-1) == -1:
+        return
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,70 @@
+"""An `Answer` as it goes out over ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
+from typing import Any
+
+from kserve_torch.http.exchange import Answer
+
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+#: Statuses of answers that have no body (RFC 9110 6.4.1).
+BODILESS = (204, 205, 304)
+
+#: Seconds for which a refused body is still taken: a connection that is closed with unread data in
+#: it resets, and the client may lose the answer.
+LINGER_SECONDS = 2.0
+
+
+async def respond(send: Send, answer: Answer, head: bool, close: bool) -> None:
+    """Send an answer, whole or in pieces.
+
+    Args:
+        send: of ASGI.
+        answer: what is sent.
+        head: whether the request was HEAD, whose answer has no body.
+        close: whether the connection ends with it, also if the answer does not say so.
+    """
+    if answer.status in BODILESS:
+        answer = Answer(status=answer.status, content_type=None, headers=answer.headers)
+    await _start(send, answer, close or answer.close)
+    body = answer.body
+    if isinstance(body, bytes):
+        await send({"type": "http.response.body", "body": b"" if head else body})
+        return
+    async with aclosing(body):
+        async for chunk in body:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def refuse(send: Send, answer: Answer, receive: Receive) -> None:
+    """Answer a request whose body was not taken, and close the connection."""
+    await _start(send, answer, close=True)
+    await send({"type": "http.response.body", "body": answer.body, "more_body": True})
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            while (await receive()).get("more_body"):
+                pass
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _start(send: Send, answer: Answer, close: bool) -> None:
+    headers = raw_headers(answer, close)
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+
+
+def raw_headers(answer: Answer, close: bool) -> list[tuple[bytes, bytes]]:
+    """All headers of an answer, as they are sent; ``close`` as for `respond`."""
+    headers = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in answer.headers]
+    if answer.content_type is not None:
+        headers.append((b"content-type", answer.content_type.encode("latin-1")))
+    if close:
+        headers.append((b"connection", b"close"))
+    if isinstance(answer.body, bytes) and answer.status not in BODILESS:
+        headers.append((b"content-length", b"%d" % len(answer.body)))
+    return headers

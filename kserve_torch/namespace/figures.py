@@ -1,0 +1,88 @@
+"""pyplot's figures: those of each archive's instance are its own.
+
+``plt.plot`` draws into the figure that is the process's current one, and ``plt.savefig`` saves it.
+Two workers that draw at the same moment would draw into each other's, so each has figures, and a
+current one, of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import sys
+from collections import OrderedDict
+from collections.abc import Iterator, MutableMapping, Sequence, ValuesView
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType
+from typing import Any
+
+from kserve_torch.namespace import scopes
+
+#: Where pyplot has them, as ``Gcf.figs``.
+_MODULE = "matplotlib._pylab_helpers"
+
+
+class Figures(MutableMapping[Any, Any]):
+    """pyplot's table of figures by number, the current one last: that of whose code calls."""
+
+    def __init__(self) -> None:
+        self._servers: OrderedDict[Any, Any] = OrderedDict()
+
+    @property
+    def _own(self) -> OrderedDict[Any, Any]:
+        # A thread that a handler has started draws into what its handler draws into.
+        scope = scopes.thread.scope or scopes.calling_scope()
+        return self._servers if scope is None else scope.figures
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._own[number]
+
+    def __setitem__(self, number: Any, manager: Any) -> None:
+        self._own[number] = manager
+
+    def __delitem__(self, number: Any) -> None:
+        del self._own[number]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def values(self) -> ValuesView[Any]:
+        """Those of an `OrderedDict`, which can be reversed."""
+        return self._own.values()
+
+    def move_to_end(self, number: Any) -> None:
+        """Make it the current one."""
+        self._own.move_to_end(number)
+
+
+class _Loader(SourceFileLoader):
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        _share(module)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """pyplot is imported late or never: it takes a second."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        spec = PathFinder.find_spec(fullname, path) if fullname == _MODULE else None
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Loader(fullname, spec.loader.path)
+        return spec
+
+
+def install() -> None:
+    """See that pyplot, once it is there, has `Figures`."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+        if _MODULE in sys.modules:
+            _share(sys.modules[_MODULE])
+
+
+def _share(module: Any) -> None:
+    module.Gcf.figs = Figures()

@@ -1,0 +1,60 @@
+"""Which archives are open, and which one a thread is working for."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any, Protocol
+
+#: Every archive's package is called this and a number.
+PREFIX = "kserve_torch_archive_"
+
+
+class Scope(Protocol):
+    """What the finders know of a `Namespace`."""
+
+    name: str
+    root: Path
+    builtins: Mapping[str, Any]
+    pickle_module: ModuleType
+    main: ModuleType
+    figures: OrderedDict[Any, Any]
+
+    def full_name(self, name: str) -> str | None:
+        """The name in ``sys.modules`` of the archive's module ``name``; None if it has none."""
+
+    def import_module(self, name: str, package: str | None = None) -> ModuleType:
+        """Import ``name`` as the archive's code would."""
+
+    def bind(self, name: str, full: str | None) -> None:
+        """Let ``name`` mean the archive's module ``full``; None to look for it anew."""
+
+    def package_folders(self) -> list[str]:
+        """Folders with the archive's own installed packages."""
+
+
+#: Open archives by the name of their package; `loader` fills it.
+scopes: dict[str, Scope] = {}
+
+
+class _Thread(threading.local):
+    scope: Scope | None = None
+
+
+#: What archive the calling thread is working for.
+thread = _Thread()
+
+
+def calling_scope() -> Scope | None:
+    """The archive whose code is the nearest among the callers, whatever thread this is."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package in scopes:
+            return scopes[package]
+        frame = frame.f_back
+    return None

@@ -1,0 +1,44 @@
+"""Our errors in the words of KServe's SDK, which turns them into its answers."""
+
+from __future__ import annotations
+
+from grpc_interceptor.exceptions import GrpcException
+from kserve import errors
+from kserve.model_server import app
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from kserve_torch.errors import ModelNotFound, NotReady, ServingError
+from kserve_torch.grpc.status import status_of
+from kserve_torch.http.errors import error_headers
+
+
+class _Refused(HTTPException):
+    """An error whose status none of the SDK's own has."""
+
+
+async def _answered(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, _Refused)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+# Else FastAPI would answer with {"detail": ...}, as no other error of KServe's is (CONTRACT D3).
+app.add_exception_handler(_Refused, _answered)
+
+
+def translated(error: ServingError, model: str, from_grpc: bool) -> Exception:
+    """Our errors in the SDK's words; a status that it has no word for goes as it is."""
+    theirs: Exception = _Refused(error.http, error.message, dict(error_headers(error)))
+    if from_grpc:
+        status = status_of(error, "ModelInfer")
+        theirs = GrpcException(status.text, status.code)
+    elif type(error) is ModelNotFound:
+        theirs = errors.ModelNotFound(model)
+    elif isinstance(error, NotReady):
+        theirs = errors.ModelNotReady(model)
+    elif error.http == 400:
+        theirs = errors.InvalidInput(error.message)
+    elif error.http == 500:
+        theirs = errors.InferenceError(error.message)
+    return theirs

@@ -1,0 +1,160 @@
+"""What one version of a model may use: workers, rows, seconds.
+
+The precedence of each limit, first wins::
+
+    model_snapshot, models  >  the archive's model-config.yaml  >  default_* keys  >  defaults
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one version of a model may use. Times are in seconds.
+
+    Attributes:
+        max_batch_delay: longest wait for a batch to fill, from its first row.
+        queue_size: requests that may wait.
+        client_timeout: from arrival to answer, or None for no limit.
+        max_retry_timeout: how long failed workers are started again.
+        device_type: ``cpu``, ``gpu`` or None for a GPU if there is one.
+        device_ids: GPUs to use in turn; empty for all.
+        v2_rows: ``tensor``: each v2 input is a row; ``batch``: each element of its first dimension.
+        v2_flatten: v2 outputs are flattened to shape [n], as TorchServe sends them.
+        v2_grpc_bytes: what handlers get of BYTES over gRPC: ``raw`` or ``b64``.
+    """
+
+    min_workers: int = 1
+    max_workers: int = 1
+    batch_size: int = 1
+    max_batch_delay: float = 0.1
+    response_timeout: float = 120.0
+    startup_timeout: float = 120.0
+    queue_size: int = 100
+    client_timeout: float | None = None
+    max_retry_timeout: float = 300.0
+    device_type: str | None = None
+    device_ids: tuple[int, ...] = ()
+    v2_rows: str = "tensor"
+    v2_flatten: bool = False
+    v2_grpc_bytes: str = "raw"
+
+
+# --- checks: of values as JSON and YAML have them -------------------------------------------------
+
+
+def _whole(low: int) -> Callable[[Any], int]:
+    def check(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise ValueError(f"a whole number from {low} up")
+        return value
+
+    return check
+
+
+def _scaled(factor: float) -> Callable[[Any], float]:
+    def check(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+            raise ValueError("a number from 0 up")
+        return float(value) * factor
+
+    return check
+
+
+def _time_limit(value: Any) -> float:
+    seconds = _scaled(1)(value)
+    if not seconds:
+        raise ValueError("a number of seconds above 0")
+    return seconds
+
+
+def _one_of(*words: str) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if value not in words:
+            raise ValueError("one of " + ", ".join(words))
+        return str(value)
+
+    return check
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def _ids(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise ValueError("a list of device numbers")
+    return tuple(_whole(0)(item) for item in value)
+
+
+#: Key of model-config.yaml (CONTRACT 3.2) -> field of `Limits` and check.
+LIMITS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "minWorkers": ("min_workers", _whole(1)),
+    "maxWorkers": ("max_workers", _whole(0)),
+    "batchSize": ("batch_size", _whole(1)),
+    "maxBatchDelay": ("max_batch_delay", _scaled(0.001)),
+    "responseTimeout": ("response_timeout", _time_limit),
+    "startupTimeout": ("startup_timeout", _time_limit),
+    "jobQueueSize": ("queue_size", _whole(1)),
+    "clientTimeoutInMills": ("client_timeout", lambda value: _scaled(0.001)(value) or None),
+    "maxRetryTimeoutInSec": ("max_retry_timeout", _scaled(1)),
+    "deviceType": ("device_type", _one_of("cpu", "gpu")),
+    "deviceIds": ("device_ids", _ids),
+    "v2_rows": ("v2_rows", _one_of("tensor", "batch")),
+    "v2_flatten": ("v2_flatten", _flag),
+    "v2_grpc_bytes": ("v2_grpc_bytes", _one_of("raw", "b64")),
+}
+
+#: Fields of `Limits` that are seconds, and written in milliseconds.
+_IN_MILLISECONDS = ("max_batch_delay", "client_timeout")
+_WORDS = {target: word for word, (target, _) in LIMITS.items()}
+
+
+def written(limits: Mapping[str, Any]) -> dict[str, Any]:
+    """Limits by the keys and in the units in which they are written."""
+    return {
+        _WORDS[name]: value * 1000 if name in _IN_MILLISECONDS and value is not None else value
+        for name, value in limits.items()
+    }
+
+
+def merge(defaults: Limits, name: str, yaml: Mapping[str, Any], given: Mapping[str, Any]) -> Limits:
+    """The limits of one version, by the precedence at the top of this file.
+
+    Args:
+        defaults: where nobody says otherwise.
+        name: of the model, for the log.
+        yaml: its archive's model-config.yaml.
+        given: what ``models`` or a snapshot says, by the fields of `Limits`.
+    """
+    limits = replace(defaults, **{**_checked(name, yaml), **given})
+    return replace(limits, max_workers=max(limits.min_workers, limits.max_workers))
+
+
+def _checked(name: str, yaml: Mapping[str, Any]) -> dict[str, Any]:
+    """A wrong value is a warning and keeps the default, as in TorchServe (CONTRACT 3.2)."""
+    values = {}
+    for word, (target, check) in LIMITS.items():
+        if word not in yaml:
+            continue
+        try:
+            values[target] = check(yaml[word])
+        except ValueError as error:
+            logger.warning(
+                "model %s: model-config.yaml: %s: %r is not %s; ignored",
+                name,
+                word,
+                yaml[word],
+                error,
+            )
+    return values

@@ -1,0 +1,61 @@
+from pathlib import Path
+
+import pytest
+
+from kserve_torch.archives.archive import open_archive
+
+from ..makers import make_archive
+from .opening import FILES, refusal
+
+
+def test_the_configuration_is_checked(
+    tmp_path: Path, work: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "batchSize: 4\nparallelLevel: '2'\ntorchrun: tpu\nuseVenv: 1\nhandler: {a: 1}\n"
+    source = make_archive(tmp_path / "a.mar", {**FILES, "c.yaml": text}, configFile="c.yaml")
+    archive = open_archive(source, work)
+    assert archive.config == {"batchSize": 4, "handler": {"a": 1}}
+    assert archive.yaml["parallelLevel"] == "2"
+    assert [record.getMessage() for record in caplog.records] == [
+        "c.yaml: parallelLevel: got '2', allowed is a whole number from 0 on; the default stays",
+        "c.yaml: torchrun: got 'tpu', allowed is a mapping; the default stays",
+        "c.yaml: useVenv: got 1, allowed is true or false; the default stays",
+    ]
+
+
+def test_a_misspelt_key_of_the_configuration_is_guessed(
+    tmp_path: Path, work: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "minWorker: 2\nbatch_size: 4\nhandler: {a: 1}\nbatchLimit: 9\n1: 2\nmaxBatchDelay: 5\n"
+    source = make_archive(tmp_path / "a.mar", {**FILES, "c.yaml": text}, configFile="c.yaml")
+    assert open_archive(source, work).config["minWorker"] == 2
+    assert caplog.messages == [
+        "c.yaml: minWorker is left to the handler; did you mean minWorkers?",
+        "c.yaml: batch_size is left to the handler; did you mean batchSize?",
+    ]
+
+
+def test_an_empty_configuration(tmp_path: Path, work: Path) -> None:
+    source = make_archive(tmp_path / "a.mar", {**FILES, "c.yaml": ""}, configFile="c.yaml")
+    assert open_archive(source, work).config == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a: [", "c.yaml: not valid YAML"),
+        ("a: 1\nb:\n\t- 2\n", "that cannot start any token (line 3)"),
+        ("- a", "c.yaml: got a list, a mapping is wanted"),
+        ("!!python/object/apply:os.getcwd []", "c.yaml: not valid YAML: could not determine"),
+        ("[" * 5000, "c.yaml: not valid YAML"),
+        ("a: &a [*a]", "c.yaml: more than 50000 values"),
+        (
+            "a0: &a0 [1,1,1,1,1,1,1,1,1]\n"
+            + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 9)),
+            "c.yaml: more than 50000 values",
+        ),
+    ],
+)
+def test_wrong_configurations(tmp_path: Path, work: Path, text: str, reason: str) -> None:
+    source = make_archive(tmp_path / "a.mar", {**FILES, "c.yaml": text}, configFile="c.yaml")
+    assert reason in refusal(source, work)

@@ -1,0 +1,197 @@
+import contextlib
+import errno
+import gzip
+import io
+import os
+import stat
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kserve_torch.archives import extract
+from kserve_torch.archives.archive import open_archive
+from kserve_torch.errors import InvalidArchive, LoadFailed
+
+from ..makers import make_archive, manifest, write_tar
+from .opening import FILES, refusal
+
+
+@pytest.mark.parametrize("entry", ["../x.py", "/tmp/x.py", "a/../../x.py", "..\\x.py", "\\x.py"])
+def test_zip_entries_outside_the_archive(tmp_path: Path, work: Path, entry: str) -> None:
+    source = make_archive(tmp_path / "a.mar", {**FILES, entry: "boo"})
+    assert refusal(source, work) == f"a.mar: the entry {entry!r} points outside the archive"
+    assert not (tmp_path / "x.py").exists()
+
+
+def test_two_dots_in_a_name_are_no_way_up(tmp_path: Path, work: Path) -> None:
+    archive = open_archive(make_archive(tmp_path / "a..b.mar", {**FILES, "x..y": "1"}), work)
+    assert (archive.root / "x..y").is_file()
+
+
+@pytest.mark.parametrize(
+    ("mode", "what"), [(stat.S_IFLNK, "a link"), (stat.S_IFCHR, "a device or pipe")]
+)
+def test_special_zip_entries(tmp_path: Path, work: Path, mode: int, what: str) -> None:
+    source = make_archive(tmp_path / "a.mar", FILES)
+    with zipfile.ZipFile(source, "a") as archive:
+        info = zipfile.ZipInfo("evil")
+        info.create_system = 3
+        info.external_attr = (mode | 0o777) << 16
+        archive.writestr(info, "/etc/passwd")
+    assert refusal(source, work) == f"a.mar: the entry 'evil' is {what}"
+
+
+def entry(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    info.linkname = target
+    return info
+
+
+@pytest.mark.parametrize(
+    ("info", "reason"),
+    [
+        (entry("../x", tarfile.DIRTYPE), "the entry '../x' points outside"),
+        (entry("/x", tarfile.REGTYPE), "the entry '/x' points outside"),
+        (entry("m/l", tarfile.SYMTYPE, "/etc/passwd"), "the link 'm/l' points outside"),
+        (entry("m/l", tarfile.SYMTYPE, "../../x"), "the link 'm/l' points outside"),
+        (entry("m/l", tarfile.LNKTYPE, "../x"), "the link 'm/l' points outside"),
+        (entry("m/l", tarfile.SYMTYPE, "data"), "the link 'm/l' points to no file"),
+        (entry("m/l", tarfile.SYMTYPE, "l"), "the link 'm/l' points to no file"),
+        (entry("m/dev", tarfile.CHRTYPE), "the entry 'm/dev' is a device or pipe"),
+        (entry("m/pipe", tarfile.FIFOTYPE), "the entry 'm/pipe' is a device or pipe"),
+    ],
+)
+def test_special_tar_entries(
+    tmp_path: Path, work: Path, info: tarfile.TarInfo, reason: str
+) -> None:
+    contents = {"m/MAR-INF/MANIFEST.json": manifest().encode(), "m/data/x": b"x"}
+    assert reason in refusal(write_tar(tmp_path / "a.tar.gz", contents, info), work)
+
+
+def test_tar_links_inside_become_copies(tmp_path: Path, work: Path) -> None:
+    contents = {"m/MAR-INF/MANIFEST.json": manifest().encode(), "m/data/x": b"x"}
+    links = [
+        entry("m/two", tarfile.SYMTYPE, "one"),
+        entry("m/one", tarfile.SYMTYPE, "data/x"),
+        entry("m/three", tarfile.LNKTYPE, "m/data/x"),
+    ]
+    root = open_archive(write_tar(tmp_path / "a.tar.gz", contents, *links), work).root
+    for name in ("one", "two", "three"):
+        assert (root / name).read_bytes() == b"x"
+        assert not (root / name).is_symlink()
+
+
+def test_a_link_cannot_be_written_through(tmp_path: Path, work: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    link, through = entry("m/l", tarfile.SYMTYPE, str(victim)), tarfile.TarInfo("m/l/x")
+    source = write_tar(tmp_path / "a.tar.gz", {"m/x": b""}, link, through)
+    assert "points outside the archive" in refusal(source, work)
+    assert list(victim.iterdir()) == []
+
+
+def test_a_file_where_a_folder_is_wanted(tmp_path: Path, work: Path) -> None:
+    source = make_archive(tmp_path / "a.mar", {**FILES, "x": "1", "x/y": "2"})
+    assert "a.mar: cannot be unpacked: " in refusal(source, work)
+
+
+@pytest.mark.parametrize("name", ["a.mar", "a.tar.gz"])
+def test_bombs(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    source = make_archive(tmp_path / name, {**FILES, "zeros": bytes(8 << 20)})
+    monkeypatch.setattr(extract, "FREE_BYTES", 1 << 20)
+    assert refusal(source, work) == f"{name}: unpacks to more than 100 times its size"
+    monkeypatch.setattr(extract, "MAX_BYTES", 1 << 20)
+    assert refusal(source, work) == f"{name}: unpacks to more than 1048576 bytes"
+    monkeypatch.setattr(extract, "MAX_ENTRIES", 2)
+    assert refusal(source, work) == f"{name}: more than 2 entries"
+
+
+def test_small_models_of_zeros_are_no_bombs(tmp_path: Path, work: Path) -> None:
+    source = make_archive(tmp_path / "a.mar", {**FILES, "zeros": bytes(8 << 20)})
+    assert (open_archive(source, work).root / "zeros").stat().st_size == 8 << 20
+
+
+def test_a_tar_header_that_would_fill_the_memory(tmp_path: Path, work: Path) -> None:
+    info = tarfile.TarInfo("pax")
+    info.type, info.size = tarfile.XHDTYPE, 1 << 32
+    source = tmp_path / "a.tar.gz"
+    source.write_bytes(gzip.compress(info.tobuf() + bytes(1 << 20)))
+    assert refusal(source, work) == f"a.tar.gz: has a header of {1 << 32} bytes"
+
+
+def test_an_encrypted_zip(tmp_path: Path, work: Path) -> None:
+    source = make_archive(tmp_path / "a.mar", FILES)
+    data = bytearray(source.read_bytes())
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(signature) + offset] |= 1
+    source.write_bytes(data)
+    assert "is encrypted" in refusal(source, work)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"not an archive", b"\x1f\x8b\x08", bytes(600)])
+def test_files_that_are_no_archives(tmp_path: Path, work: Path, content: bytes) -> None:
+    source = tmp_path / "a.mar"
+    source.write_bytes(content)
+    assert refusal(source, work)
+
+
+@pytest.mark.parametrize("name", ["a.mar", "a.tar.gz"])
+def test_truncated_files(tmp_path: Path, work: Path, name: str) -> None:
+    whole = make_archive(tmp_path / name, {**FILES, "noise": os.urandom(4096)}).read_bytes()
+    for length in range(0, len(whole) - 40, 97):
+        (tmp_path / name).write_bytes(whole[:length])
+        assert refusal(tmp_path / name, work)
+
+
+def in_memory(name: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return make_archive(Path(folder, name), FILES).read_bytes()
+
+
+WHOLE = {name: in_memory(name) for name in ("a.mar", "a.tar.gz")}
+WHOLE["a.tar"] = gzip.decompress(WHOLE["a.tar.gz"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(sorted(WHOLE)),
+    st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(max_size=4))),
+)
+def test_damaged_files_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, name: str, changes: list[tuple[int, bytes]]
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    data = io.BytesIO(WHOLE[name])
+    for offset, patch in changes:
+        data.seek(offset % len(WHOLE[name]))
+        data.write(patch)
+    (folder / name).write_bytes(data.getvalue())
+    with contextlib.suppress(InvalidArchive):
+        archive = open_archive(folder / name, folder / "work")
+        assert archive.root.is_relative_to(folder / "work")
+    assert sorted(path.name for path in folder.iterdir()) == sorted({name, "work"})
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (errno.ENOSPC, "no space left to unpack it"),
+        (errno.EMFILE, "cannot be unpacked: Too many open files"),
+    ],
+)
+def test_a_machine_that_runs_out_of_something_is_not_the_archives_fault(
+    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch, number: int, text: str
+) -> None:
+    def fail(*args: object) -> None:
+        raise OSError(number, os.strerror(number), "/somewhere/secret")
+
+    monkeypatch.setattr(extract, "_write", fail)
+    with pytest.raises(LoadFailed, match=rf"^a\.mar: {text}$"):
+        open_archive(make_archive(tmp_path / "a.mar", FILES), work)
+    assert list((work / "models").iterdir()) == []

@@ -1,0 +1,33 @@
+from pathlib import Path
+
+import pytest
+
+from kserve_torch.archives.folders import find_archives, is_one_model
+
+from ..makers import ECHO, make_archive, write
+from .opening import FILES
+
+
+def test_finding_archives(tmp_path: Path) -> None:
+    for name in ("b.mar", "a.tar.gz", "c.tgz", "d.model", "notes.txt", ".hidden.mar"):
+        (tmp_path / name).touch()
+    make_archive(tmp_path / "unpacked", FILES)
+    make_archive(tmp_path / "nested/inner", FILES)
+    write(tmp_path / "bare", {"handler.py": ECHO})
+    (tmp_path / "lost+found").mkdir()
+    names = [path.name for path in find_archives(tmp_path)]
+    assert names == ["a.tar.gz", "b.mar", "bare", "c.tgz", "d.model", "nested", "unpacked"]
+
+
+@pytest.mark.parametrize(
+    ("files", "one"),
+    [
+        (["MAR-INF/MANIFEST.json", "handler.py"], True),
+        (["handler.py", "model.pt"], True),
+        (["handler.py", "m.mar"], False),
+        (["m.tar.gz"], False),
+        (["m/MAR-INF/MANIFEST.json"], False),
+    ],
+)
+def test_a_folder_is_one_model_or_a_store(tmp_path: Path, files: list[str], one: bool) -> None:
+    assert is_one_model(write(tmp_path / "dir", dict.fromkeys(files, ""))) is one

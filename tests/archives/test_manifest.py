@@ -1,0 +1,58 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from kserve_torch.archives.archive import open_archive
+
+from ..makers import make_archive, manifest, write
+from .opening import FILES, refusal
+
+
+def test_old_manifests_and_unknown_members_pass(tmp_path: Path, work: Path) -> None:
+    old = {
+        "modelServerVersion": "1.0",
+        "model": {"modelName": "m", "handler": "service:handle", "modelVersion": 1.2, "x": []},
+    }
+    source = write(
+        tmp_path / "a.mar", {"MAR-INF/MANIFEST.json": "\ufeff" + json.dumps(old), **FILES}
+    )
+    read = open_archive(source, work).manifest
+    assert (read.version, read.handler, read.runtime) == ("1.2", "service:handle", "python")
+    assert read.raw["model"]["x"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "MAR-INF/MANIFEST.json: not valid JSON: Expecting property name"),
+        ("[" * 100_000, "MAR-INF/MANIFEST.json: not valid JSON"),
+        ("[]", "MAR-INF/MANIFEST.json: got a list, a JSON object is wanted"),
+        ("{}", "MAR-INF/MANIFEST.json: model: got nothing, an object is wanted"),
+        ('{"model": "m"}', "MAR-INF/MANIFEST.json: model: got text, an object is wanted"),
+        ('{"model": {}}', "MAR-INF/MANIFEST.json: model.handler is missing"),
+        ('{"model": {"handler": 7.5e9999}}', "MAR-INF/MANIFEST.json: "),
+        ('{"model": {"handler": []}}', "model.handler: got a list, text is wanted"),
+        ('{"runtime": "LSP", "model": {"handler": "h"}}', "runtime: got 'LSP', python or python3"),
+        ('{"runtime": {}, "model": {"handler": "h"}}', "runtime: got {}"),
+        (manifest(handler="/etc/x.py"), "model.handler: '/etc/x.py' is not a file of the archive"),
+        (manifest(handler="../x.py:f"), "model.handler: '../x.py' is not a file of the archive"),
+        (manifest(modelFile="a/../../x"), "model.modelFile: 'a/../../x' is not a file"),
+        (manifest(serializedFile="/x.pt"), "model.serializedFile: '/x.pt' is not a file"),
+        (manifest(serializedFile="x\0.pt"), "model.serializedFile: 'x\\x00.pt' is not a file"),
+        (manifest(configFile="no.yaml"), "no.yaml: named by the manifest, but not in the archive"),
+        (b"\xff\xfe", "MAR-INF/MANIFEST.json: not UTF-8 text"),
+        (" " * 300_000, "MAR-INF/MANIFEST.json: larger than 262144 bytes"),
+    ],
+)
+def test_wrong_manifests(tmp_path: Path, work: Path, text: str | bytes, reason: str) -> None:
+    source = write(tmp_path / "a.mar", {"MAR-INF/MANIFEST.json": text, **FILES})
+    if text == '{"model": {"handler": 7.5e9999}}':
+        assert open_archive(source, work).manifest.handler == "inf"
+    else:
+        assert reason in refusal(source, work)
+
+
+def test_a_given_handler_goes_first(tmp_path: Path, work: Path) -> None:
+    source = make_archive(tmp_path / "a.mar", FILES)
+    assert open_archive(source, work, handler="x:f").manifest.handler == "x:f"

@@ -1,0 +1,59 @@
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import matplotlib
+import pytest
+
+from kserve_torch.namespace.figures import Figures
+from kserve_torch.namespace.loader import Namespace
+
+from ..makers import write
+from .test_loader import in_thread
+
+HELPERS = "matplotlib._pylab_helpers"
+DRAW = """
+import matplotlib.pyplot as plt
+
+def begin(lines):
+    plt.figure()
+    for _ in range(lines):
+        plt.plot([1, 2])
+
+def end():
+    lines = len(plt.gca().lines)
+    plt.close()
+    return lines, plt.get_fignums()
+"""
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[list[ModuleType]]:
+    """The handler modules of two instances of one archive."""
+    folder = write(tmp_path / "a", {"handler.py": DRAW})
+    made = [Namespace(folder) for _ in range(2)]
+    yield [namespace.import_module("handler") for namespace in made]
+    for namespace in made:
+        namespace.close()
+
+
+def test_instances_draw_into_figures_of_their_own(two: list[ModuleType]) -> None:
+    for lines, handler in enumerate(two, 1):
+        handler.begin(lines)
+    assert [handler.end() for handler in two] == [(1, []), (2, [])]
+
+
+def test_a_thread_of_a_handler_draws_into_its_figures(two: list[ModuleType]) -> None:
+    for lines, handler in enumerate(two, 1):
+        handler.begin(lines)
+    assert [in_thread(handler.end) for handler in two] == [(1, []), (2, [])]
+
+
+def test_it_is_so_when_pyplot_is_imported_later(
+    two: list[ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matplotlib, "_pylab_helpers", None, raising=False)
+    monkeypatch.delitem(sys.modules, HELPERS, raising=False)
+    assert isinstance(importlib.import_module(HELPERS).Gcf.figs, Figures)

@@ -1,0 +1,161 @@
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import TextIO
+
+import pytest
+
+from kserve_torch import accesslog
+from kserve_torch.accesslog import AccessLog
+from kserve_torch.events import BatchRan, Event, Responded
+from kserve_torch.logs import configure
+from kserve_torch.messages import Timing
+from kserve_torch.settings import Settings
+
+ANSWER = Responded(
+    protocol="v2",
+    model="mnist",
+    version="1.0",
+    status=200,
+    seconds=0.01234,
+    request_id="r1",
+    rows=2,
+    timing=Timing(queued=0.001, handler=0.0105, batch_rows=4),
+)
+Output = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("untouched_logging")
+
+
+async def log(settings: Settings, *events: Event) -> None:
+    """Have events logged, and what is kept written."""
+    observer = AccessLog(settings)
+    for event in events:
+        observer(event)
+    observer.flush()
+
+
+async def test_an_answer_is_one_line_of_text(capsys: Output) -> None:
+    settings = Settings()
+    configure(settings)
+    await log(settings, ANSWER)
+    (line,) = capsys.readouterr().err.splitlines()
+    time, rest = line.split(" ", 1)
+    assert time.endswith("Z")
+    assert rest == (
+        "INFO kserve_torch.access: protocol=v2 model=mnist version=1.0 status=200 ms=12.34 rows=2 "
+        "batch=4 queue_ms=1.0 handler_ms=10.5 id=r1"
+    )
+
+
+async def test_a_failure_is_named(capsys: Output) -> None:
+    configure(Settings())
+    await log(Settings(), replace(ANSWER, status=500, error="HandlerError"))
+    assert capsys.readouterr().err.endswith(" id=r1 error=HandlerError\n")
+
+
+async def test_an_answer_is_one_json_object(capsys: Output) -> None:
+    settings = Settings(log_json=True)
+    configure(settings)
+    await log(settings, ANSWER)
+    line = json.loads(capsys.readouterr().err)
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "level": "INFO",
+        "logger": "kserve_torch.access",
+        "protocol": "v2",
+        "model": "mnist",
+        "version": "1.0",
+        "status": 200,
+        "ms": 12.34,
+        "rows": 2,
+        "batch": 4,
+        "queue_ms": 1.0,
+        "handler_ms": 10.5,
+        "id": "r1",
+    }
+
+
+async def test_a_client_finds_its_own_id_in_json(capsys: Output) -> None:
+    settings = Settings(log_json=True)
+    configure(settings)
+    await log(settings, replace(ANSWER, request_id='order "7"\n'))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["id"] == 'order "7"\n'
+
+
+@pytest.mark.parametrize("name", ["a\nINFO fake: line", "a\x1b[2J", "two words", "\u2028"])
+async def test_a_client_cannot_write_lines_of_its_own(capsys: Output, name: str) -> None:
+    settings = Settings()
+    configure(settings)
+    await log(settings, replace(ANSWER, model=name, request_id=name * 100))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.isprintable()
+    assert f"model={name!r}" in line
+    assert len(line) < 1500
+
+
+async def test_the_access_log_can_be_off_and_takes_nothing_else(capsys: Output) -> None:
+    settings = Settings(access_log=False)
+    configure(settings)
+    await log(settings, ANSWER)
+    await log(Settings(), BatchRan("m", "1.0", 1, 1, 0.1))
+    assert capsys.readouterr().err == ""
+
+
+async def test_lines_are_written_together_after_a_moment(capsys: Output) -> None:
+    configure(Settings())
+    observer = AccessLog(Settings())
+    observer(ANSWER)
+    observer(ANSWER)
+    assert capsys.readouterr().err == ""
+    while not (written := capsys.readouterr().err):  # noqa: ASYNC110  # a stream tells nobody
+        await asyncio.sleep(accesslog.FLUSH_SECONDS / 10)
+    assert len(written.splitlines()) == 2
+
+
+async def test_no_more_lines_are_kept_than_are_soon_written(capsys: Output) -> None:
+    configure(Settings())
+    observer = AccessLog(Settings())
+    for _ in range(accesslog.FLUSH_LINES + 1):
+        observer(ANSWER)
+    assert len(capsys.readouterr().err.splitlines()) == accesslog.FLUSH_LINES
+    while not (written := capsys.readouterr().err):  # noqa: ASYNC110  # a stream tells nobody
+        await asyncio.sleep(accesslog.FLUSH_SECONDS / 10)
+    assert len(written.splitlines()) == 1
+
+
+@pytest.fixture
+def full_disk() -> Iterator[TextIO]:
+    """A file that nothing can be written to."""
+    with suppress(OSError), open("/dev/full", "w", encoding="utf-8") as file:
+        yield file
+
+
+async def test_a_full_disk_fails_no_request(
+    monkeypatch: pytest.MonkeyPatch, full_disk: TextIO
+) -> None:
+    configure(Settings())
+    monkeypatch.setattr("sys.stderr", full_disk)
+    observer = AccessLog(Settings())
+    for _ in range(2 * accesslog.FLUSH_LINES):
+        observer(ANSWER)
+
+
+async def test_whoever_configures_logging_gets_every_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "kserve_torch.access")
+    AccessLog(Settings(configure_logging=False))(ANSWER)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("protocol=v2 model=mnist")
+    assert record.__dict__["fields"]["rows"] == 2
+
+
+async def test_levels(capsys: Output) -> None:
+    configure(Settings(log_level="warning"))
+    await log(Settings(), ANSWER)
+    logging.getLogger("kserve_torch.engine.worker").warning("slow")
+    assert [line.split(": ")[-1] for line in capsys.readouterr().err.splitlines()] == ["slow"]
