@@ -174,7 +174,10 @@ def _pip(arguments: list[str], folder: Path) -> str:
 
 
 def _reason(stderr: str) -> str:
-    """Pip's last error line: it names the package, the lines before it only describe the search."""
-    errors = [line for line in stderr.splitlines() if line.startswith("ERROR: ")]
-    text = errors[-1].removeprefix("ERROR: ") if errors else stderr.strip().splitlines()[-1:]
-    return str(text)
+    """Pip's last error line: it names the package, the lines before it only describe the search.
+
+    Where there is no pip the one line is the interpreter's, which begins with its path.
+    """
+    lines = stderr.strip().splitlines()
+    errors = [line for line in lines if line.startswith("ERROR: ")]
+    return re.sub(r"^ERROR: |^/\S*: ", "", (errors or lines or ["pip gives no reason"])[-1])

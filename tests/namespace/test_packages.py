@@ -1,6 +1,7 @@
 import io
 import subprocess
 import sys
+import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -220,3 +221,12 @@ def test_pip_may_not_take_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     archive = opened(tmp_path, OPTIONS + "kt-demo", wheel("demo", "1.0", ""))
     with pytest.raises(LoadFailed, match=r"^installing packages took longer than 0 s$"):
         load(archive, tmp_path, install_packages=True)
+
+
+def test_an_environment_without_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    venv.create(tmp_path / "venv", with_pip=False)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv/bin/python"))
+    archive = opened(tmp_path, OPTIONS + "kt-demo", wheel("demo", "1.0", ""))
+    with pytest.raises(LoadFailed) as caught:
+        load(archive, tmp_path, install_packages=True)
+    assert caught.value.message == "packages cannot be installed: No module named pip"
