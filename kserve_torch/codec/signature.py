@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kserve_torch.codec.datatypes import DATATYPES
-from kserve_torch.codec.results import join_batch, result_to_tensors
+from kserve_torch.codec.mapping import MAPPINGS
 from kserve_torch.messages import NOTHING, Row, Tensor
 
 Signature = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -56,8 +56,8 @@ def seen(rows: Sequence[Row], results: Sequence[Any], *, batch: bool = False) ->
         inputs = list(rows[0].values()) if isinstance(rows[0], dict) else [rows[0]]
     if not all(isinstance(tensor, Tensor) for tensor in inputs):
         return NOTHING
-    join = join_batch if batch else result_to_tensors
-    outputs = join(results, [tensor.name for tensor in inputs])
+    mapping = MAPPINGS["batch" if batch else "tensor"]
+    outputs = mapping.outputs(results, [tensor.name for tensor in inputs])
     return {
         "inputs": [
             _told(tensor, [-1, *tensor.shape] if batch else tensor.shape) for tensor in inputs

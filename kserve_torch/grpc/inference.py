@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kserve_torch.codec.results import join_batch, result_to_tensors
-from kserve_torch.codec.rows import in_base64, split_batch
+from kserve_torch.codec.mapping import MAPPINGS
+from kserve_torch.codec.rows import in_base64
 from kserve_torch.codec.v2 import V2Request, verb_of
 from kserve_torch.grpc import convert
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
@@ -43,7 +43,7 @@ class Inference:
     def __init__(self, registry: Registry, message: pb.ModelInferRequest, call: Call) -> None:
         version = registry.find(message.model_name, message.model_version or None)
         self._limits: Limits = version.limits
-        self._batch = self._limits.v2_rows == "batch"
+        self._mapping = MAPPINGS[self._limits.v2_rows]
         self._trailing = call.trailing
         self._decoded: V2Request = convert.decode(message)
         self.request = Request(
@@ -55,7 +55,7 @@ class Inference:
             rows=self._rows(),
             headers=call.headers,
             parameters=self._decoded.parameters,
-            element="inputs[0] row {}" if self._batch else "inputs[{}]",
+            element=self._mapping.element,
             deadline=call.deadline,
         )
 
@@ -64,7 +64,7 @@ class Inference:
         inputs: Sequence[Tensor] = self._decoded.inputs
         if self._limits.v2_grpc_bytes == "b64":
             inputs = [in_base64(tensor) for tensor in inputs]
-        return split_batch(inputs) if self._batch else inputs
+        return self._mapping.rows(inputs)
 
     def response(self, reply: Reply) -> pb.ModelInferResponse:
         """The response that carries the results of a reply.
@@ -85,7 +85,9 @@ class Inference:
         model, version = self.request.model, self.request.version or ""
         reply = Reply(model=model, version=version, rows=list(rows.values()))
         inputs = self._decoded.inputs
-        names = [one.name for one in (inputs if self._batch else map(inputs.__getitem__, rows))]
+        if self._limits.v2_rows == "tensor":
+            inputs = [inputs[row] for row in rows]
+        names = [one.name for one in inputs]
         outputs = self._outputs(reply, names)
         if self._decoded.outputs is not None:
             selected = {output.name for output in self._decoded.outputs}
@@ -94,8 +96,7 @@ class Inference:
 
     def _outputs(self, reply: Reply, names: Sequence[str]) -> list[Tensor]:
         check_rows(reply)
-        join = join_batch if self._batch else result_to_tensors
-        return join(reply.results, names, self._limits.v2_flatten)
+        return self._mapping.outputs(reply.results, names, self._limits.v2_flatten)
 
     def _response(
         self, reply: Reply, outputs: Sequence[Tensor], request: V2Request

@@ -9,8 +9,7 @@ import orjson
 
 from kserve_torch.codec import v2, v2_reply
 from kserve_torch.codec.document import JSON
-from kserve_torch.codec.results import join_batch, result_to_tensors
-from kserve_torch.codec.rows import split_batch
+from kserve_torch.codec.mapping import MAPPINGS
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import Answer, Call
@@ -104,28 +103,26 @@ class Inference:
 
     def request(self, found: ModelVersion, decoded: V2Request) -> Request:
         """The rows of the inputs: one per tensor, or per element of dimension 0 (CONTRACT D2)."""
-        self._found = found
         self._decoded = decoded
-        batch = found.limits.v2_rows == "batch"
+        self._mapping = mapping = MAPPINGS[found.limits.v2_rows]
+        self._flatten = found.limits.v2_flatten
         return Request(
             id=decoded.id or self._call.headers.get("x-request-id") or fresh_id(),
             model=found.name,
             version=found.version,
             asked=self._version or "",
             verb=self._verb,
-            rows=split_batch(decoded.inputs) if batch else decoded.inputs,
+            rows=mapping.rows(decoded.inputs),
             headers=self._call.headers,
             parameters=decoded.parameters,
-            element="inputs[0] row {}" if batch else "inputs[{}]",
+            element=mapping.element,
             deadline=deadline(self._call),
         )
 
     def outputs(self, reply: Reply) -> list[Tensor]:
         """The output tensors of a reply."""
-        limits = self._found.limits
         names = [tensor.name for tensor in self._decoded.inputs]
-        join = join_batch if limits.v2_rows == "batch" else result_to_tensors
-        return join(reply.results, names, limits.v2_flatten)
+        return self._mapping.outputs(reply.results, names, self._flatten)
 
     def answer(self, request: Request, reply: Reply) -> Answer:
         """The response, in JSON or with binary data behind it."""

@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 from kserve_torch.archives.archive import Archive
-from kserve_torch.codec.rows import split_batch
+from kserve_torch.codec.mapping import MAPPINGS
 from kserve_torch.codec.tensors import tensor_from_json
 from kserve_torch.errors import ClientError, LoadFailed
 from kserve_torch.messages import NOTHING, Request, Row
@@ -34,8 +34,8 @@ def sample_request(archive: Archive, model: str) -> Request | None:
             return _request(archive, model, body["instances"], "instances[{}]")
         if isinstance(body, dict) and isinstance(body.get("inputs"), list):
             tensors = [_tensor(item, f"inputs[{i}]") for i, item in enumerate(body["inputs"])]
-            rows = split_batch(tensors) if splits_batches(archive) else tensors
-            return _request(archive, model, rows, "inputs[{}]")
+            mapping = MAPPINGS["batch" if splits_batches(archive) else "tensor"]
+            return _request(archive, model, mapping.rows(tensors), mapping.element)
     except ClientError as error:
         raise LoadFailed(f"warm-up sample: {error.message}") from error
     return _request(archive, model, [body], "row {}")

@@ -20,8 +20,8 @@ from kserve import InferRequest, InferResponse
 from kserve.model import InferenceVerb
 
 from kserve_torch.codec import cloudevents, v1
-from kserve_torch.codec.results import join_batch, result_to_tensors
-from kserve_torch.codec.rows import in_base64, split_batch
+from kserve_torch.codec.mapping import MAPPINGS
+from kserve_torch.codec.rows import in_base64
 from kserve_torch.codec.v2 import RequestedOutput, V2Request, verb_of
 from kserve_torch.errors import ModelNotFound, NotReady, ServingError
 from kserve_torch.http.serve import check_rows, row_headers
@@ -227,7 +227,7 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         from_grpc: bool,
     ) -> tuple[InferResponse, dict[str, str]]:
         found = self._loaded().find(self.name, version or None)
-        batch = found.limits.v2_rows == "batch"
+        mapping = MAPPINGS[found.limits.v2_rows]
         inputs = decoded.inputs
         if from_grpc and found.limits.v2_grpc_bytes == "b64":
             inputs = [in_base64(tensor) for tensor in inputs]
@@ -236,15 +236,15 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
             headers,
             version=found.version,
             verb=verb,
-            rows=split_batch(inputs) if batch else inputs,
+            rows=mapping.rows(inputs),
             parameters=decoded.parameters,
-            element="inputs[0] row {}" if batch else "inputs[{}]",
+            element=mapping.element,
         )
         reply = await self._loaded().submit(request)
         check_rows(reply)
         own = dict(row_headers(reply))
-        join = join_batch if batch else result_to_tensors
-        outputs = join(reply.results, [one.name for one in inputs], found.limits.v2_flatten)
+        names = [one.name for one in inputs]
+        outputs = mapping.outputs(reply.results, names, found.limits.v2_flatten)
         head = (self.name, reply.version, request.id)
         return infer_types.encode(*head, outputs, decoded, own, from_grpc=from_grpc), own
 

@@ -1,0 +1,36 @@
+"""How the tensors of a v2 request become rows, and what comes of the rows tensors again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from kserve_torch.codec.results import join_batch, result_to_tensors
+from kserve_torch.codec.rows import split_batch
+from kserve_torch.messages import Row, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RowMapping:
+    """One of the two ways.
+
+    Attributes:
+        rows: the rows of a request's inputs; see `split_batch`.
+        element: what an error calls a row, with its number in place of ``{}``.
+        outputs: the tensors of the rows' results; arguments as for `result_to_tensors`.
+    """
+
+    rows: Callable[[Sequence[Tensor]], Sequence[Row]]
+    element: str
+    outputs: Callable[..., list[Tensor]]
+
+
+#: By the words of a model's ``v2_rows``: each input is a row, or each element of the dimension 0
+#: that all inputs share (CONTRACT D2).
+MAPPINGS: Mapping[str, RowMapping] = MappingProxyType(
+    {
+        "tensor": RowMapping(lambda inputs: inputs, "inputs[{}]", result_to_tensors),
+        "batch": RowMapping(split_batch, "inputs[0] row {}", join_batch),
+    }
+)
