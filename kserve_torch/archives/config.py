@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +13,7 @@ import yaml
 from kserve_torch.archives.text import first_line, kind_of, read_text
 from kserve_torch.codec import signature
 from kserve_torch.errors import InvalidArchive
+from kserve_torch.settings.checks import Check, flag, mapping, one_of, whole
 from kserve_torch.settings.limits import LIMITS
 from kserve_torch.settings.near import near
 
@@ -74,31 +74,23 @@ def checked_config(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """
     good = {}
     for key, value in config.items():
-        rule = _KEYS.get(key)
         if guess := near(str(key), (*LIMITS, *_KEYS)):
             log.warning("%s: %s is left to the handler; did you mean %s?", name, key, guess)
-        if rule is None or rule.allows(value):
-            good[key] = value
-        else:
-            log.warning(
-                "%s: %s: got %r, allowed is %s; the default stays", name, key, value, rule.allowed
-            )
+        try:
+            good[key] = _KEYS[key](value) if key in _KEYS else value
+        except ValueError as error:
+            log.warning("%s: %s: %r is not %s; ignored", name, key, value, error)
     return MappingProxyType(good)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    allowed: str
-    allows: Callable[[Any], bool]
+def _signature(value: Any) -> Any:
+    if not signature.is_signature(value):
+        raise ValueError(signature.ALLOWED)
+    return value
 
-
-_COUNT = _Rule("a whole number from 0 on", lambda value: type(value) is int and value >= 0)
-_FLAG = _Rule("true or false", lambda value: isinstance(value, bool))
-_MAPPING = _Rule("a mapping", lambda value: isinstance(value, dict))
-_PARALLEL = _Rule("pp or tp or pptp or custom", lambda v: v in ("pp", "tp", "pptp", "custom"))
 
 #: Keys that are no limits; for those see `LIMITS`.
-_KEYS: Mapping[str, _Rule] = {
+_KEYS: Mapping[str, Check] = {
     **dict.fromkeys(
         (
             "parallelLevel",
@@ -107,7 +99,7 @@ _KEYS: Mapping[str, _Rule] = {
             "maxSequenceJobQueueSize",
             "maxNumSequence",
         ),
-        _COUNT,
+        whole(0),
     ),
     **dict.fromkeys(
         (
@@ -117,9 +109,9 @@ _KEYS: Mapping[str, _Rule] = {
             "asyncCommunication",
             "useVenv",
         ),
-        _FLAG,
+        flag,
     ),
-    "parallelType": _PARALLEL,
-    "torchrun": _MAPPING,
-    "signature": _Rule(signature.ALLOWED, signature.is_signature),
+    "parallelType": one_of("pp", "tp", "pptp", "custom"),
+    "torchrun": mapping,
+    "signature": _signature,
 }

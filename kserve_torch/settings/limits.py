@@ -8,10 +8,11 @@ The precedence of each limit, first wins::
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any
+
+from kserve_torch.settings.checks import Check, flag, one_of, scaled, whole
 
 logger = logging.getLogger(__name__)
 
@@ -48,71 +49,35 @@ class Limits:
     v2_grpc_bytes: str = "raw"
 
 
-# --- checks: of values as JSON and YAML have them -------------------------------------------------
-
-
-def _whole(low: int) -> Callable[[Any], int]:
-    def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise ValueError(f"a whole number from {low} up")
-        return value
-
-    return check
-
-
-def _scaled(factor: float) -> Callable[[Any], float]:
-    def check(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
-            raise ValueError("a number from 0 up")
-        return float(value) * factor
-
-    return check
-
-
 def _time_limit(value: Any) -> float:
-    seconds = _scaled(1)(value)
+    seconds = scaled(1)(value)
     if not seconds:
         raise ValueError("a number of seconds above 0")
     return seconds
 
 
-def _one_of(*words: str) -> Callable[[Any], str]:
-    def check(value: Any) -> str:
-        if value not in words:
-            raise ValueError("one of " + ", ".join(words))
-        return str(value)
-
-    return check
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")
-    return value
-
-
 def _ids(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise ValueError("a list of device numbers")
-    return tuple(_whole(0)(item) for item in value)
+    return tuple(whole(0)(item) for item in value)
 
 
 #: Key of model-config.yaml (CONTRACT 3.2) -> field of `Limits` and check.
-LIMITS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
-    "minWorkers": ("min_workers", _whole(1)),
-    "maxWorkers": ("max_workers", _whole(0)),
-    "batchSize": ("batch_size", _whole(1)),
-    "maxBatchDelay": ("max_batch_delay", _scaled(0.001)),
+LIMITS: Mapping[str, tuple[str, Check]] = {
+    "minWorkers": ("min_workers", whole(1)),
+    "maxWorkers": ("max_workers", whole(0)),
+    "batchSize": ("batch_size", whole(1)),
+    "maxBatchDelay": ("max_batch_delay", scaled(0.001)),
     "responseTimeout": ("response_timeout", _time_limit),
     "startupTimeout": ("startup_timeout", _time_limit),
-    "jobQueueSize": ("queue_size", _whole(1)),
-    "clientTimeoutInMills": ("client_timeout", lambda value: _scaled(0.001)(value) or None),
-    "maxRetryTimeoutInSec": ("max_retry_timeout", _scaled(1)),
-    "deviceType": ("device_type", _one_of("cpu", "gpu")),
+    "jobQueueSize": ("queue_size", whole(1)),
+    "clientTimeoutInMills": ("client_timeout", lambda value: scaled(0.001)(value) or None),
+    "maxRetryTimeoutInSec": ("max_retry_timeout", scaled(1)),
+    "deviceType": ("device_type", one_of("cpu", "gpu")),
     "deviceIds": ("device_ids", _ids),
-    "v2_rows": ("v2_rows", _one_of("tensor", "batch")),
-    "v2_flatten": ("v2_flatten", _flag),
-    "v2_grpc_bytes": ("v2_grpc_bytes", _one_of("raw", "b64")),
+    "v2_rows": ("v2_rows", one_of("tensor", "batch")),
+    "v2_flatten": ("v2_flatten", flag),
+    "v2_grpc_bytes": ("v2_grpc_bytes", one_of("raw", "b64")),
 }
 
 #: Fields of `Limits` that are seconds, and written in milliseconds.

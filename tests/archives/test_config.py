@@ -17,9 +17,9 @@ def test_the_configuration_is_checked(
     assert archive.config == {"batchSize": 4, "handler": {"a": 1}}
     assert archive.yaml["parallelLevel"] == "2"
     assert [record.getMessage() for record in caplog.records] == [
-        "c.yaml: parallelLevel: got '2', allowed is a whole number from 0 on; the default stays",
-        "c.yaml: torchrun: got 'tpu', allowed is a mapping; the default stays",
-        "c.yaml: useVenv: got 1, allowed is true or false; the default stays",
+        "c.yaml: parallelLevel: '2' is not a whole number from 0 up; ignored",
+        "c.yaml: torchrun: 'tpu' is not a mapping; ignored",
+        "c.yaml: useVenv: 1 is not true or false; ignored",
     ]
 
 

@@ -102,7 +102,7 @@ async def test_a_signature_that_is_none(
     assert (model["inputs"], model["outputs"]) == ([], [])
     with caplog.at_level(logging.WARNING):
         await registry.load("odd")
-    assert "c.yaml: signature: got {'inputs': [{'name': 'x'}]}" in caplog.text
+    assert "c.yaml: signature: {'inputs': [{'name': 'x'}]}" in caplog.text
 
 
 @pytest.mark.parametrize(

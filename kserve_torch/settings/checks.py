@@ -1,0 +1,59 @@
+"""Checks of single values, as JSON and YAML have them; each raises ValueError with what is allowed.
+
+A check is called with the value and returns it in the form in which it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+Check = Callable[[Any], Any]
+
+
+def whole(low: int) -> Callable[[Any], int]:
+    """A whole number from ``low`` up."""
+
+    def check(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise ValueError(f"a whole number from {low} up")
+        return value
+
+    return check
+
+
+def scaled(factor: float) -> Callable[[Any], float]:
+    """A number from 0 up, times ``factor``."""
+
+    def check(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+            raise ValueError("a number from 0 up")
+        return float(value) * factor
+
+    return check
+
+
+def one_of(*words: str) -> Callable[[Any], str]:
+    """One of these words."""
+
+    def check(value: Any) -> str:
+        if value not in words:
+            raise ValueError("one of " + ", ".join(words))
+        return str(value)
+
+    return check
+
+
+def flag(value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ValueError("true or false")
+    return value
+
+
+def mapping(value: Any) -> dict[Any, Any]:
+    """A mapping."""
+    if not isinstance(value, dict):
+        raise ValueError("a mapping")
+    return value
