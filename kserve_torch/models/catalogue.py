@@ -33,14 +33,14 @@ class Catalogue:
         return [version for versions in self._models.values() for version in versions.values()]
 
     def versions(self, model: str) -> list[ModelVersion]:
-        """All versions of a model, sorted.
+        """All versions of a model, sorted, 2.0 before 10.0.
 
         Raises:
             ModelNotFound: no such model.
         """
         if model not in self._models:
             raise _unknown(model)
-        return [self._models[model][version] for version in sorted(self._models[model])]
+        return [self._models[model][version] for version in sorted(self._models[model], key=_order)]
 
     def find(self, model: str, version: str | None = None) -> ModelVersion:
         """A version of a model, the default one if none is asked for.
@@ -158,3 +158,8 @@ class Catalogue:
 
 def _unknown(model: str) -> ModelNotFound:
     return ModelNotFound(f"Model with name {model} does not exist.")
+
+
+def _order(version: str) -> list[tuple[int, str]]:
+    """Of two numbers the longer one is larger; what is no number stands somewhere."""
+    return [(len(part), part) for part in version.split(".")]

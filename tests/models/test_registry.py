@@ -613,12 +613,12 @@ async def test_nobody_gets_workers_without_end(tmp_path: Path) -> None:
 
 async def test_the_first_of_several_start_up_versions_is_the_default(tmp_path: Path) -> None:
     files = {"handler.py": "import time\ntime.sleep(0.5)\n" + ECHO}
-    make_archive(tmp_path / "a.mar", files, modelVersion="1.0")
-    make_archive(tmp_path / "b.mar", {"handler.py": ECHO}, modelVersion="2.0")
-    for options, default in ((), "1.0"), (("--models", "b.mar,a.mar"), "2.0"):
+    make_archive(tmp_path / "a.mar", files, modelVersion="2.0")
+    make_archive(tmp_path / "b.mar", {"handler.py": ECHO}, modelVersion="10.0")
+    for options, default in ((), "2.0"), (("--models", "b.mar,a.mar"), "10.0"):
         async with serving(tmp_path, *options) as registry:
             await registry.start(startup_models(registry.settings))
-            assert [v.version for v in registry.versions("m")] == ["1.0", "2.0"]
+            assert [v.version for v in registry.versions("m")] == ["2.0", "10.0"]
             assert registry.find("m").version == default
 
 
