@@ -7,6 +7,7 @@ sixth of the start and tens of megabytes. A test holds them against the SDK's.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 
 from prometheus_client import REGISTRY, CollectorRegistry, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -51,7 +52,8 @@ class KServeMetrics:
         """Forget a model of which no version is left: "" is the version then."""
         if not version:
             for histogram in self._histograms.values():
-                histogram.remove(model)
+                with suppress(KeyError):  # of older prometheus_client, if it has none
+                    histogram.remove(model)
 
     def text(self, names: Collection[str] | None) -> bytes:
         """Both registries as text, reduced to the families or samples of these names."""
