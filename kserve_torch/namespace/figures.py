@@ -31,7 +31,12 @@ class Figures(MutableMapping[Any, Any]):
     def _own(self) -> OrderedDict[Any, Any]:
         # A thread that a handler has started draws into what its handler draws into.
         scope = scopes.thread.scope or scopes.calling_scope()
-        return self._servers if scope is None else scope.figures
+        return self._only_ones() if scope is None else scope.figures
+
+    def _only_ones(self) -> OrderedDict[Any, Any]:
+        """Those for a thread that may be anybody's, as of ``to_thread(plt.savefig, file)``."""
+        drawn = [scope.figures for scope in list(scopes.scopes.values()) if scope.figures]
+        return drawn[0] if len(drawn) == 1 else self._servers
 
     def __getitem__(self, number: Any) -> Any:
         return self._own[number]

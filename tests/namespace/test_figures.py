@@ -51,6 +51,13 @@ def test_a_thread_of_a_handler_draws_into_its_figures(two: list[ModuleType]) -> 
     assert [in_thread(handler.end) for handler in two] == [(1, []), (2, [])]
 
 
+def test_a_thread_that_may_be_anybodys_draws_into_the_only_figures(two: list[ModuleType]) -> None:
+    for lines, handler in enumerate(two, 1):
+        handler.begin(lines)
+        assert len(in_thread(handler.plt.gca).lines) == lines
+        handler.plt.close()
+
+
 def test_it_is_so_when_pyplot_is_imported_later(
     two: list[ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
