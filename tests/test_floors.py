@@ -32,7 +32,7 @@ FLOORS: list[dict[str, str]] = [
         "archives.folders": "archives.manifest",
         "archives.manifest": "archives.text",
         "archives.store": "archives.download",
-        "archives.text": "",
+        "archives.text": "archives.extract",
         "namespace.figures": "namespace.scopes",
         "namespace.imports": "namespace.scopes namespace.searchpath namespace.turns",
         "namespace.lent": "namespace.scopes",

@@ -81,11 +81,12 @@ def open_archive(
         LoadFailed: the disk is full, or too many files are open.
     """
     source = source.absolute()  # workers' threads have directories of their own
-    if not source.exists():
-        raise ModelNotFound(f"Model not found at: {source.name}")
-    source = packed_inside(source) or source
-    extracted = None if source.is_dir() else _unpack(source, workdir)
+    extracted = None
     try:
+        if not source.exists():
+            raise ModelNotFound(f"Model not found at: {source.name}")
+        source = packed_inside(source) or source
+        extracted = None if source.is_dir() else _unpack(source, workdir)
         root = descend(extracted or source)
         manifest, bare = _manifest(root, handler, default_handler)
         yaml = read_yaml(root, manifest.config_file) if manifest.config_file else NOTHING

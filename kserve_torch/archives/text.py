@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from kserve_torch.archives.extract import blamed
 from kserve_torch.errors import InvalidArchive
 
 #: Largest file that is read as a manifest or configuration, in bytes; real ones have thousands.
@@ -16,6 +17,7 @@ def read_text(root: Path, name: str) -> str | None:
 
     Raises:
         InvalidArchive: it is too large, or cannot be read.
+        LoadFailed: too many files are open.
     """
     path = root / name
     try:
@@ -27,7 +29,7 @@ def read_text(root: Path, name: str) -> str | None:
     except UnicodeDecodeError as error:
         raise InvalidArchive(f"{name}: not UTF-8 text") from error
     except OSError as error:
-        raise InvalidArchive(f"{name}: {error.strerror}") from error
+        raise blamed(error)(f"{name}: {error.strerror}") from error
 
 
 def kind_of(value: Any) -> str:

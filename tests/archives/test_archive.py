@@ -1,13 +1,16 @@
 import gzip
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
 from kserve_torch.archives.archive import close_archive, open_archive
-from kserve_torch.errors import LoadFailed, ModelNotFound
+from kserve_torch.archives.text import read_text
+from kserve_torch.errors import InvalidArchive, LoadFailed, ModelNotFound
 
 from ..makers import ECHO, make_archive, manifest, write, write_tar
+from ..unprivileged import locked_folder, unprivileged
 from .opening import FILES, refusal
 
 # --- the four forms -------------------------------------------------------------------------------
@@ -90,6 +93,27 @@ def test_a_relative_path_holds_when_the_working_directory_changes(
     assert archive.root == tmp_path / "m"
     monkeypatch.chdir("m")
     assert open_archive(Path(), tmp_path / "work").name == "m"
+
+
+def test_a_folder_that_cannot_be_read(work: Path) -> None:
+    with locked_folder() as folder, unprivileged(), pytest.raises(InvalidArchive) as caught:
+        open_archive(folder, work)
+    assert caught.value.message == f"{folder.name}: Permission denied"
+
+
+def test_too_many_open_files_are_not_the_archives_fault(tmp_path: Path, work: Path) -> None:
+    folder = write(tmp_path / "a", FILES)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(LoadFailed) as opened:
+            open_archive(folder, work)
+        with pytest.raises(LoadFailed) as read:
+            read_text(folder, "handler.py")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert opened.value.message == "a: Too many open files"
+    assert read.value.message == "handler.py: Too many open files"
 
 
 # --- names ----------------------------------------------------------------------------------------
