@@ -22,10 +22,14 @@ _MODULE = "matplotlib._pylab_helpers"
 
 
 class Figures(MutableMapping[Any, Any]):
-    """pyplot's table of figures by number, the current one last: that of whose code calls."""
+    """pyplot's table of figures by number, the current one last: that of whose code calls.
 
-    def __init__(self) -> None:
-        self._servers: OrderedDict[Any, Any] = OrderedDict()
+    Args:
+        servers: that of code that is no archive's.
+    """
+
+    def __init__(self, servers: OrderedDict[Any, Any]) -> None:
+        self._servers = servers
 
     @property
     def _own(self) -> OrderedDict[Any, Any]:
@@ -90,4 +94,4 @@ def install() -> None:
 
 
 def _share(module: Any) -> None:
-    module.Gcf.figs = Figures()
+    module.Gcf.figs = Figures(module.Gcf.figs)

@@ -1,5 +1,6 @@
 import importlib
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -7,6 +8,7 @@ from types import ModuleType
 import matplotlib
 import pytest
 
+from kserve_torch.namespace import figures
 from kserve_torch.namespace.figures import Figures
 from kserve_torch.namespace.loader import Namespace
 
@@ -64,3 +66,14 @@ def test_it_is_so_when_pyplot_is_imported_later(
     monkeypatch.setattr(matplotlib, "_pylab_helpers", None, raising=False)
     monkeypatch.delitem(sys.modules, HELPERS, raising=False)
     assert isinstance(importlib.import_module(HELPERS).Gcf.figs, Figures)
+
+
+def test_figures_of_the_program_that_serves_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    plt = importlib.import_module("matplotlib.pyplot")
+    monkeypatch.setattr(plt._pylab_helpers.Gcf, "figs", OrderedDict())
+    others = [one for one in sys.meta_path if not isinstance(one, figures._Finder)]
+    monkeypatch.setattr(sys, "meta_path", others)
+    figure = plt.figure()
+    figures.install()
+    assert isinstance(plt._pylab_helpers.Gcf.figs, Figures)
+    assert plt.gcf() is figure
