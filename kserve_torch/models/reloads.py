@@ -97,7 +97,7 @@ class Reloads:
         """Let a model say from now on that its archive cannot be opened; what was opened stays."""
         here = (version for version in self._catalogue.all() if version.name == name)
         if all(version.archive is None for version in here):
-            source = self._sources(name)[0]
+            source = next(iter(self._sources(name)), name)  # the file may just be gone
             broken = self._factory.broken(source, name, DEFAULT_VERSION, error)
             await self._retire(self._catalogue.replace(broken))
 
