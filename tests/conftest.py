@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from .processes import Interpreter, interpreter
 from .server import ROOT
 
-# Where two processes share a busy machine, examples are slow to make now and then.
-settings.register_profile("shared", suppress_health_check=[HealthCheck.too_slow])
+# Where two processes share a busy machine, examples are slow to make and to try now and then.
+settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
 
 TESTS = ROOT / "tests"

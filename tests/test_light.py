@@ -1,8 +1,8 @@
 """Importing the package and asking it for help costs little, and reads no arguments."""
 
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -42,15 +42,18 @@ def test_importing_the_package_reads_no_arguments() -> None:
     assert python(code, "--http_port", "nonsense") == f"{kserve_torch.__version__}\n"
 
 
-def test_help_takes_less_than_a_second() -> None:
+def test_help_takes_less_than_half_a_second() -> None:
+    """Of the processor's time: on a busy machine it waits for its turns."""
+
     def seconds() -> float:
-        began = time.perf_counter()
+        before = os.times()
         subprocess.run(
             [sys.executable, "-m", "kserve_torch", "--help"], check=True, stdout=subprocess.DEVNULL
         )
-        return time.perf_counter() - began
+        after = os.times()
+        return sum(after[2:4]) - sum(before[2:4])
 
-    assert min(seconds() for _ in range(3)) < 1
+    assert min(seconds() for _ in range(3)) < 0.5
 
 
 def test_public_names_come_when_they_are_asked_for() -> None:

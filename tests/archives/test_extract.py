@@ -158,7 +158,7 @@ WHOLE = {name: in_memory(name) for name in ("a.mar", "a.tar.gz")}
 WHOLE["a.tar"] = gzip.decompress(WHOLE["a.tar.gz"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from(sorted(WHOLE)),
     st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(max_size=4))),

@@ -120,7 +120,7 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Applicatio
     headers=HEADERS,
     body=BODIES.map(lambda body: json.dumps(body).encode()) | st.binary(max_size=50),
 )
-@settings(max_examples=600, deadline=None, derandomize=True)
+@settings(max_examples=600, derandomize=True)
 def test_one_answer_each(
     application: Application,
     method: str,

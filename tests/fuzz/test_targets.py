@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 from .seeds import SEEDS
 from .targets import TARGETS
 
-SOME = settings(
-    max_examples=150,
-    deadline=None,
-    derandomize=True,
-)
+SOME = settings(max_examples=150, derandomize=True)
 
 
 @st.composite

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
@@ -88,7 +88,6 @@ def test_typed_there_and_back(datatype):
     assert not response.raw_output_contents
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(st.lists(st.binary(), max_size=5))
 def test_any_bytes_elements_survive_raw(elements):
     array = np.empty(len(elements), object)
@@ -109,7 +108,6 @@ def test_half_precision_makes_the_whole_answer_raw(datatype):
 NUMERIC = [name for name, datatype in DATATYPES.items() if datatype.kind != "bytes"]
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(st.data(), st.sampled_from(NUMERIC))
 def test_any_numbers_in_any_shape_survive(data, datatype):
     dtype = np.dtype("u1") if datatype == "BOOL" else DATATYPES[datatype].dtype

@@ -150,7 +150,7 @@ def assert_same(sent: Tensor, datatype: str, shape: Sequence[int], raw: bytes) -
 
 
 @given(sent=tensors_of(list(DATATYPES), BF16=BF16))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_tensor_survives_binary(serving: Serving, sent: Tensor) -> None:
     raw = bytes(buffers.to_raw(sent))
     head = json.dumps(
@@ -188,7 +188,7 @@ IN_JSON = [name for name, kind in DATATYPES.items() if kind.code or name == "BYT
     ),
     nested=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_tensor_survives_json(serving: Serving, sent: Tensor, nested: bool) -> None:
     data = sent.array if nested else sent.array.reshape(-1)
     given_ = {"name": "x", "datatype": sent.datatype, "shape": sent.shape, "data": data.tolist()}
@@ -209,7 +209,7 @@ def infer(serving: Serving, request: pb.ModelInferRequest) -> pb.ModelInferRespo
 
 
 @given(sent=tensors_of(list(DATATYPES), BF16=BF16))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_tensor_survives_raw_grpc(serving: Serving, sent: Tensor) -> None:
     raw = bytes(buffers.to_raw(sent))
     request = pb.ModelInferRequest(model_name="identity", raw_input_contents=[raw])
@@ -220,7 +220,7 @@ def test_any_tensor_survives_raw_grpc(serving: Serving, sent: Tensor) -> None:
 
 
 @given(sent=tensors_of([name for name, kind in DATATYPES.items() if kind.contents]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_tensor_survives_typed_grpc(serving: Serving, sent: Tensor) -> None:
     field = DATATYPES[sent.datatype].contents
     request = pb.ModelInferRequest(model_name="identity")
@@ -246,7 +246,7 @@ def expected(instances: Sequence[Any]) -> dict[str, Any]:
 
 
 @given(instances=INSTANCES, data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_neither_splitting_nor_merging_nor_order_changes_an_answer(
     serving: Serving, instances: list[Any], data: st.DataObject
 ) -> None:
@@ -259,7 +259,7 @@ def test_neither_splitting_nor_merging_nor_order_changes_an_answer(
 
 
 @given(parts=st.lists(st.lists(st.integers(0, 9) | st.just("poison"), max_size=3), max_size=8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_bad_request_harms_no_other(serving: Serving, parts: list[list[Any]]) -> None:
     answers = serving.predict(*parts)
     refused = (418, {"error": "poison"})
