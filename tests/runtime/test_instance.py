@@ -284,18 +284,17 @@ def test_the_status_of_a_prediction_exception(load: Load, code: str, status: int
 @pytest.mark.filterwarnings(
     "ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning"
 )
-def test_torchscript_errors_without_their_traceback(load: Load) -> None:
+def test_torchscript_errors_without_their_traceback(load: Load, tmp_path: Path) -> None:
     class Net(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x @ torch.ones(3)
 
-    path = "net.pt"
-    torch.jit.save(torch.jit.script(Net()), path := str(Path("/tmp") / f"{os.getpid()}-{path}"))
+    path = str(tmp_path / "net.pt")
+    torch.jit.save(torch.jit.script(Net()), path)
     body = "return torch.jit.load(PATH)(torch.ones(2))"
     handler = f"import torch\nPATH = {path!r}\n" + function(body)
     with pytest.raises(HandlerError) as caught:
         results(load(handler), 1)
-    os.unlink(path)
     assert "Traceback" not in caught.value.message
     assert "size" in caught.value.message
 
