@@ -179,11 +179,13 @@ def headers_that_do_not_come(client: Client) -> None:
 
 def trickling(client: Client, head: str, piece: bytes) -> bytes:
     """What is answered to one that sends ``piece`` for ever."""
+    ends = time.monotonic() + 20 * PATIENCE
     with closing(connect(client)) as sock:
         sock.sendall(head.encode())
         sock.settimeout(PATIENCE / 20)
         answer = b""
         while not answer:
+            assert time.monotonic() < ends, "the server waits for ever"
             sock.sendall(piece)
             with suppress(TimeoutError):
                 answer = sock.recv(65536)
