@@ -541,6 +541,7 @@ async def test_unregister(management: Management, registry: Registry) -> None:
 async def test_unregister_waits_only_so_long(registry: Registry, settings: Settings) -> None:
     management = Management(registry, replace(settings, unregister_model_timeout=0.01), None)
     version = registry.find("echo")
+    assert version.archive is not None
     gate = asyncio.Event()
     version.drain = gate.wait  # type: ignore[method-assign,assignment]
     code, answer = await ask(management, "DELETE", "/models/echo")
@@ -548,6 +549,7 @@ async def test_unregister_waits_only_so_long(registry: Registry, settings: Setti
     gate.set()
     await settled()
     assert registry.names() == []
+    assert not version.archive.root.exists()  # it has left for good
 
 
 @pytest.mark.parametrize(
