@@ -93,30 +93,32 @@ async def answer(registry: Registry, name: str = "m") -> str:
     return reply.version
 
 
-@pytest.mark.parametrize("made", [False, True])
-async def test_loads_of_a_name_leave_one_that_serves(
-    tmp_path: Path, gate: Gate, made: bool
-) -> None:
+async def test_loads_of_a_name_leave_one_that_serves(tmp_path: Path, gate: Gate) -> None:
     make_archive(tmp_path / "m.mar", gate.guards(GATED))
+    make_archive(tmp_path / "other.mar", {"handler.py": ECHO})
     async with serving(tmp_path, gate) as registry:
         loads = [asyncio.ensure_future(registry.load("m"))]
-        for _ in range(3):
-            await asyncio.sleep(0)  # it takes its turn
-        if made:
-            await until(registry.names)
+        await until(registry.names)
         # As of a client that asks again and again because its time-out is shorter than a load.
         loads += [asyncio.ensure_future(registry.load("m")) for _ in range(9)]
+        await registry.load("other")  # whatever does not wait for its turn is unpacked by then
+        assert len(list(registry.workdir.rglob("MAR-INF"))) == 2
         gate.open()
         assert len(set(await asyncio.gather(*loads))) == 2
         assert await answer(registry) == "1.0"
         assert registry.ready()
-        assert len(registry.all()) == 1
+        assert len(registry.all()) == 2
 
 
 @pytest.mark.parametrize("serves", [False, True])
+@pytest.mark.parametrize("comes_back", [False, True])
 @pytest.mark.parametrize("drop", [Registry.unload, Registry.unregister])
 async def test_a_removal_overtakes_the_loads_that_run(
-    tmp_path: Path, gate: Gate, serves: bool, drop: Callable[[Registry, str], Awaitable[Any]]
+    tmp_path: Path,
+    gate: Gate,
+    serves: bool,
+    comes_back: bool,
+    drop: Callable[[Registry, str], Awaitable[Any]],
 ) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
     async with serving(tmp_path, gate) as registry:
@@ -132,13 +134,17 @@ async def test_a_removal_overtakes_the_loads_that_run(
         await asyncio.sleep(0)  # it waits for its turn
         gone = asyncio.ensure_future(drop(registry, "m"))
         await until(lambda: registry.names() == [])
+        later = asyncio.ensure_future(registry.load("m")) if comes_back else None
+        await asyncio.sleep(0)
         gate.open()
         for load in loads:
             with pytest.raises(NotReady, match="unloaded while it was loaded"):
                 await load
         await gone
-        assert registry.names() == []
-        assert (await registry.load("m")).ready
+        if later is None:
+            assert registry.names() == []
+            later = asyncio.ensure_future(registry.load("m"))
+        assert (await later).ready
 
 
 async def test_a_start_up_model_may_be_unloaded_while_others_load(
