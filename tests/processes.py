@@ -19,13 +19,14 @@ from .server import ROOT
 #: Runs each line of its input, a JSON string of code, in a fork, and answers its exit code and
 #: what it has printed.
 _FORKING = """
-import json, os, sys, tempfile, traceback
+import json, os, signal, sys, tempfile, traceback
 import torch
 
 for line in sys.stdin:
     with tempfile.TemporaryFile() as output:
         pid = os.fork()
         if not pid:
+            signal.alarm(50)  # pytest gives up later, and could not end this process
             os.dup2(output.fileno(), 1)
             os.dup2(output.fileno(), 2)
             code = 1
@@ -55,7 +56,7 @@ class Interpreter:
         self._process.stdin.write(json.dumps(code) + "\n")
         self._process.stdin.flush()
         status, printed = json.loads(self._process.stdout.readline())
-        assert status == 0, printed
+        assert status == 0, f"exit code {status}: {printed}"
         return str(printed)
 
 
