@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -31,10 +32,11 @@ log = logging.getLogger(__name__)
 TIMEOUT = 600.0
 
 _FURTHER = re.compile(r"(-r|-e|--requirement|--editable)\b")
-#: An option with a path; URLs, quoted paths and those that begin with a variable are left to pip.
+#: An option with a relative path; URLs, quoted paths and those that begin with a variable are left
+#: to pip.
 _PATH = re.compile(
-    r"(?<!\S)(-[rcf]|--(?:requirement|constraint|find-links)\b)[\s=]*"
-    r"(?!\w[\w+.-]*:|[\"'$])(\S+)"
+    r"(?<!\S)(-[rcf]|--(?:requirement|constraint|find-links)\b)[\s=]*+"
+    r"(?!\w[\w+.-]*:|[/\"'$])(\S+)"
 )
 
 _lock = threading.Lock()
@@ -127,7 +129,7 @@ def _is_option(line: str) -> bool:
 
 def _anchored(line: str, folder: Path) -> str:
     """Make paths absolute: pip reads them from the folder of the file that they stand in."""
-    return _PATH.sub(lambda found: f"{found[1]} {folder / found[2]}", line)
+    return _PATH.sub(lambda found: f"{found[1]} {shlex.quote(str(folder))}/{found[2]}", line)
 
 
 def _lines(text: str) -> Iterator[str]:

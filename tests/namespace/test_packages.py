@@ -58,7 +58,7 @@ def opened(
     for one in wheels:
         files |= one
     source = make_archive(tmp_path / f"{name}.mar", files, requirementsFile="requirements.txt")
-    return open_archive(source, tmp_path / "work")
+    return open_archive(source, tmp_path / "the work")  # a path with a space
 
 
 def load(archive: Archive, tmp_path: Path, **options: Any) -> Instance:
@@ -166,20 +166,22 @@ def test_wheels_are_found_by_every_form_of_the_option(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "anchored"),
     [
-        ("--no-index -f wheels", "--no-index -f /m/wheels"),
+        ("--no-index -f wheels", "--no-index -f '/m 1'/wheels"),
         ("-f https://host/simple", "-f https://host/simple"),
+        ("--find-links=https://host/simple", "--find-links=https://host/simple"),
         ("-c file:///limits.txt", "-c file:///limits.txt"),
         ("-r ${HERE}/more.txt", "-r ${HERE}/more.txt"),
         ("-f '.'", "-f '.'"),
-        ("-f .", "-f /m"),
-        ("-f./", "-f /m"),
-        ("--find-links=.", "--find-links /m"),
+        ("-f .", "-f '/m 1'/."),
+        ("-f./", "-f '/m 1'/./"),
+        ("--find-links=.", "--find-links '/m 1'/."),
         ("-f /wheels", "-f /wheels"),
+        ("--find-links=/wheels", "--find-links=/wheels"),
         ("demo-c >= 1", "demo-c >= 1"),
     ],
 )
 def test_paths_start_from_the_folder_of_their_file(line: str, anchored: str) -> None:
-    assert packages._anchored(line, Path("/m")) == anchored
+    assert packages._anchored(line, Path("/m 1")) == anchored
 
 
 def test_a_file_of_the_archive_as_requirement(tmp_path: Path) -> None:
