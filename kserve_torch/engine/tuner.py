@@ -14,7 +14,8 @@ from dataclasses import dataclass
 #: Batches of a candidate in a row. The first is not counted: threads sleep where they are not used,
 #: and wake up slowly.
 TURN = 5
-#: Seconds after which a turn ends sooner, with two batches at least.
+#: Seconds after which a turn ends sooner, with two batches at least; with one if that alone takes
+#: so long, except in the first turn, in which a model may still be preparing itself.
 TURN_SECONDS = 0.2
 #: Turns of each candidate.
 TURNS = 4
@@ -117,16 +118,20 @@ class Trial:
         """The thread count for the next batch."""
         if self.chosen is not None:
             return self.chosen
-        return self._candidates[self._turns % len(self._candidates)]
+        # The last one first: that its long batches count from the second on costs clients less.
+        return self._candidates[-1 - self._turns % len(self._candidates)]
 
     def note(self, rows: int, seconds: float) -> bool:
         """Take note of a batch with the `next` count; True if this one settled the matter."""
         if self.chosen is not None:
             return False
-        if self._turn:
+        is_enough = self._turns > 0 and seconds >= TURN_SECONDS
+        if self._turn or is_enough:
             self._costs[self.next()].append(seconds / max(rows, 1))
         self._turn.append(seconds)
-        if len(self._turn) < 2 or (len(self._turn) < TURN and sum(self._turn) < TURN_SECONDS):
+        if not is_enough and (
+            len(self._turn) < 2 or (len(self._turn) < TURN and sum(self._turn) < TURN_SECONDS)
+        ):
             return False
         self._seconds += sum(self._turn)
         self._turn = []

@@ -35,7 +35,7 @@ def test_each_candidate_gets_all_its_turns() -> None:
 
 
 def test_long_batches_are_tried_less_often() -> None:
-    assert settle(Tuner([1, 2]), {1: 0.2, 2: 0.12}) == 4
+    assert settle(Tuner([1, 2]), {1: 0.2, 2: 0.12}) == 3  # of which one is a slow one
     assert settle(Tuner([1, 2]), {1: 0.06, 2: 0.05}) == 12
 
 
@@ -75,7 +75,7 @@ def test_candidates_take_turns_and_empty_batches_have_a_size_of_their_own() -> N
     for _ in range(3 * TURN):
         seen.append(tuner.next(1))
         tuner.note(1, 1e-3)
-    assert seen == [1] * TURN + [2] * TURN + [1] * TURN
+    assert seen == [2] * TURN + [1] * TURN + [2] * TURN
 
 
 def test_what_was_settled_is_tried_again_and_told_if_it_changed() -> None:
