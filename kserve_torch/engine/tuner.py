@@ -125,13 +125,12 @@ class Trial:
         """Take note of a batch with the `next` count; True if this one settled the matter."""
         if self.chosen is not None:
             return False
-        is_enough = self._turns > 0 and seconds >= TURN_SECONDS
-        if self._turn or is_enough:
-            self._costs[self.next()].append(seconds / max(rows, 1))
+        counts = bool(self._turn) or (self._turns > 0 and seconds >= TURN_SECONDS)
         self._turn.append(seconds)
-        if not is_enough and (
-            len(self._turn) < 2 or (len(self._turn) < TURN and sum(self._turn) < TURN_SECONDS)
-        ):
+        if not counts:
+            return False
+        self._costs[self.next()].append(seconds / max(rows, 1))
+        if len(self._turn) < TURN and sum(self._turn) < TURN_SECONDS:
             return False
         self._seconds += sum(self._turn)
         self._turn = []
