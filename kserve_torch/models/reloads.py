@@ -68,16 +68,16 @@ class Reloads:
         """Load, or load again, a model; see `Registry.load`."""
         loads = self._by_name.setdefault(name, _Loads())
         if loads.waiting is None:
-            this = object()
+            loads.waiting = keep(self._load(name, loads))
             loads.under_way += 1
-            loads.wanted.add(this)
-            loads.waiting = keep(self._load(name, loads, this))
+            loads.wanted.add(loads.waiting)
         return await asyncio.shield(loads.waiting)
 
-    async def _load(self, name: str, loads: _Loads, this: object) -> ModelVersion:
+    async def _load(self, name: str, loads: _Loads) -> ModelVersion:
+        this = asyncio.current_task()
         try:
             async with loads.turn:
-                if this in loads.wanted:  # or it is another one that waits
+                if loads.waiting is this:
                     loads.waiting = None
                 version = await self._made(name)
                 await self._take_over(version, loads, this)
