@@ -221,7 +221,7 @@ def forget(package: str) -> None:
     """Take an archive's modules, and all aliases, out of ``sys.modules``."""
     # A copy is made in one step; a list of items is not, and other threads import meanwhile.
     for name, module in sys.modules.copy().items():
-        if name == package or name.startswith(f"{package}.") or isinstance(module, _Alias):
+        if name.partition(".")[0] == package or isinstance(module, _Alias):
             sys.modules.pop(name, None)
 
 
@@ -230,5 +230,5 @@ def forget_loggers(package: str) -> None:
     loggers = logging.root.manager.loggerDict
     with logging._lock:  # type: ignore[attr-defined]  # others go through them in it
         for name in [*loggers]:
-            if name == package or name.startswith(f"{package}."):
+            if name.partition(".")[0] == package:
                 del loggers[name]

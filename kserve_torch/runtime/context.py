@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import importlib
 import logging
+import operator
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -207,11 +208,8 @@ class Context:
     def _row_of(self, index: int, request_id: str) -> int | None:
         """The running call's row with this very id; with an equal one, if a handler made it."""
         own = self.request_ids or {}
-        if isinstance(request_id, _RowId):
-            rows = (row for row, one in own.items() if one is request_id)
-        else:
-            rows = (row for row, one in own.items() if one == request_id)
-        found = list(rows)
+        same = operator.is_ if isinstance(request_id, _RowId) else operator.eq
+        found = [row for row, one in own.items() if same(one, request_id)]
         return index if index in found else next(iter(found), None)
 
     def _first_row(self, index: int) -> int:
