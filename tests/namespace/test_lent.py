@@ -226,9 +226,9 @@ def test_all_of_them_are_taken_and_put_back_at_once(two: list[types.ModuleType])
 
     def comes_and_goes() -> None:
         while not ended.is_set():
-            import json
+            import colorsys  # which imports nothing, and which nothing else here imports
 
-            sys.modules.update(kt_guest=json)
+            sys.modules.update(kt_guest=colorsys)
             sys.modules.pop("kt_guest", None)  # which the others may have taken for a moment
 
     thread = threading.Thread(target=comes_and_goes)
@@ -241,4 +241,4 @@ def test_all_of_them_are_taken_and_put_back_at_once(two: list[types.ModuleType])
     finally:
         ended.set()
         thread.join()
-    assert sys.modules["json"] is modules["json"]
+    assert sys.modules["colorsys"] is modules["colorsys"]
