@@ -52,7 +52,7 @@ class Finished:
 
 @frozen()
 class BatchRan:
-    """One batch was run: its rows, requests and seconds."""
+    """One batch was run: its rows, requests and seconds, and how often the handler was called."""
 
     model: str
     version: str
@@ -60,6 +60,7 @@ class BatchRan:
     requests: int
     seconds: float
     verb: Verb = Verb.PREDICT
+    calls: int = 1
 
 
 @frozen()

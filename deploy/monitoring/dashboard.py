@@ -110,6 +110,11 @@ ROWS: dict[str, list[Panel]] = {
             [(mean("batch_requests_sum", "batch_requests_count"), "{{model_name}}")],
         ),
         ("Batches", "ops", [(rate("batch_rows_count", MODEL, "model_name"), "{{model_name}}")]),
+        (
+            "Batches run in parts",
+            "ops",
+            [(rate("batch_splits_total", MODEL, "model_name"), "{{model_name}}")],
+        ),
     ],
     "Models and versions": [
         (

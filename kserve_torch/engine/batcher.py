@@ -62,6 +62,8 @@ class Lane:
         self._closed = False
         #: ``time.monotonic()`` at which the last batch was formed.
         self.last_batch = -math.inf
+        #: ``time.monotonic()`` at which the log last said that a batch is run again in parts.
+        self.last_told = -math.inf
 
     # --- the event loop's side ---
 

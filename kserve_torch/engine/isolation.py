@@ -8,6 +8,7 @@ seen part of its answer is not run again: it would see that part twice.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -27,6 +28,9 @@ log = logging.getLogger(__name__)
 
 Run = Callable[[Sequence[Request]], list[Reply]]
 Outcomes = list[tuple[Ticket, Outcome]]
+
+#: Seconds for which a lane says no more of batches that are run again.
+_SAID_SECONDS = 60.0
 
 _NO_TIME = "the batch failed, and no time was left to run this request again"
 
@@ -74,6 +78,8 @@ def isolate(
             continue
         # Outside of `except`, or the next errors would hold this one and its traceback.
         settled, rest = _sort(part, accused, error, lane)
+        if part is batch and rest:
+            _say(lane, len(batch), error)
         if settled:
             yield settled
         to_run += _parts(rest, accused, whole=bool(settled))
@@ -139,6 +145,21 @@ def _shrink(lane: Lane, batch: Sequence[Ticket]) -> None:
         lane.label,
         rows,
         lane.max_rows,
+    )
+
+
+def _say(lane: Lane, requests: int, error: ServingError) -> None:
+    """Tell the operator of a handler that cannot batch: its clients only see that it is slow."""
+    now = time.monotonic()
+    # Other errors are about one request, or about memory, of which the log is told elsewhere.
+    if type(error) is not HandlerError or now - lane.last_told < _SAID_SECONDS:
+        return
+    lane.last_told = now
+    log.warning(
+        "%s: a batch of %d requests is run again in parts (batch_splits_total counts them): %s",
+        lane.label,
+        requests,
+        error.message,
     )
 
 

@@ -43,11 +43,12 @@ class WorkerState(StrEnum):
 
 @frozen()
 class Ran:
-    """One batch that a worker ran: its requests, rows and seconds."""
+    """One batch that a worker ran: its requests, rows, seconds, and calls of the handler."""
 
     requests: int
     rows: int
     seconds: float
+    calls: int
 
 
 class Worker:
@@ -105,6 +106,7 @@ class Worker:
         self._going = threading.Event()
         self._batch: Sequence[Ticket] = ()
         self._batch_since = 0.0
+        self._calls = 0
         #: When the load or the call that runs began. The lock makes it either end or be given up:
         #: what began later is never given up for it.
         self._since: float | None = None
@@ -208,6 +210,7 @@ class Worker:
     def _serve(self, batch: Sequence[Ticket]) -> None:
         began = self._batch_since = time.monotonic()
         self._batch = batch
+        self._calls = 0
         left = len(batch)
         rows = sum(len(ticket.request.rows) for ticket in batch)
         for outcomes in isolate(self._call, batch, self.lane, self._may_go_on):
@@ -219,7 +222,7 @@ class Worker:
                 for ticket, outcome in outcomes
             ]
             left -= len(timed)
-            ran = Ran(len(batch), rows, ended - began)
+            ran = Ran(len(batch), rows, ended - began, self._calls)
             deliver(timed, after=None if left else functools.partial(self._ran, ran))
         self._batch = ()
 
@@ -233,6 +236,7 @@ class Worker:
         rows = sum(len(request.rows) for request in requests)
         crowded = self._crowded()
         use_threads(self._tuner.half if crowded else self._tuner.next(rows))
+        self._calls += 1
         self._since = began = time.monotonic()
         try:
             replies = self.instance.run(requests)

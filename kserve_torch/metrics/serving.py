@@ -33,6 +33,9 @@ class ServingMetrics:
         )
         self._rows = histogram("batch_rows", "Rows that a batch held", _VERSION, ROWS)
         self._batched = histogram("batch_requests", "Requests that a batch held", _VERSION, ROWS)
+        self._splits = counter(
+            "batch_splits_total", "Batches that failed and were run again in parts", _VERSION
+        )
         self._shed = counter(
             "requests_shed_total",
             "Requests refused or dropped before a handler saw them, by reason",
@@ -51,7 +54,8 @@ class ServingMetrics:
         """The families: traffic, latency by stage, batches, refusals and failures, workers."""
         return (
             *(self._requests, self._duration, self._queue, self._handler),
-            *(self._rows, self._batched, self._shed, self._failures, self._workers),
+            *(self._rows, self._batched, self._splits),
+            *(self._shed, self._failures, self._workers),
         )
 
     def responded(self, events: Sequence[Responded]) -> None:
@@ -74,9 +78,10 @@ class ServingMetrics:
             self._failures.series(*labels, first.error).add(len(events))
 
     def batch_ran(self, event: BatchRan) -> None:
-        """Note a batch's size."""
+        """Note a batch's size, and whether it had to be run in parts."""
         self._rows.series(event.model, event.version).observe(event.rows)
         self._batched.series(event.model, event.version).observe(event.requests)
+        self._splits.series(event.model, event.version).add(event.calls > 1)
 
     def shed(self, event: Shed) -> None:
         """Count a request that no handler saw."""

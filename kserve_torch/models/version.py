@@ -304,7 +304,9 @@ class ModelVersion:
             self._firsts.clear()
 
     def _ran(self, verb: Verb, ran: Ran) -> None:
-        self._emit(BatchRan(self.name, self.version, ran.rows, ran.requests, ran.seconds, verb))
+        self._emit(
+            BatchRan(self.name, self.version, ran.rows, ran.requests, ran.seconds, verb, ran.calls)
+        )
 
     def _worker_changed(self, worker: Worker) -> None:
         seconds = worker.load_seconds if worker.state is WorkerState.READY else 0.0

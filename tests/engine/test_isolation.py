@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from kserve_torch.engine.batcher import Lane
 from kserve_torch.engine.isolation import Outcomes, isolate
 from kserve_torch.engine.window import Window
@@ -83,6 +85,27 @@ async def test_answers_do_not_wait_for_what_is_run_after_them() -> None:
     assert [ticket.request.id for ticket, _ in next(parts)] == ["x", "y"]
     assert bench.calls == ["xyze", "xy"]
     assert [ticket.request.id for part in parts for ticket, _ in part] == ["z", "e"]
+
+
+async def test_a_lane_says_once_a_minute_that_its_batches_are_run_in_parts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench("xye")
+    for _ in range(2):
+        bench.outcomes()
+    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert told == [
+        "m 1.0 predict: a batch of 3 requests is run again in parts "
+        "(batch_splits_total counts them): boom"
+    ]
+
+
+@pytest.mark.parametrize("names", ["e", "xyb", "xyll"])
+async def test_what_says_nothing_about_batches_is_not_told(
+    names: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    Bench(names).outcomes()
+    assert "in parts" not in caplog.text
 
 
 async def test_what_is_run_again_is_made_anew() -> None:

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kserve_torch.errors import MethodNotAllowed
 from kserve_torch.events import (
     Accepted,
+    BatchRan,
     Finished,
     Measured,
     Responded,
@@ -195,6 +196,9 @@ def test_stages_batches_refusals_and_failures_are_told_apart():
     assert f'batch_rows_bucket{{{labels},le="4.0"}} 1.0' in lines(metrics, "batch_rows_bucket")
     assert f'batch_rows_bucket{{{labels},le="2.0"}} 0.0' in lines(metrics, "batch_rows_bucket")
     assert lines(metrics, "batch_requests_sum")[0].endswith(" 2.0")
+    assert lines(metrics, "batch_splits_total") == [f"batch_splits_total{{{labels}}} 0.0"]
+    metrics(BatchRan("mnist", "1.0", 4, 2, 0.5, calls=3))
+    assert lines(metrics, "batch_splits_total") == [f"batch_splits_total{{{labels}}} 1.0"]
     assert lines(metrics, "requests_shed_total") == [
         f'requests_shed_total{{{labels},reason="queue_full"}} 1.0'
     ]

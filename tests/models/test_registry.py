@@ -171,7 +171,7 @@ async def test_requests_are_batched_and_get_their_own_rows(tmp_path: Path) -> No
         replies = await gather(registry, *(request(f"row {i}", id=f"{i}") for i in range(4)))
         results = [reply.results for reply in replies if isinstance(reply, Reply)]
         assert results == [[[f"row {i}", 4, f"{i}"]] for i in range(4)]
-        assert [(batch.rows, batch.requests) for batch in ran] == [(4, 4)]
+        assert [(batch.rows, batch.requests, batch.calls) for batch in ran] == [(4, 4, 1)]
 
 
 @pytest.mark.parametrize(
@@ -191,8 +191,10 @@ async def test_only_the_guilty_request_fails(
     actor(tmp_path / "m.mar")
     async with serving(tmp_path) as registry:
         await registry.register("m.mar")
+        ran = events(registry, BatchRan)
         replies = await gather(registry, *map(request, ("a", "b", poison, "d")))
         assert isinstance(replies[2], error)
+        assert all(batch.calls > 1 for batch in ran)
         answered = [reply.results[0][0] for reply in replies if isinstance(reply, Reply)]
         assert answered == ["a", "b", "d"]
 
