@@ -13,9 +13,8 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 from kserve_torch import __version__, pidfile
@@ -80,6 +79,8 @@ def _act(arguments: Sequence[str], program: str) -> int:
         print(f"{line.program} {__version__}")
     else:
         settings = load_settings(arguments, os.environ, program)
+        if line.action == "check":
+            return _check(settings, line.requests)
         if line.action == "start":
             return _serve(settings)
         print(settings_report(settings))
@@ -92,26 +93,40 @@ def _stop() -> int:
     return 0
 
 
-def _serve(settings: Settings) -> int:
-    try:
-        tempfile.gettempdir()
-    except FileNotFoundError as error:
-        raise SettingError(f"TMPDIR: a folder to write to is needed: {error.strerror}") from error
-    # A container's first process is sent no signal that it does not handle.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
-    # Importing kserve parses sys.argv with kserve's own parser (CONTRACT K25).
-    sys.argv = sys.argv[:1]
-    gc.disable()  # nothing of what an import makes is garbage, and to look for it takes 0.2 s
-    from kserve_torch import server
+def _check(settings: Settings, requests: str) -> int:
+    with _importing(interrupted=1):
+        from kserve_torch.check.run import run
+    return run(settings, Path(requests) if requests else None)
 
-    gc.enable()
+
+def _serve(settings: Settings) -> int:
+    with _importing(interrupted=0):
+        from kserve_torch import server
     if settings.program != "torchserve":
         return server.run(settings)
     with pidfile.recorded():
         return server.run(settings)
 
 
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """Ends a process in which nothing has begun yet that would have to be ended."""
-    os._exit(0)
+@contextlib.contextmanager
+def _importing(interrupted: int) -> Iterator[None]:
+    """A process in which nothing has begun yet that would have to be ended.
+
+    Args:
+        interrupted: exit code if a signal comes meanwhile.
+
+    Raises:
+        SettingError: there is no folder to write to.
+    """
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise SettingError(f"TMPDIR: a folder to write to is needed: {error.strerror}") from error
+    # A container's first process is sent no signal that it does not handle.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: os._exit(interrupted))
+    # Importing kserve parses sys.argv with kserve's own parser (CONTRACT K25).
+    sys.argv = sys.argv[:1]
+    gc.disable()  # nothing of what an import makes is garbage, and to look for it takes 0.2 s
+    yield
+    gc.enable()

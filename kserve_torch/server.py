@@ -8,19 +8,13 @@ the process ends; a second signal or ``grace_period`` ends it at once.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import socket
-import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import uvloop
-
-from kserve_torch import logs
 from kserve_torch.accesslog import AccessLog
 from kserve_torch.children import SIGNALS, Children, keep_signals_from_forks
 from kserve_torch.edges import HttpServer, application, uvicorn_config
@@ -28,9 +22,8 @@ from kserve_torch.events import Responded
 from kserve_torch.grpc import GrpcServer
 from kserve_torch.metrics import Metrics
 from kserve_torch.models.registry import Registry
+from kserve_torch.process import run_until_done
 from kserve_torch.runtime import output
-from kserve_torch.runtime.compiler import defer_compiler
-from kserve_torch.runtime.machine import keep_freed_memory
 from kserve_torch.settings import Settings, load_settings
 from kserve_torch.settings.addresses import Binding
 from kserve_torch.sockets import Listener
@@ -46,9 +39,6 @@ from kserve_torch.tokens import Tokens, tokens_for
 
 log = logging.getLogger(__name__)
 
-#: Seconds for which a handler that computes in Python keeps the event loop waiting each time that
-#: it wants the interpreter; Python's own 0.005 add up to more than a probe waits for.
-SWITCH_SECONDS = 0.001
 #: Tools wait for this line on standard output (CONTRACT F6).
 STARTED = "Model server started."
 
@@ -59,33 +49,7 @@ def run(settings: Settings) -> int:
     Raises:
         SettingError: a setting cannot be met, such as a port that is taken.
     """
-    logs.configure(settings)
-    output.share()
-    # torch's own objects stay to the end: a collection that went through them all would hold up
-    # every request for 0.2 s.
-    gc.freeze()
-    sys.setswitchinterval(SWITCH_SECONDS)
-    keep_freed_memory()
-    defer_compiler()
-    _name_sequence_headers(settings)
-    factory = None if settings.event_loop == "asyncio" else uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.get_loop().set_default_executor(_Unawaited())
-        return runner.run(Server(settings).serve())
-
-
-class _Unawaited(ThreadPoolExecutor):
-    """Threads that nobody waits for at the end: one may wait for a handler that hangs."""
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        super().shutdown(wait=False, cancel_futures=True)
-
-
-def _name_sequence_headers(settings: Settings) -> None:
-    """Tell handlers' Contexts, which read the environment, what was configured (CONTRACT T-41)."""
-    for part in ("id", "start", "end"):
-        name = getattr(settings, f"ts_header_key_sequence_{part}")
-        os.environ[f"TS_REQUEST_SEQUENCE_{part.upper()}"] = name
+    return run_until_done(settings, lambda: Server(settings).serve())
 
 
 def serve(model_dir: str | Path, *options: str) -> int:

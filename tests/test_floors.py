@@ -131,10 +131,12 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "__main__": "cli",
+        "check": "children edges process startup",
         "children": "",
-        "cli": "server",
+        "cli": "check server",
         "edges": "",
-        "server": "children edges startup",
+        "process": "",
+        "server": "children edges process startup",
         "startup": "",
     },
 ]

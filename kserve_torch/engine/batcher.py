@@ -163,6 +163,11 @@ class Lane:
         with self._wake:
             self._window.max_rows = max(1, min(self._window.max_rows, rows))
 
+    def form_batches(self, rows: int, delay: float) -> None:
+        """Form batches of up to ``rows`` from now on, whose first row waits up to ``delay`` s."""
+        with self._wake:
+            self._window.max_rows, self._window.max_delay = rows, delay
+
     @property
     def closed(self) -> bool:
         """Whether it takes no more requests."""

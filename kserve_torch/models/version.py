@@ -147,6 +147,10 @@ class ModelVersion:
             elif minimum:
                 await self._start(minimum, maximum)
 
+    def form_batches(self, rows: int, delay: float) -> None:
+        """Batch predictions otherwise than the limits say, from now on."""
+        self._queues.predict.lane.form_batches(rows, delay)
+
     async def drain(self) -> None:
         """Wait until every accepted request is answered."""
         await self._intake.drain()
@@ -191,6 +195,11 @@ class ModelVersion:
             signature = self._seen
         tensors: Sequence[Mapping[str, Any]] = signature.get(side, ())
         return tensors
+
+    @property
+    def batches(self) -> bool:
+        """Whether requests may share a call of the handler."""
+        return self._sequences is None
 
     @property
     def workers(self) -> Sequence[Worker]:

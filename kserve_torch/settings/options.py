@@ -20,11 +20,17 @@ _GROUPS = {
     KServeKeys: "options of kserve.ModelServer",
     TorchServeKeys: "options of TorchServe, and keys of config.properties",
 }
+_CHECK = (
+    "load the models, tell of each whether it can be served, and end; REQUESTS is a folder of "
+    "requests to try, alone and in a batch: MODEL.json, MODEL.png, ... or files in MODEL/, and "
+    "beside x.json its answer so far, x.answer.json"
+)
 _ACTIONS = {
     "help": (("-h", "--help"), "show this"),
     "version": (("-v", "--version"), "show the version"),
     "print_settings": (("--print-settings",), "show every effective value and its source"),
     "stop": (("--stop",), "stop the server that was started as torchserve"),
+    "check": (("--check",), _CHECK),
 }
 #: Already the case: the server starts, in the foreground, and writes no snapshots.
 _GRANTED = ("--start", "--foreground", "--ncs", "--no_config_snapshots")
@@ -38,7 +44,8 @@ class CommandLine:
 
     Attributes:
         program: ``torchserve`` or ``kserve_torch``.
-        action: ``start``, ``stop``, ``help``, ``version`` or ``print_settings``.
+        action: ``start``, ``stop``, ``help``, ``version``, ``print_settings`` or ``check``.
+        requests: the folder that ``--check`` names, or "".
         values: name of the key -> text.
         ignored: names of options that have no effect here.
         unknown: arguments that nobody knows.
@@ -46,6 +53,7 @@ class CommandLine:
 
     program: str
     action: str
+    requests: str
     values: dict[str, str]
     ignored: tuple[str, ...]
     unknown: tuple[str, ...]
@@ -79,6 +87,7 @@ def read_command_line(argv: Sequence[str], program: str) -> CommandLine:
     return CommandLine(
         program=program,
         action=next((name for name in _ACTIONS if name in given), "start"),
+        requests=given.get("check", ""),
         values={name: _joined(given[name]) for name in KEYS if name in given},
         ignored=tuple(sorted(IGNORED & given.keys())),
         unknown=tuple(unknown),
@@ -107,7 +116,10 @@ def _parser(program: str) -> argparse.ArgumentParser:
     )
     groups = {table: parser.add_argument_group(title) for table, title in _GROUPS.items()}
     for name, (flags, text) in _ACTIONS.items():
-        groups[Settings].add_argument(*flags, dest=name, action="store_true", help=text)
+        how: dict[str, Any] = {"action": "store_true"}
+        if name == "check":
+            how = {"nargs": "?", "const": "", "metavar": "REQUESTS"}
+        groups[Settings].add_argument(*flags, dest=name, help=text, **how)
     for key in KEYS.values():
         if key.flags:
             _add(parser, groups[_table_of(key)], key)

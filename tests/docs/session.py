@@ -42,7 +42,7 @@ ELSEWHERE = ("make test", "make check", "make bench")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PATH = re.compile(r"(?:#|//|<!--) ([\w./-]+/[\w.-]+|[\w-]+\.\w+)(?: -->)?\n")
 _STARTS = re.compile(r"(make serve|python -m kserve_torch|torchserve|kserve-torch)\b")
-_ONLY_TELLS = re.compile(r"--(help|version|print-settings|stop)\b")
+_ONLY_TELLS = re.compile(r"--(help|version|print-settings|stop|check)\b")
 _PORT = re.compile(r"(?<=(?:127\.0\.0\.1|localhost):)\d{4}\b")
 
 

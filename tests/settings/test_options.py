@@ -42,10 +42,19 @@ def test_options_of_both_worlds(argv: str, values: dict[str, str]) -> None:
         (["--version"], "version"),
         (["--print-settings", "--http_port", "x"], "print_settings"),
         (["--start", "-h"], "help"),
+        (["--check"], "check"),
+        (["--check", "requests"], "check"),
     ],
 )
 def test_actions(argv: list[str], action: str) -> None:
     assert read_command_line(argv, "torchserve").action == action
+
+
+@pytest.mark.parametrize(
+    ("argv", "folder"), [("--check", ""), ("--check --ncs", ""), ("--check=a", "a"), ("", "")]
+)
+def test_the_folder_of_requests_to_check(argv: str, folder: str) -> None:
+    assert read_command_line(argv.split(), "torchserve").requests == folder
 
 
 def test_a_first_word_torchserve_names_the_program() -> None:

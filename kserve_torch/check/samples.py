@@ -1,0 +1,100 @@
+"""Requests in files: which model each is for, and the answer that it had elsewhere."""
+
+from __future__ import annotations
+
+import json
+import mimetypes
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kserve_torch.archives.archive import Archive
+from kserve_torch.runtime.warmup import sample_body
+from kserve_torch.settings import Settings
+from kserve_torch.settings.folders import naming
+
+_ANSWER = ".answer"
+_JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One request.
+
+    Attributes:
+        name: the file's, below the folder of requests.
+        body: what is sent.
+        content_type: by the file's ending.
+        answer: what was recorded as its answer, or None.
+    """
+
+    name: str
+    body: bytes
+    content_type: str
+    answer: bytes | None = None
+
+    def path(self, model: str) -> str:
+        """Where it is sent: KServe's route for v1 and v2 bodies, TorchServe's for all others."""
+        try:
+            document = json.loads(self.body)
+        except (ValueError, RecursionError):
+            document = None
+        if isinstance(document, dict) and not document.keys().isdisjoint(("instances", "inputs")):
+            return f"/v1/models/{model}:predict"
+        return f"/predictions/{model}"
+
+
+def find_samples(
+    folder: Path, models: Iterable[str]
+) -> tuple[dict[str, list[Sample]], Sequence[str]]:
+    """The requests in ``folder``: ``MODEL.json``, ``MODEL.png``, ... and files in ``MODEL/``.
+
+    Beside a request ``x.json`` its answer is ``x.answer`` or ``x.answer.json``.
+
+    Returns:
+        The requests of each model, by name, and the names of files that are of none.
+
+    Raises:
+        SettingError: the folder or a file cannot be read.
+    """
+    found: dict[str, list[Sample]] = {}
+    strange = []
+    names = sorted(models, key=len, reverse=True)  # a dot in a name begins no ending
+    with naming("--check", folder):
+        for path in sorted(folder.iterdir()):
+            model = next((name for name in names if _belongs(path, name)), None)
+            files = sorted(path.iterdir()) if path.is_dir() else [path]
+            if model is not None:
+                samples = [_sample(file, folder) for file in files if _is_request(file)]
+                found.setdefault(model, []).extend(samples)
+            elif _is_request(path) or path.is_dir():
+                strange.append(path.name)
+    return found, strange
+
+
+def warm_up_sample(archive: Archive, model: str, settings: Settings) -> list[Sample]:
+    """The archive's warm-up sample, unless there is none that a client could send as it is."""
+    body = sample_body(archive)
+    sample = Sample(name="its warm-up", body=json.dumps(body).encode(), content_type=_JSON)
+    native = sample.path(model).startswith("/predictions")
+    return [] if body is None or (native and settings.service_envelope) else [sample]
+
+
+def _belongs(path: Path, model: str) -> bool:
+    return path.name == model if path.is_dir() else path.name.startswith(f"{model}.")
+
+
+def _is_request(path: Path) -> bool:
+    answer = _ANSWER in path.suffixes[-2:]
+    return path.is_file() and not answer and not path.name.startswith(".")
+
+
+def _sample(path: Path, folder: Path) -> Sample:
+    recorded = [path.with_suffix(_ANSWER), path.with_suffix(f"{_ANSWER}{path.suffix}")]
+    answer = next((file for file in recorded if file.is_file()), None)
+    return Sample(
+        name=str(path.relative_to(folder)),
+        body=path.read_bytes(),
+        content_type=mimetypes.guess_type(path.name)[0] or "application/octet-stream",
+        answer=answer.read_bytes() if answer else None,
+    )

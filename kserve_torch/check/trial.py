@@ -1,0 +1,137 @@
+"""One model's requests: each alone and twice, then together in one batch."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import cycle, islice
+
+import httpx
+
+from kserve_torch.check.answers import difference
+from kserve_torch.check.samples import Sample
+from kserve_torch.events import BatchRan, Event, Observers
+from kserve_torch.models.version import ModelVersion
+
+#: Requests of a batch for a model that has ``batchSize`` 1, and most of them for any other.
+FEWEST, MOST = 4, 8
+#: Seconds that a batch waits for its requests, which are all sent at once.
+_TOGETHER = 5.0
+_LONGEST = 200
+
+
+class Verdict(StrEnum):
+    """What a finding means; FAILED makes the check fail."""
+
+    OK = "ok"
+    NOTE = "note"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    verdict: Verdict
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """A request that has the same answer each time."""
+
+    sample: Sample
+    body: bytes
+    rows: int
+
+
+class Trial:
+    """Sends one model its requests.
+
+    Args:
+        version: the model's default version, ready.
+        client: speaks to the application.
+        observers: who tells of batches.
+    """
+
+    def __init__(
+        self, version: ModelVersion, client: httpx.AsyncClient, observers: Observers
+    ) -> None:
+        self._version = version
+        self._client = client
+        self._batch: BatchRan | None = None
+        observers.add(self._ran, [BatchRan])
+
+    def _ran(self, event: Event) -> None:
+        if isinstance(event, BatchRan) and event.model == self._version.name:
+            self._batch = event
+
+    async def findings(self, samples: Sequence[Sample]) -> AsyncIterator[Finding]:
+        """Try each request, then those that were answered together."""
+        answered: list[_Answered] = []
+        for sample in samples:
+            yield await self._alone(sample, answered)
+        if answered:
+            yield await self._together(answered)
+
+    async def _alone(self, sample: Sample, answered: list[_Answered]) -> Finding:
+        first = await self._send(sample)
+        if first.is_error:
+            return Finding(Verdict.FAILED, f"{sample.name}: {first.status_code} {_why(first)}")
+        began = time.monotonic()
+        second = await self._send(sample)
+        words = f"{sample.name}: answered in {1000 * (time.monotonic() - began):.3g} ms"
+        if differs := difference(second.content, first.content):
+            return Finding(Verdict.NOTE, f"{words}, differently each time: {differs}")
+        if self._batch is not None:  # else it had no rows, and no handler was called
+            answered.append(_Answered(sample, first.content, self._batch.rows))
+        if sample.answer is None:
+            return Finding(Verdict.OK, words)
+        if differs := difference(first.content, sample.answer):
+            return Finding(Verdict.FAILED, f"{words}, not as recorded: {differs}")
+        return Finding(Verdict.OK, f"{words}, as recorded")
+
+    async def _together(self, answered: Sequence[_Answered]) -> Finding:
+        limit, most = self._version.limits.batch_size, max(each.rows for each in answered)
+        may_raise = limit == 1
+        count = FEWEST if may_raise else min(MOST, limit // most)
+        if not self._version.batches:
+            return Finding(Verdict.NOTE, "batches not tried: its requests run one by one")
+        if count < 2:
+            return Finding(
+                Verdict.NOTE, f"batches not tried: batchSize {limit}, {most} rows a request"
+            )
+        batch = list(islice(cycle(answered), count))
+        self._version.form_batches(sum(each.rows for each in batch), _TOGETHER)
+        replies = await asyncio.gather(*(self._send(each.sample) for each in batch))
+        keep = "keep batchSize 1" if may_raise else "set batchSize 1"
+        together = f"in a batch of {count} requests"
+        for each, reply in zip(batch, replies, strict=True):
+            if differs := difference(reply.content, each.body):
+                verdict = Verdict.NOTE if may_raise else Verdict.FAILED
+                text = f"{each.sample.name} {together}: {differs}; {keep}"
+                return Finding(verdict, text)
+        if self._batch is None or self._batch.requests != count:
+            return Finding(Verdict.NOTE, f"batches not tried: no {count} requests came together")
+        if self._batch.calls > 1:
+            text = f"{together} the handler fails, and each is run by itself: {keep}"
+            return Finding(Verdict.NOTE, text)
+        more = ": batchSize may be raised" if may_raise else ""
+        return Finding(Verdict.OK, f"{together} the same answers{more}")
+
+    async def _send(self, sample: Sample) -> httpx.Response:
+        headers = {"content-type": sample.content_type}
+        path = sample.path(self._version.name)
+        return await self._client.post(path, content=sample.body, headers=headers)
+
+
+def _why(refusal: httpx.Response) -> str:
+    """The text of an error, in whichever of the two forms its route has."""
+    try:
+        said = refusal.json()
+        return str(said.get("error") or said["message"])
+    except (ValueError, AttributeError, KeyError):  # the handler's own body
+        return refusal.text[:_LONGEST]

@@ -1,0 +1,57 @@
+"""What the process is made ready with, whatever it then does with the models."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+
+import uvloop
+
+from kserve_torch import logs
+from kserve_torch.runtime import output
+from kserve_torch.runtime.compiler import defer_compiler
+from kserve_torch.runtime.machine import keep_freed_memory
+from kserve_torch.settings import Settings
+
+#: Seconds for which a handler that computes in Python keeps the event loop waiting each time that
+#: it wants the interpreter; Python's own 0.005 add up to more than a probe waits for.
+SWITCH_SECONDS = 0.001
+
+
+def run_until_done(settings: Settings, work: Callable[[], Coroutine[None, None, int]]) -> int:
+    """Set up logging, output, memory and the event loop, and run ``work`` on it.
+
+    Raises:
+        SettingError: a setting cannot be met.
+    """
+    logs.configure(settings)
+    output.share()
+    # torch's own objects stay to the end: a collection that went through them all would hold up
+    # every request for 0.2 s.
+    gc.freeze()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    keep_freed_memory()
+    defer_compiler()
+    _name_sequence_headers(settings)
+    factory = None if settings.event_loop == "asyncio" else uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.get_loop().set_default_executor(_Unawaited())
+        return runner.run(work())
+
+
+class _Unawaited(ThreadPoolExecutor):
+    """Threads that nobody waits for at the end: one may wait for a handler that hangs."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait=False, cancel_futures=True)
+
+
+def _name_sequence_headers(settings: Settings) -> None:
+    """Tell handlers' Contexts, which read the environment, what was configured (CONTRACT T-41)."""
+    for part in ("id", "start", "end"):
+        name = getattr(settings, f"ts_header_key_sequence_{part}")
+        os.environ[f"TS_REQUEST_SEQUENCE_{part.upper()}"] = name

@@ -1,0 +1,152 @@
+"""``--check`` as a command, on archives of every kind."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ..makers import ECHO, make_archive, write
+from ..server import ROOT
+
+LIMITS = "batchSize: {}\nmaxBatchDelay: 10\n"
+
+#: Handlers, each with its configuration.
+HANDLERS = {
+    "broken": ("import a_package_that_is_nowhere", ""),
+    "echo": (ECHO.replace('"data"', '"body"'), ""),
+    "first": ("def handle(data, context): return [data[0]['body']] if data else None", ""),
+    "mixes": (
+        "def handle(data, context): return [data[0]['body']] * len(data) if data else None",
+        LIMITS.format(4),
+    ),
+    "dice": (
+        "import random\ndef handle(data, context): return [random.random() for _ in data or ()]",
+        "",
+    ),
+    "refuses": ("def handle(data, context): return [1 / 0] if data else None", ""),
+    "sequences": (ECHO, "sequenceBatching: true\n"),
+    "wide": (ECHO, LIMITS.format(3)),
+    "silent": (ECHO, ""),
+    "warm": (ECHO, LIMITS.format(2)),
+}
+REQUESTS = {
+    "echo/a.json": '{"a": 1}',
+    "echo/b.json": '{"a": 2}',
+    "echo/b.answer.json": '{"a": 3}',
+    "first.json": '"x"',
+    "mixes/a.json": '{"a": 1}',
+    "mixes/a.answer": '{"a": 1.0}',
+    "mixes/b.json": '{"a": 2}',
+    "dice.json": "1",
+    "refuses.json": "1",
+    "wide.json": '{"instances": [1, 2]}',
+    "silent.json": '{"instances": []}',
+    "nobody.json": "1",
+}
+
+
+def check(*arguments: object, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "kserve_torch", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+    )
+
+
+def lines_of(report: str) -> Sequence[str]:
+    """The report without what is different each time: times, and random numbers."""
+    shown = []
+    for line in report.splitlines():
+        words = line.split(" answered in ")
+        if len(words) == 2:
+            line = f"{words[0]} answered{words[1].partition(' ms')[2]}"
+        shown.append(line.partition(" each time: ")[0].rstrip())
+    return shown
+
+
+def test_what_is_found(tmp_path: Path) -> None:
+    for name, (handler, config) in HANDLERS.items():
+        files = {"handler.py": handler, "model-config.yaml": config}
+        if name == "warm":
+            files["warmup.json"] = '{"instances": [1]}'
+        model = {"modelName": name, "configFile": "model-config.yaml"}
+        make_archive(tmp_path / "store" / f"{name}.mar", files, **model)
+    requests = write(tmp_path / "requests", REQUESTS)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+
+    command = check(
+        *("--model_dir", tmp_path / "store", "--check", requests), env={"TMPDIR": str(temporary)}
+    )
+    report, log = command.communicate()
+
+    assert command.returncode == 1, log
+    found = [line for line in lines_of(report) if ": loaded in " not in line]
+    assert found == [
+        "FAILED  broken 1.0: handler.py, line 1: the package 'a_package_that_is_nowhere' is "
+        "neither in the archive nor installed",
+        "note      dice.json: answered, differently",
+        "ok        echo/a.json: answered",
+        "FAILED    echo/b.json: answered, not as recorded: a: 2, not 3",
+        "ok        in a batch of 4 requests the same answers: batchSize may be raised",
+        "ok        first.json: answered",
+        "note      in a batch of 4 requests the handler fails, and each is run by itself: "
+        "keep batchSize 1",
+        "ok        mixes/a.json: answered, as recorded",
+        "ok        mixes/b.json: answered",
+        "FAILED    mixes/b.json in a batch of 4 requests: a: 1, not 2; set batchSize 1",
+        "FAILED    refuses.json: 503 ZeroDivisionError: division by zero",
+        "note      no request was tried",
+        "ok        silent.json: answered",
+        "ok        its warm-up: answered",
+        "ok        in a batch of 2 requests the same answers",
+        "ok        wide.json: answered",
+        "note      batches not tried: batchSize 3, 2 rows a request",
+        "note    nobody.json: no model has this name",
+        "models: 10, failures: 4",
+    ]
+    loaded = [line for line in report.splitlines() if ": loaded in " in line]
+    assert [line.split()[1] for line in loaded] == sorted(HANDLERS.keys() - {"broken"})
+    assert loaded[-1].endswith(" s, batchSize 3, maxBatchDelay 10 ms, workers 1")
+    assert "Traceback" not in report
+    assert "ZeroDivisionError" in log
+    assert list(temporary.iterdir()) == []
+
+
+def test_all_is_well(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    command = check("--model_dir", tmp_path, "--check")
+    report, log = command.communicate()
+    assert (command.returncode, report.splitlines()[1:]) == (
+        0,
+        ["note      no request was tried", "models: 1, failures: 0"],
+    ), log
+
+
+def test_nothing_to_check(tmp_path: Path) -> None:
+    command = check("--model_dir", tmp_path, "--check")
+    report, _ = command.communicate()
+    assert command.returncode == 1
+    assert report.startswith("FAILED  no models: no archives or model folders in ")
+
+
+def test_a_folder_of_requests_that_is_none(tmp_path: Path) -> None:
+    command = check("--model_dir", tmp_path, "--check", tmp_path / "absent")
+    report, log = command.communicate()
+    assert (command.returncode, report) == (1, "")
+    assert log == (f"kserve_torch: error: --check: {tmp_path}/absent: not a folder of requests\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_check_that_is_interrupted_has_failed(tmp_path: Path, number: int) -> None:
+    handler = f"import os, time\nos.kill(os.getpid(), {number})\ntime.sleep(60)\n"
+    make_archive(tmp_path / "m.mar", {"handler.py": handler})
+    command = check("--model_dir", tmp_path, "--check")
+    report, log = command.communicate()
+    assert (command.returncode, report) == (1, "FAILED  interrupted\n"), log
