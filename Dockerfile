@@ -11,7 +11,8 @@ FROM ${PYTHON_IMAGE} AS wheel
 WORKDIR /source
 COPY constraints.txt pyproject.toml README.md ./
 RUN pip install --no-cache-dir --constraint constraints.txt hatchling
-RUN python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > requirements.txt
+RUN python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
+        print(*project['dependencies'], *project['optional-dependencies']['tracing'], sep='\n')" > requirements.txt
 COPY kserve_torch kserve_torch
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 

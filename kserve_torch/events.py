@@ -6,11 +6,11 @@ The engine emits; metrics and logs subscribe. An observer runs on the event loop
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol, get_args
 
 from kserve_torch.frozen import frozen
-from kserve_torch.messages import Timing, Verb
+from kserve_torch.messages import NOTHING, Timing, Verb
 
 
 @frozen()
@@ -88,7 +88,7 @@ class Responded:
     """A protocol edge sent an answer: its route's protocol, status and total seconds.
 
     ``version`` is the one that answered or failed, "" if there was none; ``error`` is the error
-    class's name, "" for none.
+    class's name, "" for none; ``headers`` are the request's.
     """
 
     protocol: str
@@ -100,6 +100,7 @@ class Responded:
     rows: int = 0
     timing: Timing = Timing()
     error: str = ""
+    headers: Mapping[str, str] = NOTHING
 
 
 @frozen()

@@ -147,11 +147,16 @@ class RowReply:
 
 @frozen(kw_only=True)
 class Timing:
-    """Where a request's time went, in seconds, and the size of the batch that it went with."""
+    """Where a request's time went, in seconds, and the size of the batch that it went with.
+
+    ``began`` is the ``time.monotonic()`` at which it left the queue for the handler, 0.0 if it
+    never did.
+    """
 
     queued: float = 0.0
     handler: float = 0.0
     batch_rows: int = 0
+    began: float = 0.0
 
 
 @frozen(kw_only=True)

@@ -36,6 +36,7 @@ from kserve_torch.startup import (
 )
 from kserve_torch.tls import identity
 from kserve_torch.tokens import Tokens, tokens_for
+from kserve_torch.tracing import tracing
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,9 @@ class Server:
         self._access_log = AccessLog(settings)
         self.registry.observers.add(self.metrics)
         self.registry.observers.add(self._access_log, [Responded])
+        self._tracing = tracing(os.environ)
+        if self._tracing is not None:
+            self.registry.observers.add(self._tracing, [Responded])
         self.grpc = GrpcServer(self.registry, settings)
         self._wanted = 0
         self._signals = 0
@@ -129,6 +133,8 @@ class Server:
             await self.registry.close()
             self._children.end()
             self._access_log.flush()
+            if self._tracing is not None:
+                await asyncio.to_thread(self._tracing.close)
             for listener in listeners:
                 listener.close()
 

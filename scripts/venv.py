@@ -45,7 +45,8 @@ def requirements() -> list[str]:
     """What the package needs, with the extras for development and measurements."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    return sorted({*project["dependencies"], *extras["bench"], *extras["dev"], *extras["onnx"]})
+    wanted = ("bench", "dev", "onnx", "tracing")
+    return sorted({*project["dependencies"], *(need for name in wanted for need in extras[name])})
 
 
 def cache() -> Path:

@@ -123,6 +123,7 @@ FLOORS: list[dict[str, str]] = [
         "sockets": "",
         "tls": "",
         "tokens": "",
+        "tracing": "",
         "sdk.errors": "grpc http",
         "sdk.infer_types": "",
         "sdk.loading": "",

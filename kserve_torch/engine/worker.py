@@ -258,5 +258,7 @@ class Worker:
 def _timed(ticket: Ticket, outcome: Outcome, began: float, ended: float, rows: int) -> Outcome:
     if isinstance(outcome, ServingError):
         return outcome
-    timing = Timing(queued=began - ticket.arrived, handler=ended - began, batch_rows=rows)
+    timing = Timing(
+        queued=began - ticket.arrived, handler=ended - began, batch_rows=rows, began=began
+    )
     return Reply(model=outcome.model, version=outcome.version, rows=outcome.rows, timing=timing)

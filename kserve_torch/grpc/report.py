@@ -15,7 +15,7 @@ from kserve_torch.errors import ServingError
 from kserve_torch.events import Responded
 from kserve_torch.grpc.rpc import M, serialized, within
 from kserve_torch.http.serve import log_unsendable
-from kserve_torch.messages import Reply, Request, Timing
+from kserve_torch.messages import NOTHING, Reply, Request, Timing
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
@@ -105,4 +105,5 @@ def _responded(
         rows=len(request.rows) if request else 0,
         timing=reply.timing if reply else Timing(),
         error=error,
+        headers=request.headers if request else NOTHING,
     )

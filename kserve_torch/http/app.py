@@ -121,7 +121,13 @@ class App:
         request_id = call.headers.get("x-request-id", "") if kserve else fresh_id()
         answer = _error_answer(call, error, request_id)
         protocol, name = call.path[1:3] if kserve else "native", type(error).__name__
-        self._refused(Responded(protocol, "", "", answer.status, 0.0, request_id, error=name))
+        self._refused(
+            Responded(
+                *(protocol, "", "", answer.status, 0.0, request_id),
+                error=name,
+                headers=call.headers,
+            )
+        )
         return answer
 
     # --- in ---

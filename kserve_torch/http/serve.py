@@ -164,7 +164,8 @@ class Serve:
         except Exception as error:
             seconds = time.perf_counter() - began
             if request is None:
-                return self._fail(model, asked, self._id_of(call), error, seconds)
+                id_ = self._id_of(call)
+                return self._fail(model, asked, id_, error, call.headers, seconds)
             if reply is not None:
                 return self.unsendable(request, error, seconds)
             return self._unanswered(request, error, seconds)
@@ -177,6 +178,7 @@ class Serve:
             request.id,
             len(request.rows),
             reply.timing,
+            headers=call.headers,
         )
         # The answer first: who sends the next request sees it counted.
         asyncio.get_running_loop().call_soon(self._registry.emit, responded)
@@ -186,7 +188,7 @@ class Serve:
         self, call: Call, model: str, error: Exception, asked: str | None = None, id_: str = ""
     ) -> Answer:
         """The answer to a request that could not even be read."""
-        return self._fail(model, asked, id_ or self._id_of(call), error)
+        return self._fail(model, asked, id_ or self._id_of(call), error, call.headers)
 
     def unsendable(self, request: Request, error: Exception, seconds: float = 0.0) -> Answer:
         """The answer in the place of the handler's, which cannot be sent."""
@@ -194,8 +196,8 @@ class Serve:
         return self._unanswered(request, error, seconds)
 
     def _unanswered(self, request: Request, error: Exception, seconds: float) -> Answer:
-        rows = len(request.rows)
-        return self._fail(request.model, request.version, request.id, error, seconds, rows)
+        asked, rows = request.version, len(request.rows)
+        return self._fail(request.model, asked, request.id, error, request.headers, seconds, rows)
 
     def _fail(
         self,
@@ -203,6 +205,7 @@ class Serve:
         asked: str | None,
         id_: str,
         error: Exception,
+        headers: Mapping[str, str],
         seconds: float = 0.0,
         rows: int = 0,
     ) -> Answer:
@@ -216,6 +219,7 @@ class Serve:
             id_,
             rows,
             error=type(error).__name__,
+            headers=headers,
         )
         asyncio.get_running_loop().call_soon(self._registry.emit, responded)
         return answer

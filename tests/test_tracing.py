@@ -1,0 +1,182 @@
+"""Spans of a real server, in the hands of a collector."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from kserve_torch import tracing as module
+from kserve_torch.grpc.protos import inference_pb2 as pb
+from kserve_torch.tracing import tracing
+
+from .makers import make_archive
+from .server import Server
+
+HANDLER = """
+def handle(data, context):
+    return [1 // row["n"] for row in data] if data else None
+"""
+TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+CALLED = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
+
+
+class Collector:
+    """Takes spans over OTLP, as a real one does; a context manager that ends it."""
+
+    def __init__(self) -> None:
+        self.requests: list[ExportTraceServiceRequest] = []
+        collector = self
+
+        class Takes(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                assert self.path == "/v1/traces"
+                body = self.rfile.read(int(self.headers["content-length"]))
+                collector.requests.append(ExportTraceServiceRequest.FromString(body))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *args: Any) -> None: ...
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Takes)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    @property
+    def services(self) -> set[str]:
+        """Who says that it has sent them."""
+        return {
+            attribute.value.string_value
+            for request in self.requests
+            for spans in request.resource_spans
+            for attribute in spans.resource.attributes
+            if attribute.key == "service.name"
+        }
+
+    @property
+    def spans(self) -> list[Span]:
+        """What has come, in the order of the beginnings."""
+        found = [
+            span
+            for request in self.requests
+            for spans in request.resource_spans
+            for scope in spans.scope_spans
+            for span in scope.spans
+        ]
+        return sorted(found, key=lambda span: (span.start_time_unix_nano, -span.end_time_unix_nano))
+
+    @contextmanager
+    def running(self) -> Iterator["Collector"]:
+        thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._server.shutdown()
+            thread.join()
+            self._server.server_close()
+
+
+def attributes(span: Span) -> dict[str, Any]:
+    values = {pair.key: pair.value for pair in span.attributes}
+    return {key: getattr(value, value.WhichOneof("value")) for key, value in values.items()}
+
+
+def test_spans_of_each_protocol(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": HANDLER})
+    native = pb.PredictionsRequest(model_name="m", input={"n": b"1"})
+    with Collector().running() as collector:
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
+        with Server(tmp_path, env=environment) as server, server.client() as client:
+            client.post("/v1/models/m:predict", json={"instances": [{"n": 1}]}, headers=CALLED)
+            client.post("/v1/models/m:predict", json={"instances": [{"n": 0}]}, headers=CALLED)
+            client.post("/v1/models/m:predict", content="{", headers=CALLED)
+            client.post("/v1/models/nobody:predict", json={"instances": []})
+            with grpc.insecure_channel(f"127.0.0.1:{server.ports['native_grpc']}") as channel:
+                call = channel.unary_unary(
+                    "/org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions",
+                    pb.PredictionsRequest.SerializeToString,
+                )
+                with pytest.raises(grpc.RpcError):  # its n is text
+                    call(native, metadata=list(CALLED.items()), timeout=30)
+        assert "opentelemetry" not in server.log
+
+    spans = collector.spans
+    assert [span.name for span in spans] == [
+        *("v1 m", "queue", "handler"),
+        *("v1 m", "v1 m", "v1", "grpc m"),
+    ]
+    answered, queue, handler, raised, malformed, nobody, native_call = spans
+    assert {span.trace_id.hex() for span in spans if span is not nobody} == {TRACE}
+    above = [span.parent_span_id.hex() for span in spans]
+    assert above == [CALLER, *[answered.span_id.hex()] * 2, CALLER, CALLER, "", CALLER]
+    assert nobody.trace_id.hex() != TRACE
+
+    assert attributes(answered) | {"request.id": "?"} == {
+        "http.response.status_code": 200,
+        "model.name": "m",
+        "model.version": "1.0",
+        "request.id": "?",
+        "request.rows": 1,
+    }
+    assert attributes(handler) == {"batch.rows": 1}
+    assert answered.start_time_unix_nano <= queue.start_time_unix_nano
+    assert queue.end_time_unix_nano == handler.start_time_unix_nano
+    assert handler.end_time_unix_nano <= answered.end_time_unix_nano
+    assert (answered.status.code, raised.status.code) == (0, 2)
+    failures = [attributes(span).get("error.type") for span in (raised, malformed, nobody)]
+    assert failures == ["HandlerError", "InvalidInput", "ModelNotFound"]
+    assert malformed.status.code == 0  # who sends nonsense is no failure of the server
+    assert attributes(native_call)["error.type"] == "HandlerError"
+    assert collector.services == {"kserve-torch"}
+
+
+def test_the_sdks_variables_count(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": HANDLER})
+    with Collector().running() as collector:
+        environment = {
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{collector.url}/v1/traces",
+            "OTEL_RESOURCE_ATTRIBUTES": "service.name=mine",
+            "OTEL_TRACES_SAMPLER": "parentbased_always_off",
+        }
+        with Server(tmp_path, env=environment) as server, server.client() as client:
+            for headers in ({}, CALLED):
+                body = {"instances": [{"n": 1}]}
+                assert client.post("/v1/models/m:predict", json=body, headers=headers).is_success
+    assert {span.trace_id.hex() for span in collector.spans} == {TRACE}
+    assert collector.services == {"mine"}
+
+
+def test_a_collector_that_is_not_there_harms_nobody(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": HANDLER})
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+    with Server(tmp_path, env=environment) as server, server.client() as client:
+        body = {"instances": [{"n": 1}]}
+        assert client.post("/v1/models/m:predict", json=body).json() == {"predictions": [1]}
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": ""},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://there", "OTEL_SDK_DISABLED": "True"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://there", "OTEL_TRACES_EXPORTER": "none"},
+    ],
+)
+def test_who_asks_for_no_traces_gets_none(environ: dict[str, str]) -> None:
+    assert tracing(environ) is None
+
+
+def test_without_the_packages(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_PACKAGES", ("nothing.of.this.name",))
+    assert tracing({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://there"}) is None
+    assert "no traces are sent: the packages of the extra 'tracing'" in caplog.text
