@@ -39,6 +39,11 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+def ports_of_a_server() -> dict[str, int]:
+    """A free port for each of `NAMES`."""
+    return dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
+
+
 @contextmanager
 def taken_port(port: int = 0) -> Iterator[int]:
     """A port that another program listens on in the block; 0 lets the system choose it."""
@@ -58,6 +63,7 @@ class Server:
         wait: until it says that it has started.
         command: to start instead of ``python -m kserve_torch``.
         cwd: its working directory.
+        ports: of a command that says itself where http and grpc are; by default free ones.
     """
 
     def __init__(
@@ -68,8 +74,9 @@ class Server:
         wait: bool = True,
         command: Sequence[str] | None = None,
         cwd: Path | None = None,
+        ports: dict[str, int] | None = None,
     ) -> None:
-        self.ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
+        self.ports = ports or ports_of_a_server()
         self.lines: list[str] = []
         self._started = threading.Event()
         environment = {**os.environ, **self._addresses(), "PYTHONPATH": str(ROOT), **(env or {})}

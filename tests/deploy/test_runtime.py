@@ -15,7 +15,7 @@ import pytest
 from kserve.protocol.grpc.grpc_predict_v2_pb2 import ModelInferRequest
 from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import GRPCInferenceServiceStub
 
-from ..server import ROOT, Server, free_ports
+from ..server import ROOT, Server, ports_of_a_server
 from . import manifests, test_manifests, test_monitoring
 
 pytestmark = pytest.mark.timeout(180)  # the first test waits for the start
@@ -72,20 +72,20 @@ def image() -> Iterator[Path]:
 
 def container(image: Path, models: Path, cwd: Path, **settings: str) -> Server:
     """The server as the runtime's container starts it in ``cwd``."""
-    http, oip = free_ports(2)
+    ports = ports_of_a_server()
     arguments = [a.replace("/mnt/models", str(models)) for a in test_manifests.STOCK]
     environment = test_manifests.rendered_environment("kservev2", "v2") | {
         "HOME": "/tmp",
         "PATH": f"{image}:{os.environ['PATH']}",
         "PYTHONDONTWRITEBYTECODE": "1",
         "TS_DRAIN_SECONDS": "0",  # nobody else sends it requests
-        "TS_HTTP_PORT": str(http),
-        "TS_GRPC_PORT": str(oip),
+        "TS_HTTP_PORT": str(ports["http"]),
+        "TS_GRPC_PORT": str(ports["grpc"]),
     }
     command = [*as_user(), str(ROOT / "deploy/image/entrypoint.sh"), *arguments]
-    running = Server(None, command=command, env=environment | settings, cwd=cwd, wait=False)
-    running.ports |= {"http": http, "grpc": oip}
-    return running
+    return Server(
+        None, command=command, env=environment | settings, cwd=cwd, wait=False, ports=ports
+    )
 
 
 @pytest.fixture(scope="module")
