@@ -140,7 +140,7 @@ class PayloadTooLarge(ClientError):
 
 
 class RequestTimeout(ClientError):
-    """The client took too long to send its request."""
+    """The client took too long to send its request, or to take its answer."""
 
     http = 408
     native = 408

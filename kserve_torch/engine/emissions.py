@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import sys
+import threading
+import time
 from collections.abc import Mapping
 
+from kserve_torch.errors import RequestTimeout
 from kserve_torch.messages import RowReply
+
+#: Bytes that may wait for a client; the handler that sends more waits for it.
+MOST = 64 * 1024 * 1024
+#: Seconds in which a client that is so far behind must have caught up. The handler's worker has
+#: other clients, in the same batch and after it.
+PATIENCE_SECONDS = 10.0
 
 
 class Emissions:
@@ -17,24 +28,67 @@ class Emissions:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[Mapping[int, RowReply] | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[Mapping[int, RowReply] | RequestTimeout | None] = asyncio.Queue()
         self._started = False
+        self._ended = False
+        #: Guards what follows, and tells the handler's thread of its changes.
+        self._room = threading.Condition()
+        self._waiting = 0
+        #: ``time.monotonic()`` at which the client must have caught up.
+        self._late = math.inf
 
     def __bool__(self) -> bool:
         return self._started
 
     def __call__(self, rows: Mapping[int, RowReply]) -> None:
-        """Hand over intermediate results of some rows; on any thread."""
+        """Hand over intermediate results of some rows; on any thread but the event loop's.
+
+        Waits for a client that is `MOST` behind, and gives up one that stays so. What nobody waits
+        for any more is dropped.
+        """
         self._started = True
-        self._loop.call_soon_threadsafe(self._queue.put_nowait, rows)
+        with self._room:
+            if not self._room.wait_for(self._may_go_on, self._late - time.monotonic()):
+                self._ended = True
+                self._loop.call_soon_threadsafe(self._give_up)
+            if self._ended:
+                return
+            self._waiting += _size(rows)
+            if self._waiting >= MOST:  # from now on, so that several of a batch wait at once
+                self._late = min(self._late, time.monotonic() + PATIENCE_SECONDS)
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, rows)
+
+    def _may_go_on(self) -> bool:
+        return self._ended or self._waiting < MOST
+
+    def _give_up(self) -> None:
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        self._queue.put_nowait(RequestTimeout("the client did not take what the handler sent"))
 
     def end(self) -> None:
-        """Say that no more will come; on the event loop only."""
+        """Say that no more will come, or is wanted; on the event loop only."""
+        with self._room:
+            self._ended = True
+            self._room.notify_all()
         self._queue.put_nowait(None)
 
     async def next(self) -> Mapping[int, RowReply] | None:
-        """The next intermediate results, None after the last ones."""
-        return await self._queue.get()
+        """The next intermediate results, None after the last ones.
+
+        Raises:
+            RequestTimeout: those that waited to be taken were too many for too long.
+        """
+        rows = await self._queue.get()
+        if isinstance(rows, RequestTimeout):
+            raise rows
+        if rows is not None:
+            with self._room:
+                self._waiting -= _size(rows)
+                if not self._waiting:
+                    self._late = math.inf
+                self._room.notify_all()
+        return rows
 
     def __aiter__(self) -> Emissions:
         return self
@@ -44,3 +98,9 @@ class Emissions:
         if rows is None:
             raise StopAsyncIteration
         return rows
+
+
+def _size(rows: Mapping[int, RowReply]) -> int:
+    """Some bytes that they take, never none; of what JSON values hold the outermost only."""
+    results = [row.result for row in rows.values()]
+    return sum(1000 + max(sys.getsizeof(each), getattr(each, "nbytes", 0)) for each in results)

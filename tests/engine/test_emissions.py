@@ -1,0 +1,107 @@
+"""What a handler sends before its answer, to clients that are slower than it is."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+
+from kserve_torch.engine import emissions
+from kserve_torch.engine.emissions import Emissions
+from kserve_torch.errors import RequestTimeout
+from kserve_torch.messages import RowReply
+
+PARTS = 50
+#: Bytes; with what is counted for each part, three parts.
+MOST = 3 * 2000
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little may wait."""
+    monkeypatch.setattr(emissions, "MOST", MOST)
+
+
+def part(number: int) -> Mapping[int, RowReply]:
+    return {0: RowReply(result=bytes([number]) * 1000)}
+
+
+async def test_a_handler_waits_for_a_client_that_is_behind() -> None:
+    sent: list[int] = []
+    parts = Emissions()
+
+    def handle() -> None:
+        for number in range(PARTS):
+            parts(part(number))
+            sent.append(number)
+
+    handling = asyncio.create_task(asyncio.to_thread(handle))
+    handling.add_done_callback(lambda _: parts.end())
+    taken = []
+    async for rows in parts:
+        taken.append(rows[0].result[0])
+        assert len(sent) <= len(taken) + 4
+        await asyncio.sleep(0.001)
+    assert taken == list(range(PARTS))
+    await handling
+
+
+async def test_a_client_that_does_not_catch_up_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(emissions, "PATIENCE_SECONDS", 0.1)
+    parts = Emissions()
+
+    def handle() -> None:
+        for number in range(PARTS):
+            parts(part(number))
+
+    await asyncio.to_thread(handle)
+    with pytest.raises(RequestTimeout, match="did not take"):
+        await parts.next()
+
+
+async def test_clients_of_one_batch_have_the_same_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emissions, "PATIENCE_SECONDS", 0.2)
+    clients = [Emissions() for _ in range(20)]
+
+    def handle() -> None:
+        for number in range(PARTS):
+            for parts in clients:
+                parts(part(number))
+
+    began = time.monotonic()
+    await asyncio.to_thread(handle)
+    assert time.monotonic() - began < len(clients) * 0.2 / 2
+
+
+async def test_a_handler_does_not_wait_for_a_client_that_has_gone() -> None:
+    parts = Emissions()
+    behind = threading.Event()
+
+    def handle() -> None:
+        for number in range(PARTS):
+            if number == 3:
+                behind.set()
+            parts(part(number))
+
+    handling = asyncio.create_task(asyncio.to_thread(handle))
+    await asyncio.to_thread(behind.wait)
+    parts.end()
+    async with asyncio.timeout(emissions.PATIENCE_SECONDS / 2):
+        await handling
+
+
+@pytest.mark.parametrize("result", [np.zeros(1000), torch.zeros(2000), "x" * 8000])
+async def test_what_a_part_takes_is_counted(
+    result: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emissions, "PATIENCE_SECONDS", 0.0)
+    parts = Emissions()
+    for _ in range(2):
+        parts({0: RowReply(result=result)})
+    with pytest.raises(RequestTimeout):
+        await parts.next()
