@@ -15,6 +15,7 @@ from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import InvalidInput, NotReady
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import Answer, Call, Endpoint, json_answer
+from kserve_torch.models.version import State
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
@@ -159,9 +160,11 @@ def model_metadata(registry: Registry, model: str, version: str | None) -> dict[
 
 def repository_index(registry: Registry, only_ready: bool = False) -> list[dict[str, str]]:
     """One entry per model version: name, version, state, reason (CONTRACT O80)."""
-    listed = ((v, *v.standing) for name in registry.names() for v in registry.versions(name))
+    listed = (
+        (v, *registry.standing(v)) for name in registry.names() for v in registry.versions(name)
+    )
     return [
         {"name": v.name, "version": v.version, "state": state.value, "reason": reason}
         for v, state, reason in listed
-        if v.ready or not only_ready
+        if state is State.READY or not only_ready
     ]

@@ -104,10 +104,7 @@ class Native:
     # --- endpoints ---
 
     async def _ping(self, call: Call, request_id: str) -> Answer:
-        healthy = not self._registry.draining and all(
-            _has_workers(self._registry, model) for model in self._registry.names()
-        )
-        if healthy:
+        if healthy(self._registry):
             return native_json({"status": "Healthy"})
         return native_json({"status": "Unhealthy"}, 500)
 
@@ -231,8 +228,14 @@ def save_tensor(tensor: Any) -> bytes:
     return buffer.getvalue()
 
 
+def healthy(registry: Registry) -> bool:
+    """What TorchServe's pings say: whether every model has its workers (CONTRACT N1, T-46)."""
+    models = registry.names()
+    return not registry.draining and all(_has_workers(registry, model) for model in models)
+
+
 def _has_workers(registry: Registry, model: str) -> bool:
-    """Whether the default version is loaded and has its workers (CONTRACT N1, T-46)."""
+    """Whether the default version is loaded and has its workers."""
     version = registry.find(model)
     fewest, _ = version.scaled_to
     ready = version.statistics().workers.get(WorkerState.READY, 0)

@@ -85,6 +85,12 @@ class Catalogue:
         defaults = self._defaults.values()
         return bool(defaults) and not self.draining and all(version.ready for version in defaults)
 
+    def standing(self, version: ModelVersion) -> tuple[State, str]:
+        """As `ModelVersion.standing`, of one whose server may be draining."""
+        if self.draining and version.ready:
+            return State.UNAVAILABLE, "the server is being stopped"
+        return version.standing
+
     def live(self) -> bool:
         """False once so many handler threads hang that only a restart helps (DESIGN law 3)."""
         return all(version.live for version in self.all())

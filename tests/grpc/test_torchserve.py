@@ -11,6 +11,7 @@ from kserve_torch.grpc import oip, torchserve
 from kserve_torch.grpc.protos import inference_pb2 as pb
 from kserve_torch.grpc.protos import open_inference_pb2
 from kserve_torch.grpc.rpc import Call
+from kserve_torch.models.registry import Registry
 
 from .serving import Serving
 
@@ -35,6 +36,15 @@ async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
 async def test_ping(serving: Serving) -> None:
     response = await native(serving).Ping(Empty())
     assert json.loads(response.health) == {"status": "Healthy"}
+
+
+async def test_ping_while_the_server_drains(serving: Serving) -> None:
+    registry = Registry(serving.settings)
+    registry.draining = True
+    servicer = torchserve.TorchServeInference(registry, serving.settings, 1000)
+    response = await servicer.Ping(Empty(), Call())
+    assert json.loads(response.health) == {"status": "Unhealthy"}
+    await registry.close()
 
 
 async def test_input_map_is_one_row_of_bytearrays(serving: Serving) -> None:

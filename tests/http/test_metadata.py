@@ -161,6 +161,10 @@ async def test_draining_is_not_ready(registry: Registry) -> None:
     registry.draining = True
     assert await told(registry, "GET", "/v2/health/ready") == (503, {"ready": False})
     assert (await told(registry, "GET", "/v2/health/live"))[0] == 200
+    _, index = await told(registry, "POST", "/v2/repository/index")
+    assert {entry["state"] for entry in index} == {"UNAVAILABLE"}
+    assert index[0]["reason"] == "the server is being stopped"
+    assert await told(registry, "POST", "/v2/repository/index", b'{"ready": true}') == (200, [])
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"parameters": {"unload_dependents": true}}'])
