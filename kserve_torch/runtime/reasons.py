@@ -17,8 +17,12 @@ from kserve_torch.ts.utils.util import PredictionException
 
 _LENGTH = 500
 
-#: An absolute path, but no URL and no fraction; its last part stays.
-_PATH = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"<>:,;()]+/)+([^\s/'\"<>:,;()]*)")
+#: An absolute path, but no URL and no fraction; its last part stays. Its folders may have spaces
+#: within their names: words before another slash go too.
+_PATH = re.compile(
+    r"(?<![\w.:/])/(?:[^\s/'\"<>:,;()](?:[^/'\"<>:,;()]*[^\s/'\"<>:,;()])?/)+"
+    r"([^\s/'\"<>:,;()]*)"
+)
 #: Colours, and where an object is in memory: no business of a client's.
 _NOISE = re.compile(r"\x1b\[[\d;]*m| at 0x[\da-fA-F]+(?=>)")
 _NAMESPACE = re.compile(re.escape(PREFIX) + r"\d+\.?")

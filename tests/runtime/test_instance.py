@@ -240,6 +240,12 @@ def test_wrong_numbers_of_results(load: Load, answer: str, text: str) -> None:
             HandlerError,
             "ValueError: see y.txt, https://h.org/a/b and 1/2",
         ),
+        (
+            "open('/no such folder/of mine/y.txt')",
+            HandlerError,
+            "FileNotFoundError: [Errno 2] No such file or directory: 'y.txt'",
+        ),
+        ("raise ValueError('no /a b/c d/y.txt here')", HandlerError, "ValueError: no y.txt here"),
         ("raise ValueError('x' * 9999)", HandlerError, "xxx..."),
         ("import sys; sys.exit(3)", HandlerError, "the handler called sys.exit(3)"),
         ("raise KeyboardInterrupt", HandlerError, "KeyboardInterrupt"),
