@@ -70,7 +70,8 @@ class BaseHandler:
             cls.accepts_arrays = all(_is_ours(getattr(cls, name, None)) for name in ROW_READERS)
 
     # On the class, because archives' handlers may set up theirs without calling __init__ here.
-    model: Any = None
+    # But the model: a handler that is a torch module itself keeps it where torch looks last.
+    model: Any
     mapping: dict[str, str] | None = None
     device: Any = None
     map_location: str | None = None
@@ -85,6 +86,7 @@ class BaseHandler:
     _ordered: ChannelsLast | None = None
 
     def __init__(self) -> None:
+        self.model = None
         self.profiler_args = {}
 
     # --- loading ----------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from kserve_torch.errors import BadRow, InvalidInput, LoadFailed, Unsupported
 from kserve_torch.handler.base import BaseHandler
@@ -238,6 +239,18 @@ def test_a_handler_that_does_not_call_init(folder, load):
             self.mine = 1
 
     assert len(load(Handler(), folder).ask(ZEROS)[0]) == 3
+
+
+@pytest.mark.parametrize("bases", [(BaseHandler, nn.Module), (nn.Module, BaseHandler)])
+def test_a_handler_that_is_a_module_too(folder, load, bases):
+    class Handler(*bases):
+        def __init__(self):
+            nn.Module.__init__(self)
+            BaseHandler.__init__(self)
+
+    loaded = load(Handler(), folder)
+    assert loaded.ask(ZEROS) == load(BaseHandler(), folder).ask(ZEROS)
+    assert dict(loaded.handler.named_children()) == {"model": loaded.handler.model}
 
 
 def test_handler_time_is_measured(folder, load):
