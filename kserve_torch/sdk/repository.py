@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import kserve
 from kserve.model import BaseKServeModel
 
+from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import ModelNotFound
 from kserve_torch.sdk.model import TorchModel
 
@@ -58,7 +59,7 @@ class TorchModelRepository(kserve.ModelRepository):  # type: ignore[misc]  # kse
             ModelNotFound: the store has nothing of that name.
             LoadFailed: it is there and cannot be served.
         """
-        return (await self._registry.load(name)).ready
+        return (await to_the_end(self._registry.load(name))).ready
 
     async def load_model(self, name: str) -> bool:
         """The same as `load`."""

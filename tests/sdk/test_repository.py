@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 
 from kserve_torch import TorchModelRepository
+from kserve_torch.engine import background
 from kserve_torch.errors import LoadFailed, ModelNotFound
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
@@ -76,6 +79,23 @@ async def test_what_cannot_be_loaded(repository: TorchModelRepository) -> None:
     broken = repository.get_model("broken")
     assert broken is not None
     assert not broken.ready
+
+
+async def test_a_load_that_fails_when_its_caller_has_left(
+    repository: TorchModelRepository, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    loading = asyncio.create_task(repository.load("broken"))
+    await asyncio.sleep(0)
+    loading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    while background._UNFINISHED:
+        await asyncio.wait(background._UNFINISHED)
+    gc.collect()
+    assert told == []
+    assert "a change of models failed: " in caplog.text
 
 
 async def test_unloading_what_is_not_there(repository: TorchModelRepository) -> None:
