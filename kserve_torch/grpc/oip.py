@@ -92,7 +92,7 @@ class OpenInference:
 
     async def ModelStreamInfer(
         self, messages: AsyncIterator[pb.ModelInferRequest], call: Call
-    ) -> AsyncIterator[pb.ModelStreamInferResponse]:
+    ) -> AsyncIterator[pb.ModelStreamInferResponse | bytes]:
         """Answer requests one after the other, each with as many responses as its handler sends.
 
         An error ends its request with an ``error_message``, not the stream.
@@ -101,7 +101,7 @@ class OpenInference:
             try:
                 async with aclosing(self._responses(message, call)) as responses:
                     async for response in responses:
-                        yield pb.ModelStreamInferResponse(infer_response=response)
+                        yield response
             except Exception as error:
                 status = status_of(error, f"{NAMES[0]}/ModelStreamInfer")
                 yield pb.ModelStreamInferResponse(
@@ -113,17 +113,19 @@ class OpenInference:
 
     async def _responses(
         self, message: pb.ModelInferRequest, call: Call
-    ) -> AsyncGenerator[pb.ModelInferResponse]:
+    ) -> AsyncGenerator[pb.ModelStreamInferResponse | bytes]:
         with self._reported(message, call) as exchange:
             infer = Inference(self._registry, message, call)
             request = exchange.request = infer.request
             async with self._registry.stream(request) as (parts, answering):
                 async for rows in parts:
-                    yield exchange.write(infer.part, rows)
+                    yield exchange.serialize(lambda part: _streamed(infer.part(part)), rows)
                 exchange.reply = await answering
-                yield exchange.write(infer.response, exchange.reply)
+                yield exchange.serialize(
+                    lambda reply: _streamed(infer.response(reply)), exchange.reply
+                )
             if infer.wants_ending:
-                yield infer.ending()
+                yield _streamed(infer.ending())
 
     def _reported(
         self, message: pb.ModelInferRequest, call: Call
@@ -158,6 +160,10 @@ class OpenInference:
         name = _model_name(message)
         await asyncio.shield(self._registry.unload(name))
         return pb.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
+
+
+def _streamed(response: pb.ModelInferResponse) -> pb.ModelStreamInferResponse:
+    return pb.ModelStreamInferResponse(infer_response=response)
 
 
 def _model_name(

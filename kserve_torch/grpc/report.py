@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from kserve_torch.errors import ServingError
 from kserve_torch.events import Responded
-from kserve_torch.grpc.rpc import M, serialized, within
+from kserve_torch.grpc.rpc import serialized
 from kserve_torch.http.serve import log_unsendable
 from kserve_torch.messages import NOTHING, Reply, Request, Timing
 
@@ -43,25 +43,15 @@ class Exchange:
     request: Request | None = None
     reply: Reply | None = None
 
-    def write(self, make: Callable[[T], M], answered: T) -> M:
-        """The response that ``make`` makes of what the handler answered.
+    def serialize(self, make: Callable[[T], Message], answered: T) -> bytes:
+        """The response that ``make`` makes of what the handler answered, as it is sent.
 
         Raises:
             ServingError: it cannot be sent; the log says why.
         """
-        with self._to_be_sent():
-            return within(make(answered), self.most)
-
-    def serialize(self, make: Callable[[T], Message], answered: T) -> bytes:
-        """The same, as it is sent."""
-        with self._to_be_sent():
-            return serialized(make(answered), self.most)
-
-    @contextmanager
-    def _to_be_sent(self) -> Iterator[None]:
         assert self.request is not None
         try:
-            yield
+            return serialized(make(answered), self.most)
         except ServingError as error:
             log_unsendable(self.request, error)
             raise

@@ -19,7 +19,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -29,8 +29,6 @@ from google.protobuf.message_factory import GetMessageClass
 from kserve_torch.errors import AnswerTooLarge, InvalidInput, NotReady
 from kserve_torch.grpc.status import status_of
 from kserve_torch.messages import NOTHING
-
-M = TypeVar("M", bound=Message)
 
 #: Takes the ``authorization`` header and raises an error of the serving tree if it will not do.
 Authorise = Callable[[str | None], None]
@@ -178,12 +176,6 @@ def serialized(message: Message, most: int) -> bytes:
     if len(data) > most:
         raise AnswerTooLarge(f"the answer has {len(data)} bytes, this port sends {most} at most")
     return data
-
-
-def within(message: M, most: int) -> M:
-    """``message``, likewise: a part of another one, or one that is still to be changed."""
-    serialized(message, most)
-    return message
 
 
 # Requests are parsed here and not by gRPC, which answers UNKNOWN to what it cannot parse.

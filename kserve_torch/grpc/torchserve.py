@@ -61,7 +61,7 @@ class TorchServeInference:
 
     async def StreamPredictions(
         self, message: pb.PredictionsRequest, call: Call
-    ) -> AsyncGenerator[pb.PredictionResponse]:
+    ) -> AsyncGenerator[bytes]:
         """Answer one request with each of the results that a streaming handler sends."""
         with self._reported(message) as exchange:
             prediction = Prediction(self._registry, self._settings, message, call)
@@ -69,9 +69,9 @@ class TorchServeInference:
             async with self._registry.stream(request) as (parts, answering):
                 async for rows in parts:
                     for row in rows.values():
-                        yield exchange.write(prediction.part, row)
+                        yield exchange.serialize(prediction.part, row)
                 exchange.reply = await answering
-                yield exchange.write(prediction.response, exchange.reply)
+                yield exchange.serialize(prediction.response, exchange.reply)
 
     def _reported(self, message: pb.PredictionsRequest) -> AbstractContextManager[Exchange]:
         asked = (message.model_name, message.model_version, "")
@@ -79,7 +79,7 @@ class TorchServeInference:
 
     async def StreamPredictions2(
         self, messages: AsyncIterator[pb.PredictionsRequest], call: Call
-    ) -> AsyncGenerator[pb.PredictionResponse]:
+    ) -> AsyncGenerator[pb.PredictionResponse | bytes]:
         """Answer the requests of sequences, in their order.
 
         An error ends its request with a ``status``, not the stream.
@@ -89,11 +89,11 @@ class TorchServeInference:
             try:
                 headers = self._sequence_headers(message.sequenceId, message.sequenceId not in seen)
                 seen.add(message.sequenceId)
+                sequence = pb.PredictionResponse(sequenceId=message.sequenceId).SerializeToString()
                 in_sequence = Call(headers={**call.headers, **headers}, deadline=call.deadline)
                 async with aclosing(self.StreamPredictions(message, in_sequence)) as responses:
                     async for response in responses:
-                        response.sequenceId = message.sequenceId
-                        yield response
+                        yield response + sequence  # two messages in a row are one
             except Exception as error:
                 status = status_of(error, f"{SERVICE.full_name}/StreamPredictions2")
                 yield pb.PredictionResponse(
