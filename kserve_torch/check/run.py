@@ -97,7 +97,8 @@ class Check:
             samples = warm_up_sample(version.archive, version.name, self._settings)
         if not samples:
             self._say(Finding(Verdict.NOTE, "no request was tried"), indent=2)
-        trial = Trial(version, client, self._registry.observers)
+        envelope = self._settings.service_envelope
+        trial = Trial(version, client, self._registry.observers, envelope)
         async for finding in trial.findings(samples):
             self._say(finding, indent=2)
 

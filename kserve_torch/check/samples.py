@@ -33,8 +33,15 @@ class Sample:
     content_type: str
     answer: bytes | None = None
 
-    def path(self, model: str) -> str:
-        """Where it is sent: KServe's route for v1 and v2 bodies, TorchServe's for all others."""
+    def path(self, model: str, envelope: str | None) -> str:
+        """Where it is sent: to KServe's route if it is a v1 or v2 body, else to TorchServe's.
+
+        Args:
+            model: whose request it is.
+            envelope: ``service_envelope``; with one, TorchServe's route takes no bare bodies.
+        """
+        if envelope is not None:
+            return f"/v1/models/{model}:predict"
         try:
             document = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -76,8 +83,8 @@ def warm_up_sample(archive: Archive, model: str, settings: Settings) -> list[Sam
     """The archive's warm-up sample, unless there is none that a client could send as it is."""
     body = sample_body(archive)
     sample = Sample(name="its warm-up", body=json.dumps(body).encode(), content_type=_JSON)
-    native = sample.path(model).startswith("/predictions")
-    return [] if body is None or (native and settings.service_envelope) else [sample]
+    bare = sample.path(model, None).startswith("/predictions")
+    return [] if body is None or (bare and settings.service_envelope) else [sample]
 
 
 def _belongs(path: Path, model: str) -> bool:

@@ -55,13 +55,19 @@ class Trial:
         version: the model's default version, ready.
         client: speaks to the application.
         observers: who tells of batches.
+        envelope: ``service_envelope``.
     """
 
     def __init__(
-        self, version: ModelVersion, client: httpx.AsyncClient, observers: Observers
+        self,
+        version: ModelVersion,
+        client: httpx.AsyncClient,
+        observers: Observers,
+        envelope: str | None,
     ) -> None:
         self._version = version
         self._client = client
+        self._envelope = envelope
         self._batch: BatchRan | None = None
         observers.add(self._ran, [BatchRan])
 
@@ -72,6 +78,7 @@ class Trial:
     async def findings(self, samples: Sequence[Sample]) -> AsyncIterator[Finding]:
         """Try each request, then those that were answered together."""
         answered: list[_Answered] = []
+        self._version.form_batches(1, 0.0)  # who waits for nobody is answered at once
         for sample in samples:
             yield await self._alone(sample, answered)
         if answered:
@@ -83,7 +90,7 @@ class Trial:
             return Finding(Verdict.FAILED, f"{sample.name}: {first.status_code} {_why(first)}")
         began = time.monotonic()
         second = await self._send(sample)
-        words = f"{sample.name}: answered in {1000 * (time.monotonic() - began):.3g} ms"
+        words = f"{sample.name}: answered in {1000 * (time.monotonic() - began):.1f} ms"
         if differs := difference(second.content, first.content):
             return Finding(Verdict.NOTE, f"{words}, differently each time: {differs}")
         if self._batch is not None:  # else it had no rows, and no handler was called
@@ -95,6 +102,7 @@ class Trial:
         return Finding(Verdict.OK, f"{words}, as recorded")
 
     async def _together(self, answered: Sequence[_Answered]) -> Finding:
+        """Batches that each request is in at least once."""
         limit, most = self._version.limits.batch_size, max(each.rows for each in answered)
         may_raise = limit == 1
         count = FEWEST if may_raise else min(MOST, limit // most)
@@ -104,27 +112,29 @@ class Trial:
             return Finding(
                 Verdict.NOTE, f"batches not tried: batchSize {limit}, {most} rows a request"
             )
-        batch = list(islice(cycle(answered), count))
-        self._version.form_batches(sum(each.rows for each in batch), _TOGETHER)
-        replies = await asyncio.gather(*(self._send(each.sample) for each in batch))
-        keep = "keep batchSize 1" if may_raise else "set batchSize 1"
-        together = f"in a batch of {count} requests"
-        for each, reply in zip(batch, replies, strict=True):
-            if differs := difference(reply.content, each.body):
-                verdict = Verdict.NOTE if may_raise else Verdict.FAILED
-                text = f"{each.sample.name} {together}: {differs}; {keep}"
-                return Finding(verdict, text)
-        if self._batch is None or self._batch.requests != count:
-            return Finding(Verdict.NOTE, f"batches not tried: no {count} requests came together")
-        if self._batch.calls > 1:
-            text = f"{together} the handler fails, and each is run by itself: {keep}"
-            return Finding(Verdict.NOTE, text)
+        together = f"in batches of {count} requests"
+        requests = cycle(answered)
+        for _ in range(0, len(answered), count):
+            batch = list(islice(requests, count))
+            self._version.form_batches(sum(each.rows for each in batch), _TOGETHER)
+            replies = await asyncio.gather(*(self._send(each.sample) for each in batch))
+            for each, reply in zip(batch, replies, strict=True):
+                if differs := difference(reply.content, each.body):
+                    verdict = Verdict.NOTE if may_raise else Verdict.FAILED
+                    text = f"{each.sample.name} {together}: {differs}: it needs batchSize 1"
+                    return Finding(verdict, text)
+            if self._batch is None or self._batch.requests != count:
+                text = f"batches not tried: no {count} requests came together"
+                return Finding(Verdict.NOTE, text)
+            if self._batch.calls > 1:
+                text = f"{together} the handler fails, and each is run by itself: use batchSize 1"
+                return Finding(Verdict.NOTE, text)
         more = ": batchSize may be raised" if may_raise else ""
         return Finding(Verdict.OK, f"{together} the same answers{more}")
 
     async def _send(self, sample: Sample) -> httpx.Response:
         headers = {"content-type": sample.content_type}
-        path = sample.path(self._version.name)
+        path = sample.path(self._version.name, self._envelope)
         return await self._client.post(path, content=sample.body, headers=headers)
 
 

@@ -12,7 +12,7 @@ import pytest
 from ..makers import ECHO, make_archive, write
 from ..server import ROOT
 
-LIMITS = "batchSize: {}\nmaxBatchDelay: 10\n"
+LIMITS = "batchSize: {}\nmaxBatchDelay: 60000\n"
 
 #: Handlers, each with its configuration.
 HANDLERS = {
@@ -27,6 +27,12 @@ HANDLERS = {
         "import random\ndef handle(data, context): return [random.random() for _ in data or ()]",
         "",
     ),
+    "late": (
+        "def handle(data, context):\n"
+        "    rows = [row['body'] for row in data or ()]\n"
+        "    return rows[:1] if 5 in rows else rows\n",
+        "",
+    ),
     "refuses": ("def handle(data, context): return [1 / 0] if data else None", ""),
     "sequences": (ECHO, "sequenceBatching: true\n"),
     "wide": (ECHO, LIMITS.format(3)),
@@ -38,6 +44,7 @@ REQUESTS = {
     "echo/b.json": '{"a": 2}',
     "echo/b.answer.json": '{"a": 3}',
     "first.json": '"x"',
+    **{f"late/{number}.json": f"{number}" for number in range(1, 6)},
     "mixes/a.json": '{"a": 1}',
     "mixes/a.answer": '{"a": 1.0}',
     "mixes/b.json": '{"a": 2}',
@@ -94,26 +101,29 @@ def test_what_is_found(tmp_path: Path) -> None:
         "note      dice.json: answered, differently",
         "ok        echo/a.json: answered",
         "FAILED    echo/b.json: answered, not as recorded: a: 2, not 3",
-        "ok        in a batch of 4 requests the same answers: batchSize may be raised",
+        "ok        in batches of 4 requests the same answers: batchSize may be raised",
         "ok        first.json: answered",
-        "note      in a batch of 4 requests the handler fails, and each is run by itself: "
-        "keep batchSize 1",
+        "note      in batches of 4 requests the handler fails, and each is run by itself: "
+        "use batchSize 1",
+        *(f"ok        late/{number}.json: answered" for number in range(1, 6)),
+        "note      in batches of 4 requests the handler fails, and each is run by itself: "
+        "use batchSize 1",
         "ok        mixes/a.json: answered, as recorded",
         "ok        mixes/b.json: answered",
-        "FAILED    mixes/b.json in a batch of 4 requests: a: 1, not 2; set batchSize 1",
+        "FAILED    mixes/b.json in batches of 4 requests: a: 1, not 2: it needs batchSize 1",
         "FAILED    refuses.json: 503 ZeroDivisionError: division by zero",
         "note      no request was tried",
         "ok        silent.json: answered",
         "ok        its warm-up: answered",
-        "ok        in a batch of 2 requests the same answers",
+        "ok        in batches of 2 requests the same answers",
         "ok        wide.json: answered",
         "note      batches not tried: batchSize 3, 2 rows a request",
         "note    nobody.json: no model has this name",
-        "models: 10, failures: 4",
+        "models: 11, failures: 4",
     ]
     loaded = [line for line in report.splitlines() if ": loaded in " in line]
     assert [line.split()[1] for line in loaded] == sorted(HANDLERS.keys() - {"broken"})
-    assert loaded[-1].endswith(" s, batchSize 3, maxBatchDelay 10 ms, workers 1")
+    assert loaded[-1].endswith(" s, batchSize 3, maxBatchDelay 60000 ms, workers 1")
     assert "Traceback" not in report
     assert "ZeroDivisionError" in log
     assert list(temporary.iterdir()) == []

@@ -62,7 +62,9 @@ def test_without_such_a_folder(tmp_path: Path) -> None:
     ],
 )
 def test_where_a_body_is_sent(body: bytes, path: str) -> None:
-    assert Sample(name="x", body=body, content_type="").path("m") == path
+    sample = Sample(name="x", body=body, content_type="")
+    assert sample.path("m", None) == path
+    assert sample.path("m", "kserve") == "/v1/models/m:predict"
 
 
 @pytest.mark.parametrize(
