@@ -134,7 +134,7 @@ class Server:
             self._children.end()
             self._access_log.flush()
             if self._tracing is not None:
-                await asyncio.to_thread(self._tracing.close)
+                await self._tracing.close()
             for listener in listeners:
                 listener.close()
 

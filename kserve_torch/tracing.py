@@ -6,10 +6,12 @@ service is called. Spans are made when the answer is out, from the times that we
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kserve_torch.events import Event, Responded
@@ -25,8 +27,8 @@ log = logging.getLogger(__name__)
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 #: The service's name, where nobody gives it one.
 SERVICE = "kserve-torch"
-#: Milliseconds for which the last spans may take to leave.
-LAST_MS = 2000
+#: Seconds for which the last spans may take to leave.
+LAST_SECONDS = 2.0
 _PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
@@ -123,9 +125,11 @@ class Tracing:
         handler = self._tracer.start_span("handler", context, attributes=rows, start_time=left)
         handler.end(left + _ns(timing.handler))
 
-    def close(self) -> None:
-        """Send what has not been sent, for `LAST_MS` at most; blocks."""
-        self._provider.force_flush(LAST_MS)
+    async def close(self) -> None:
+        """Send what has not been sent; a collector that is not there has `LAST_SECONDS` to come."""
+        with suppress(TimeoutError):  # the SDK's own limit leaves out what it tries again
+            async with asyncio.timeout(LAST_SECONDS):
+                await asyncio.to_thread(self._provider.force_flush)
 
 
 def _ns(seconds: float) -> int:

@@ -11,10 +11,11 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from kserve_torch import tracing as module
 from kserve_torch.grpc.protos import inference_pb2 as pb
-from kserve_torch.tracing import tracing
+from kserve_torch.tracing import Tracing, tracing
 
 from .makers import make_archive
 from .server import Server
@@ -159,6 +160,26 @@ def test_a_collector_that_is_not_there_harms_nobody(tmp_path: Path) -> None:
         body = {"instances": [{"n": 1}]}
         assert client.post("/v1/models/m:predict", json=body).json() == {"predictions": [1]}
         assert server.stop() == 0
+
+
+async def test_spans_that_cannot_leave_do_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over, waited = threading.Event(), []
+
+    class Stuck(SpanProcessor):
+        def force_flush(self, timeout_millis: int = 0) -> bool:
+            waited.append(over.wait(20))
+            return True
+
+    monkeypatch.setattr(module, "LAST_SECONDS", 0.01)
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(Stuck())
+    try:
+        await Tracing(provider).close()
+        assert not waited
+    finally:
+        over.set()
 
 
 @pytest.mark.parametrize(

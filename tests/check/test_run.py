@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from kserve_torch.check.run import run
+from kserve_torch.errors import SettingError
+from kserve_torch.settings import Settings
+
 from ..makers import ECHO, make_archive, write
+from ..processes import Interpreter
 from ..server import ROOT
 
 LIMITS = "batchSize: {}\nmaxBatchDelay: 60000\n"
@@ -56,16 +61,6 @@ REQUESTS = {
 }
 
 
-def check(*arguments: object, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "kserve_torch", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
-    )
-
-
 def lines_of(report: str) -> Sequence[str]:
     """The report without what is different each time: times, and random numbers."""
     shown = []
@@ -88,12 +83,13 @@ def test_what_is_found(tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
 
-    command = check(
-        *("--model_dir", tmp_path / "store", "--check", requests), env={"TMPDIR": str(temporary)}
-    )
-    report, log = command.communicate()
+    command = [sys.executable, "-m", "kserve_torch", "--model_dir", str(tmp_path / "store")]
+    command += ["--check", str(requests)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    report, log = done.stdout, done.stderr
 
-    assert command.returncode == 1, log
+    assert done.returncode == 1, log
     found = [line for line in lines_of(report) if ": loaded in " not in line]
     assert found == [
         "FAILED  broken 1.0: handler.py, line 1: the package 'a_package_that_is_nowhere' is "
@@ -129,34 +125,43 @@ def test_what_is_found(tmp_path: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def test_all_is_well(tmp_path: Path) -> None:
+def report_of(forks: Interpreter, *arguments: object) -> tuple[str, int]:
+    """What a check in a process of its own prints, without the log, and its exit code."""
+    code = (
+        "import os, sys\n"
+        "from kserve_torch.cli import main\n"
+        "sys.stderr = open(os.devnull, 'w')\n"
+        f"print('exit code', main({[*map(str, arguments)]}, 'kserve_torch'))\n"
+    )
+    report, _, number = forks.run(code).rpartition("exit code ")
+    return report, int(number)
+
+
+def test_all_is_well(tmp_path: Path, forks: Interpreter) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
-    command = check("--model_dir", tmp_path, "--check")
-    report, log = command.communicate()
-    assert (command.returncode, report.splitlines()[1:]) == (
+    report, number = report_of(forks, "--model_dir", tmp_path, "--check")
+    assert (number, report.splitlines()[1:]) == (
         0,
         ["note      no request was tried", "models: 1, failures: 0"],
-    ), log
+    )
 
 
-def test_nothing_to_check(tmp_path: Path) -> None:
-    command = check("--model_dir", tmp_path, "--check")
-    report, _ = command.communicate()
-    assert command.returncode == 1
+def test_nothing_to_check(tmp_path: Path, forks: Interpreter) -> None:
+    report, number = report_of(forks, "--model_dir", tmp_path, "--check")
+    assert number == 1
     assert report.startswith("FAILED  no models: no archives or model folders in ")
 
 
 def test_a_folder_of_requests_that_is_none(tmp_path: Path) -> None:
-    command = check("--model_dir", tmp_path, "--check", tmp_path / "absent")
-    report, log = command.communicate()
-    assert (command.returncode, report) == (1, "")
-    assert log == (f"kserve_torch: error: --check: {tmp_path}/absent: not a folder of requests\n")
+    with pytest.raises(SettingError, match=f"^--check: {tmp_path}/no: not a folder of requests$"):
+        run(Settings(), tmp_path / "no")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_check_that_is_interrupted_has_failed(tmp_path: Path, number: int) -> None:
+def test_a_check_that_is_interrupted_has_failed(
+    tmp_path: Path, forks: Interpreter, number: int
+) -> None:
     handler = f"import os, time\nos.kill(os.getpid(), {number})\ntime.sleep(60)\n"
     make_archive(tmp_path / "m.mar", {"handler.py": handler})
-    command = check("--model_dir", tmp_path, "--check")
-    report, log = command.communicate()
-    assert (command.returncode, report) == (1, "FAILED  interrupted\n"), log
+    report = report_of(forks, "--model_dir", tmp_path, "--check")
+    assert report == ("FAILED  interrupted\n", 1)
