@@ -52,6 +52,32 @@ def test_what_is_copied_exists_and_is_not_ignored(name):
             assert f"!{source.split('/')[0]}" in kept
 
 
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_any_user_gets_at_what_runs(name):
+    # OpenShift chooses the uid. Debian 13 closes homes, and COPY keeps the modes of the checkout.
+    assert "--key HOME_MODE=0755" in " ".join(r for _, r in instructions(name) if "useradd" in r)
+    for word, rest in instructions(name):
+        target = shlex.split(rest)[-1]
+        if word == "COPY" and target.startswith(("/home/", "/usr/")):
+            assert "--chmod=" in rest
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.dev"])
+def test_first_process_reaps_what_others_leave_and_handlers_find_a_compiler(name):
+    assert json.loads(last(name, "ENTRYPOINT"))[:2] == ["/usr/bin/tini", "--"]
+    tools = next(rest for word, rest in instructions(name) if word == "RUN" and "apt-get" in rest)
+    assert {"g++", "tini"} <= set(tools.split())
+
+
+def test_user_without_an_entry_in_passwd_has_a_name():
+    assert "USER=model-server" in last("Dockerfile", "ENV").split()
+
+
+def test_what_is_developed_is_in_the_image_to_develop_in():
+    kept = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {"!scripts", "!tests", "!docs", "!mkdocs.yml", "!Makefile"} <= set(kept)
+
+
 def test_server_image_exposes_the_ports_and_has_labels():
     ports = set(last("Dockerfile", "EXPOSE").split())
     assert ports == {"8080", "8081", "8082", "8085", "7070", "7071"}
@@ -91,6 +117,7 @@ def run(*command):
         (["--model_dir=/mnt/models"], ["kserve-torch", "--model_dir=/mnt/models"]),
         ([], ["kserve-torch"]),
         (["kserve-torch", "--help"], ["kserve-torch", "--help"]),
+        (["docker", "-c", "id"], ["docker", "-c", "id"]),  # any other program
     ],
 )
 def test_entry_point_takes_stock_arguments_and_bare_options(programs, arguments, command):
