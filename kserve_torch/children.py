@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import time
+from typing import Any
 
 #: What ends the server.
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -32,18 +33,28 @@ class Children:
                 child.kill()
 
 
-@functools.cache
+#: How the loop that listens takes each of `SIGNALS`.
+_listening: dict[int, Any] = {}
+
+
 def keep_signals_from_forks() -> None:
-    """Let signals end processes that handlers fork; once, because nothing takes it back."""
+    """Let signals end processes that handlers fork, while the loop listens to them."""
+    _listening.update({number: signal.getsignal(number) for number in SIGNALS})
+    _register_once()
+
+
+@functools.cache
+def _register_once() -> None:  # nothing takes it back
     os.register_at_fork(after_in_child=_forget_signals)
 
 
 def _forget_signals() -> None:
     """A fork has our signal handlers and the file that tells our loop: its SIGTERM would be ours.
 
-    Without a loop that listens, as in a program whose server has ended, there is nothing to forget.
+    Since Python 3.12 asyncio forgets that file, and a fork would ignore the signal. What a program
+    whose server has ended does with signals is its own.
     """
-    if signal.set_wakeup_fd(-1) == -1:
-        return
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    for number, handler in _listening.items():
+        if signal.getsignal(number) == handler:
+            signal.signal(number, signal.SIG_DFL)

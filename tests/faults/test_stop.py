@@ -314,9 +314,11 @@ import multiprocessing, time
 def handle(data, context):
     if data is None:
         return None
-    other = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,), daemon=True)
+    fork = multiprocessing.get_context("fork")
+    begun = fork.Event()
+    other = fork.Process(target=lambda: begun.set() or time.sleep(30), daemon=True)
     other.start()
-    time.sleep(0.1)
+    begun.wait(30)
     other.terminate()
     other.join(5)
     return [other.exitcode for row in data]

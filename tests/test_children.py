@@ -1,0 +1,48 @@
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import asyncio, os, signal, sys
+import uvloop
+from kserve_torch.children import keep_signals_from_forks
+
+os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # asyncio, since Python 3.12
+
+def ending():
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, b"x")
+        signal.alarm(5)  # it ends in any case
+        signal.pause()
+        os._exit(0)
+    os.read(read, 1)
+    os.kill(child, signal.SIGTERM)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+async def serve():
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, print, "the server's")
+    keep_signals_from_forks()
+    return ending()
+
+factory = None if sys.argv[1] == "asyncio" else uvloop.new_event_loop
+for _ in range(2):
+    with asyncio.Runner(loop_factory=factory) as runner:
+        print(runner.run(serve()))
+signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+print(ending())
+"""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_signals_end_forks_of_a_server_and_are_a_program_s_own_after_it(loop: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM, loop],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.stdout.split(), done.stderr) == (["-15", "-15", "7"], "")
