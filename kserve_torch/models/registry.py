@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -29,6 +28,7 @@ from kserve_torch.models.lineup import lineup, stem_of
 from kserve_torch.models.origin import Origin
 from kserve_torch.models.reloads import Reloads
 from kserve_torch.models.version import ModelVersion, State
+from kserve_torch.scratch import Scratch
 from kserve_torch.settings.metrics_file import read_metrics_file
 
 if TYPE_CHECKING:
@@ -58,11 +58,8 @@ class Registry(Catalogue):
         self.store = ModelStore(settings)
         self.observers = Observers()
         self.emit = self.observers.tell
-        self._temporary = tempfile.TemporaryDirectory(
-            prefix="kserve_torch-",
-            ignore_cleanup_errors=True,  # a handler that hangs may write still
-        )
-        self.workdir = Path(self._temporary.name)
+        self._scratch = Scratch()
+        self.workdir = self._scratch.folder
         self._factory = VersionFactory(settings, self.store, self.workdir, self.emit, metrics)
         #: Where the start-up models came from, by their names.
         self._configured: dict[str, Origin] = {}
@@ -286,4 +283,4 @@ class Registry(Catalogue):
         for version in self.clear():
             await version.stop(max(0.0, ends - time.monotonic()))
         self.store.close()
-        self._temporary.cleanup()
+        self._scratch.close()

@@ -1,0 +1,50 @@
+"""The folder below TMPDIR that a server writes to, and those that killed servers left there.
+
+A pod's volume at /tmp outlives its containers: each one that is killed for its memory would leave
+another copy of every model on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+_PREFIX = "kserve_torch-"
+#: Locked for as long as the process lives that has the folder.
+_LOCK = ".lock"
+
+
+class Scratch:
+    """A new folder; those of servers of this user that are no more are removed."""
+
+    def __init__(self) -> None:
+        _clear()
+        # A handler that hangs may write to it still.
+        temporary = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
+        self._held = contextlib.ExitStack()
+        self.folder = Path(self._held.enter_context(temporary))
+        unlocked = self.folder / "unlocked"
+        lock = os.open(unlocked, os.O_CREAT | os.O_RDWR, 0o600)
+        self._held.callback(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        unlocked.rename(self.folder / _LOCK)
+
+    def close(self) -> None:
+        """Remove it."""
+        self._held.close()
+
+
+def _clear() -> None:
+    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        with contextlib.suppress(OSError):  # another user's, or in use
+            held = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                if os.fstat(held).st_uid == os.geteuid():
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(lock.parent, ignore_errors=True)
+            finally:
+                os.close(held)
