@@ -30,8 +30,9 @@ class Scratch:
         unlocked = self.folder / "unlocked"
         lock = os.open(unlocked, os.O_CREAT | os.O_RDWR, 0o600)
         self._held.callback(os.close, lock)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        unlocked.rename(self.folder / _LOCK)
+        with contextlib.suppress(OSError):  # not every file system has locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            unlocked.rename(self.folder / _LOCK)
 
     def close(self) -> None:
         """Remove it."""
