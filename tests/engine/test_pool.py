@@ -255,7 +255,7 @@ async def test_to_load_is_not_yet_to_work(bench: Bench, monkeypatch: pytest.Monk
     await until(lambda: bench.pool.roster.ready)
     assert bench.pool._pauses._back_off._failures == 3
     assert await bench.result(lambda: "served") == "served"
-    assert bench.pool._pauses._back_off._failures == 0
+    await until(lambda: bench.pool._pauses._back_off._failures == 0)
 
 
 @pytest.mark.parametrize("bench", [{"startup_timeout": 0.1}], indirect=True)
