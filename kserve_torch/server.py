@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import time
 from collections.abc import Sequence
@@ -63,7 +64,13 @@ def serve(model_dir: str | Path, *options: str) -> int:
     Raises:
         SettingError: a setting is wrong or cannot be met.
     """
-    return run(load_settings(["--model_dir", str(model_dir), *options], os.environ, "kserve_torch"))
+    settings = load_settings(["--model_dir", str(model_dir), *options], os.environ, "kserve_torch")
+    before = [(number, signal.getsignal(number)) for number in SIGNALS]
+    try:
+        return run(settings)
+    finally:
+        for number, handler in before:  # uvloop leaves its own, which does nothing any more
+            signal.signal(number, handler)
 
 
 class Server:

@@ -16,6 +16,7 @@ from kserve_torch.settings import Settings, load_settings
 from kserve_torch.startup import startup_models, warn_of_missing_gpus, why_no_models
 
 from .makers import ECHO, make_archive, write
+from .processes import Interpreter
 from .server import free_ports, taken_port
 from .unprivileged import locked_folder, unprivileged
 
@@ -203,6 +204,27 @@ async def test_a_port_that_is_taken_is_said_with_its_setting(tmp_path: Path) -> 
     finally:
         callers.kill()
         callers.join()
+
+
+#: A program whose server ends, here because it cannot have its port.
+PROGRAM = """
+import signal, socket
+from kserve_torch import serve
+from kserve_torch.errors import SettingError
+
+handlers = [lambda *_: None, signal.default_int_handler]
+signal.signal(signal.SIGTERM, handlers[0])
+with socket.create_server(("", 0)) as taken:
+    try:
+        serve("{folder}", "--http_port", str(taken.getsockname()[1]))
+    except SettingError as error:
+        assert "in use" in str(error)
+assert [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)] == handlers
+"""
+
+
+def test_a_programs_signals_are_its_own_again(tmp_path: Path, forks: Interpreter) -> None:
+    forks.run(PROGRAM.replace("{folder}", str(tmp_path)))
 
 
 async def test_a_second_server_leaves_the_keys_of_the_first(
