@@ -9,6 +9,8 @@
 #   make parity  compare with TorchServe (needs Java)
 #   make gpu, make peer, make soak    the tests that need a GPU, TorchServe or patience
 #   make fuzz    fuzz what reads bytes (TARGET, SECONDS); needs atheris
+#
+# PYTHON=python3.12 has any of them use that Python, with an environment of its own.
 
 SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
@@ -22,7 +24,7 @@ SECONDS ?= 60
 export PYTHONPATH := $(CURDIR)
 # Compiling the sources anew would double the time that each start takes.
 unexport PYTHONDONTWRITEBYTECODE
-RUN := $(shell $(PYTHON) scripts/venv.py --path)/bin/python
+RUN := $(shell $(PYTHON) scripts/venv.py --path 2>/dev/null)/bin/python
 
 .PHONY: serve test check fmt bench gpu peer parity soak fuzz docs reference venv
 
@@ -63,5 +65,5 @@ reference: venv
 	$(RUN) scripts/reference.py
 
 venv:
-	@test -n "$(PYTHON)" || { echo "no Python from 3.11 to 3.13 found" >&2; exit 1; }
+	@$(or $(PYTHON),false) -c '$(SUITABLE)' || { echo "no Python from 3.11 to 3.13 found" >&2; exit 1; }
 	@$(PYTHON) scripts/venv.py >/dev/null

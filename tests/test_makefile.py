@@ -1,0 +1,10 @@
+import subprocess
+
+from .server import ROOT
+
+
+def test_an_unsuitable_python_is_told_of() -> None:
+    command = ["make", "test", "PYTHON=false"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("no Python from 3.11 to 3.13 found\nmake")
