@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import multiprocessing
 import os
 import signal
@@ -39,22 +38,18 @@ _listening: dict[int, Any] = {}
 
 def keep_signals_from_forks() -> None:
     """Let signals end processes that handlers fork, while the loop listens to them."""
-    _listening.update({number: signal.getsignal(number) for number in SIGNALS})
-    _register_once()
-
-
-@functools.cache
-def _register_once() -> None:  # nothing takes it back
-    os.register_at_fork(after_in_child=_forget_signals)
+    if not _listening:
+        os.register_at_fork(after_in_child=_forget_signals)  # nothing takes it back
+    _listening.update((number, signal.getsignal(number)) for number in SIGNALS)
 
 
 def _forget_signals() -> None:
     """A fork has our signal handlers and the file that tells our loop: its SIGTERM would be ours.
 
-    Since Python 3.12 asyncio forgets that file, and a fork would ignore the signal. What a program
-    whose server has ended does with signals is its own.
+    Whether that file is still set says nothing: from Python 3.12 on asyncio forgets it first. What
+    a program whose server has ended does with signals is its own.
     """
-    signal.set_wakeup_fd(-1)
     for number, handler in _listening.items():
         if signal.getsignal(number) == handler:
+            signal.set_wakeup_fd(-1)
             signal.signal(number, signal.SIG_DFL)
