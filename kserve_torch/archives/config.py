@@ -36,7 +36,7 @@ def read_yaml(root: Path, name: str) -> Mapping[str, Any]:
         raise InvalidArchive(f"{name}: named by the manifest, but not in the archive")
     try:
         parsed = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except Exception as error:  # PyYAML lets Python's own out, such as KeyError for "!!bool x"
         raise InvalidArchive(f"{name}: not valid YAML: {_fault(error)}") from error
     if parsed is None:
         return MappingProxyType({})

@@ -48,6 +48,10 @@ def test_an_empty_configuration(tmp_path: Path, work: Path) -> None:
         ("- a", "c.yaml: got a list, a mapping is wanted"),
         ("!!python/object/apply:os.getcwd []", "c.yaml: not valid YAML: could not determine"),
         ("[" * 5000, "c.yaml: not valid YAML"),
+        ("a: 2026-13-45", "c.yaml: not valid YAML: month must be in 1..12"),
+        ("a: !!bool x", "c.yaml: not valid YAML: 'x'"),
+        ('a: !!int ""', "c.yaml: not valid YAML: string index out of range"),
+        ("a: !!timestamp x", "c.yaml: not valid YAML"),
         ("a: &a [*a]", "c.yaml: more than 50000 values"),
         (
             "a0: &a0 [1,1,1,1,1,1,1,1,1]\n"
