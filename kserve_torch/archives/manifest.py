@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kserve_torch.archives.text import first_line, kind_of, read_text
+from kserve_torch.codec.document import is_sendable
 from kserve_torch.errors import InvalidArchive
 
 MANIFEST_PATH = "MAR-INF/MANIFEST.json"
@@ -105,6 +106,8 @@ def _text(model: Mapping[str, Any], key: str) -> str | None:
         return str(value)
     if value is not None and not isinstance(value, str):
         raise InvalidArchive(f"{MANIFEST_PATH}: model.{key}: got {kind_of(value)}, text is wanted")
+    if value and not is_sendable(value):
+        raise InvalidArchive(f"{MANIFEST_PATH}: model.{key}: holds half of a surrogate pair")
     return value or None
 
 

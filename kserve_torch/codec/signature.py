@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kserve_torch.codec.datatypes import DATATYPES
+from kserve_torch.codec.document import is_sendable
 from kserve_torch.codec.mapping import MAPPINGS
 from kserve_torch.messages import NOTHING, Row, Tensor
 
@@ -33,6 +34,7 @@ def _is_tensor(value: object) -> bool:
     name, datatype, shape = value["name"], value["datatype"], value["shape"]
     return (
         isinstance(name, str)
+        and is_sendable(name)
         and isinstance(datatype, str)
         and datatype in DATATYPES
         and isinstance(shape, list)

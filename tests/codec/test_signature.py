@@ -37,6 +37,7 @@ def test_good_signatures(value: Any) -> None:
         {"inputs": [{"name": "x"}]},
         {"inputs": [{**GOOD, "more": 1}]},
         {"inputs": [{**GOOD, "name": 1}]},
+        {"inputs": [{**GOOD, "name": "\ud800"}]},
         {"inputs": [{**GOOD, "datatype": "float32"}]},
         {"inputs": [{**GOOD, "datatype": ["FP32"]}]},
         {"inputs": [{**GOOD, "shape": 3}]},
