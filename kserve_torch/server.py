@@ -169,7 +169,7 @@ class Server:
         app = application(self.registry, self.metrics, self.settings, tokens, bindings)
         groups: dict[bool, list[socket.socket]] = {}
         for listener in listeners:
-            listener.listen()
+            listener.listen(self.settings.receive_timeout)
             groups.setdefault(listener.address.scheme == "https", []).append(listener.sock)
         tasks = []
         for tls, group in groups.items():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from kserve_torch.errors import SettingError
 from kserve_torch.settings.addresses import Address
+
+_MOST_MILLISECONDS = 2**31 - 1
 
 
 class Listener:
@@ -51,12 +54,20 @@ class Listener:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self.sock.bind((address.host, address.port))
 
-    def listen(self) -> None:
+    def listen(self, patience: float = 0.0) -> None:
         """Let clients connect.
+
+        Args:
+            patience: seconds after which Linux ends a connection whose client takes nothing of what
+                waits for it, wherever that waits: here, in TLS or in the kernel. 0 is Linux's own
+                rule, some fifteen minutes for a client that is gone and none for one that is there.
 
         Raises:
             SettingError: a server that was started at the same time was faster.
         """
+        if sys.platform == "linux" and self.sock.family != socket.AF_UNIX:
+            milliseconds = int(min(1000 * patience, _MOST_MILLISECONDS))
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
         try:
             self.sock.listen(2048)
         except OSError as error:

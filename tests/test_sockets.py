@@ -1,6 +1,7 @@
 """Sockets that are bound and later listen, and the files that some of them have."""
 
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,16 @@ def test_a_server_takes_its_socket_file_with_it(tmp_path: Path) -> None:
         assert path.is_socket()
         assert server.stop() == 0
     assert not path.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is asked of the kernel is Linux's")
+@pytest.mark.parametrize(("patience", "milliseconds"), [(1.5, 1500), (0.0, 0), (1e9, 2**31 - 1)])
+def test_how_long_the_kernel_waits_for_a_client(patience: float, milliseconds: int) -> None:
+    address = Address(host="127.0.0.1", port=free_ports(1)[0])
+    listener = Listener(address)
+    listener.listen(patience)
+    with socket.create_connection((address.host, address.port)):
+        accepted, _ = listener.sock.accept()
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == milliseconds
+        accepted.close()
+    listener.close()

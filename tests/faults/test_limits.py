@@ -3,6 +3,7 @@
 import gzip
 import json
 import socket
+import statistics
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -224,6 +225,7 @@ def test_slow_clients(client: Client) -> None:
         (a_body_that_trickles, "content-length: 1000", b" "),
         (a_body_that_trickles, "transfer-encoding: chunked", b"1\r\n \r\n"),
         (an_answer_that_nobody_takes,),
+        (a_rest_that_nobody_takes,),
     ]
     with ThreadPoolExecutor(len(checks)) as threads:
         for running in [threads.submit(check, client, *more) for check, *more in checks]:
@@ -253,6 +255,39 @@ def an_answer_that_nobody_takes(client: Client) -> None:
             while chunk := sock.recv(1_000_000):
                 received += len(chunk)
     assert 0 < received < LONG
+
+
+def a_rest_that_nobody_takes(client: Client) -> None:
+    """The kernel has all of an answer but some KB, too few for the server itself to mind."""
+    with ExitStack() as stack:
+
+        def asking(letters: int) -> socket.socket:
+            sock = stack.enter_context(closing(connect(client)))
+            body = f"long {letters}"
+            head = f"POST /predictions/m HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}"
+            sock.sendall(f"{head}\r\n\r\n{body}".encode())
+            until(lambda: in_the_kernel(sock))
+            return sock
+
+        sock = asking(LONG)
+        seen = [in_the_kernel(sock)]
+        while is_open(client, sock):
+            seen.append(in_the_kernel(sock))
+        taken = statistics.mode(seen)
+        rests = [asking(taken + rest) for rest in range(4_000, 64_000, 12_000)]
+        until(lambda: not any(is_open(client, sock) for sock in rests))
+
+
+def in_the_kernel(sock: socket.socket) -> int:
+    """Bytes that were sent to ``sock`` and are not read, as Linux counts them."""
+    ends = [f"0100007F:{port:04X}" for _, port in (sock.getpeername(), sock.getsockname())]
+    waiting = 0
+    for line in Path("/proc/net/tcp").read_text().splitlines():
+        _, near, far, _, queues, *_ = line.split()
+        if sorted(ends) == sorted((near, far)):
+            sent, received = queues.split(":")
+            waiting += int(sent if near == ends[0] else received, 16)
+    return waiting
 
 
 def test_an_answer_that_is_taken_slowly(client: Client) -> None:
