@@ -29,6 +29,9 @@ _SETTINGS = {
     "management": "grpc_management_port",
 }
 
+#: Milliseconds that gRPC takes for no limit.
+_FOR_EVER = 2**31 - 1
+
 _DEFINITIONS = (
     *reflection.definitions(
         oip.SERVICE.file,
@@ -113,12 +116,16 @@ class GrpcServer:
             "inference": settings.grpc_inference_max_connection_age_ms,
             "management": settings.grpc_management_max_connection_age_ms,
         }
+        quiet = max(settings.receive_timeout, 1.0)
         limits = [age for role, age in ages.items() if role in binding.roles and age is not None]
         return [
             # Without this a second process could listen on the same port and take half the calls.
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", receive),
             ("grpc.max_send_message_length", send),
+            # Whether a client is still there is asked after this; gRPC itself waits for two hours.
+            ("grpc.keepalive_time_ms", int(min(1000 * quiet, _FOR_EVER))),
+            ("grpc.keepalive_permit_without_calls", 1),
             *(("grpc.max_connection_age_ms", age) for age in sorted(limits)[:1]),
         ]
 

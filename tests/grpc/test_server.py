@@ -68,6 +68,21 @@ async def test_a_port_of_another_server_of_ours_is_taken_too(store: Path, servin
     await other.stop()
 
 
+async def test_a_client_that_says_nothing_is_asked_whether_it_is_there(store: Path) -> None:
+    serving = Serving(store, receive_timeout=1.0)
+    await serving.start([])
+    reader, writer = await asyncio.open_connection("127.0.0.1", serving.settings.grpc_port)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+    kind = None
+    async with asyncio.timeout(20):
+        while kind != 6:  # PING (RFC 9113 6.7)
+            head = await reader.readexactly(9)
+            kind = head[3]
+            await reader.readexactly(int.from_bytes(head[:3]))
+    writer.close()
+    await serving.stop()
+
+
 async def test_settings_that_name_one_port_share_it(store: Path) -> None:
     (port,) = free_ports(1)
     ports = {"grpc_port": port, "grpc_inference_port": port, "grpc_management_port": port}
