@@ -56,7 +56,10 @@ class Route:
             "operationId": self.name,
             "parameters": list(self._parameters(models)),
             "responses": {"200": content("Done", self.answer)}
-            | {str(status): content(_TEXTS[status], "KServeError") for status in self.statuses},
+            | {
+                str(status): content(_TEXTS[status], self._error(status))
+                for status in self.statuses
+            },
         }
         if self.body:
             media: Json = {"schema": reference(self.body)}
@@ -67,6 +70,11 @@ class Route:
                 "content": {"application/json": media},
             }
         return described
+
+    def _error(self, status: int) -> str:
+        """Name of the schema of an answer with ``status``; a probe is told no in its own words."""
+        probed = self.answer in ("Live", "Ready", "ModelReady")
+        return "Not" + self.answer if probed and status == 503 else "KServeError"
 
     def _parameters(self, models: Mapping[str, Json]) -> Iterator[Json]:
         for name in re.findall(r"{(\w+)}", self.path):
@@ -120,6 +128,9 @@ SCHEMAS: Json = {
     "Live": _object("live", live=_FLAG),
     "Ready": _object("ready", ready=_FLAG),
     "ModelReady": _object("name ready", name=_STRING, ready=_FLAG),
+    **{
+        f"Not{answer}": _either(answer, "KServeError") for answer in ("Live", "Ready", "ModelReady")
+    },
     "ModelNames": _object("models", models=_array(_STRING)),
     "Instances": _object(
         "instances", instances={**_array({}), "maxItems": 16}, parameters=_PARAMETERS

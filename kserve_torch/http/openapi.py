@@ -26,18 +26,18 @@ def content(text: str, schema: str) -> Json:
 
 _HANDLERS = {"description": "The handler's answer", "content": {"*/*": {"schema": {}}}}
 _PATH_TEXTS = {"model_name": "Name of the model", "model_version": "Version of the model"}
-_RESPONSES = {
-    202: content("Accepted, the work goes on", "Status"),
-    206: content("Some workers are still starting", "Status"),
-    400: content("A parameter is wrong, or the archive could not be fetched or read", "Error"),
-    403: content("The default version goes last", "Error"),
-    404: content("No such model, version or archive", "Error"),
-    405: content("The model API is switched off", "Error"),
-    408: content("Requests were still running when the time was up", "Error"),
-    409: content("That version is registered already", "Error"),
-    500: content("The server failed", "Error"),
-    503: content("The model cannot take the request, or its handler failed", "Error"),
-    507: content("Out of memory", "Error"),
+_TEXTS = {
+    202: "Accepted, the work goes on",
+    206: "Some workers are still starting",
+    400: "A parameter is wrong, or the archive could not be fetched or read",
+    403: "The default version goes last",
+    404: "No such model, version or archive",
+    405: "The model API is switched off",
+    408: "Requests were still running when the time was up",
+    409: "That version is registered already",
+    500: "The server failed",
+    503: "The model cannot take the request, or its handler failed",
+    507: "Out of memory",
 }
 
 
@@ -63,9 +63,10 @@ class Operation:
     """One method of one path; path parameters are read from the path.
 
     Attributes:
-        answer: name of the schema of a 200 answer, "" if it is the handler's.
-        statuses: what else it may answer with.
+        answer: name of the schema of its answer where all is well, "" if it is the handler's.
+        statuses: what else than 200 it may answer with.
         body: whether it takes a request body.
+        error: name of the schema of what it answers to an error.
     """
 
     method: str
@@ -76,6 +77,7 @@ class Operation:
     statuses: tuple[int, ...] = (500,)
     parameters: tuple[Parameter, ...] = ()
     body: bool = False
+    error: str = "Error"
 
     def described(self) -> Json:
         """The OpenAPI operation object."""
@@ -88,7 +90,10 @@ class Operation:
             "operationId": self.name,
             "parameters": in_path + [parameter.described() for parameter in self.parameters],
             "responses": {"200": content("Done", self.answer) if self.answer else _HANDLERS}
-            | {str(status): _RESPONSES[status] for status in self.statuses},
+            | {
+                str(status): content(_TEXTS[status], self.answer if status < 300 else self.error)
+                for status in self.statuses
+            },
         }
         if self.body:
             schema = {"type": "string", "format": "binary"}

@@ -38,6 +38,11 @@ def _of_model(operations: Iterable[Operation]) -> tuple[Operation, ...]:
     return tuple(operation for operation in operations if "{model_name}" in operation.path)
 
 
+def _error(path: str) -> str:
+    """Name of the schema of errors below ``path``."""
+    return "KServeError" if path.startswith(("/v1/", "/v2/")) else "Error"
+
+
 # --- schemas ---
 
 
@@ -48,6 +53,7 @@ def _object(**properties: Json) -> Json:
 _STRING: Json = {"type": "string"}
 _SCHEMAS: Json = {
     "Error": _object(code={"type": "integer"}, type=_STRING, message=_STRING),
+    "KServeError": _object(error=_STRING),
     "Status": _object(status=_STRING),
     "Description": _object(openapi=_STRING, info={"type": "object"}, paths={"type": "object"}),
     "Models": {
@@ -106,9 +112,11 @@ _COMMON = (
     Operation("get", "/api-description", "api-description", "Describe this API", "Description"),
 )
 _INFERENCE = (
-    Operation("get", "/ping", "ping", "Whether every model has its workers", "Status"),
+    Operation(
+        "get", "/ping", "ping", "Whether every model has its workers", "Status", error="Status"
+    ),
     *(
-        Operation("post", path, name, text, statuses=_RUN, body=True)
+        Operation("post", path, name, text, statuses=_RUN, body=True, error=_error(path))
         for path, name, text in (
             ("/predictions" + _MODEL, "predictions", "Predict"),
             ("/predictions" + _VERSION, "version_predictions", "Predict with one version"),

@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
+import jsonschema
 import orjson
 import pytest
 from openapi_spec_validator import validate
 
+from kserve_torch.edges import application
+from kserve_torch.http import torchserve_api
+from kserve_torch.http.app import App
 from kserve_torch.http.docs import MAX_ELEMENTS, Docs, document
 from kserve_torch.http.exchange import Answer
+from kserve_torch.metrics import Metrics
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 
@@ -130,3 +135,38 @@ async def test_other_paths_are_left_to_others(registry: Registry, path: str) -> 
 
 def test_large_tensors_are_no_examples() -> None:
     assert MAX_ELEMENTS < 3 * 640 * 640
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "described"),
+    [
+        ("GET", "/v2/health/ready", "/v2/health/ready"),
+        ("GET", "/v2/models/new/ready", "/v2/models/{model_name}/ready"),
+        ("GET", "/v1/models/new", "/v1/models/{model_name}"),
+        ("POST", "/v1/models/no:predict", "/v1/models/{model_name}:predict"),
+        ("POST", "/v2/models/no/infer", "/v2/models/{model_name}/infer"),
+        ("POST", "/predictions/no", "/predictions/{model_name}"),
+        ("GET", "/ping", "/ping"),
+    ],
+)
+async def test_errors_are_what_the_documents_say(
+    tmp_path: Path, method: str, path: str, described: str
+) -> None:
+    settings = Settings(model_store=make_archive(tmp_path / "m.mar", {"handler.py": ECHO}).parent)
+    registry = Registry(settings)
+    await registry.register("m.mar", name="new", workers=0)
+    registry.draining = True
+    app = application(registry, Metrics(settings), settings, None, [])
+    assert isinstance(app, App)
+    answer = await app.answer(
+        {"method": method, "path": path, "headers": [], "query_string": b""}, b"{}"
+    )
+    await registry.close()
+    assert answer.status >= 400
+    assert isinstance(answer.body, bytes)
+    for api in (document({}, management=False), torchserve_api.inference_api()):
+        operation = api["paths"].get(described, {}).get(method.lower())
+        if operation is not None:
+            content = operation["responses"][str(answer.status)]["content"]
+            schema = content["application/json"]["schema"] | {"components": api["components"]}
+            jsonschema.validate(orjson.loads(answer.body), schema)
