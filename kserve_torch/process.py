@@ -14,7 +14,7 @@ import uvloop
 from kserve_torch import logs
 from kserve_torch.runtime import output
 from kserve_torch.runtime.compiler import defer_compiler
-from kserve_torch.runtime.machine import keep_freed_memory
+from kserve_torch.runtime.machine import allow_open_files, keep_freed_memory
 from kserve_torch.settings import Settings
 
 #: Seconds for which a handler that computes in Python keeps the event loop waiting each time that
@@ -34,6 +34,7 @@ def run_until_done(settings: Settings, work: Callable[[], Coroutine[None, None, 
     # every request for 0.2 s.
     gc.freeze()
     sys.setswitchinterval(SWITCH_SECONDS)
+    allow_open_files()
     keep_freed_memory()
     defer_compiler()
     _name_sequence_headers(settings)

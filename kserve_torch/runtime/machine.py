@@ -1,4 +1,4 @@
-"""What the machine gives this process: cores, and memory that need not be asked for again."""
+"""What the machine gives this process: cores, open files, and memory that it need not ask for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import ctypes
 import math
 import os
 import platform
+import resource
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -41,6 +43,17 @@ def _limits(cgroups: Path) -> Iterable[float]:
             continue
         if quota > 0 and period > 0:
             yield quota / period
+
+
+def allow_open_files() -> None:
+    """Lift this process's limit on open files to what the system lets it have, as the JVM does.
+
+    The usual 1024 are fewer than ``max_connections``: the kernel would reset what comes beyond,
+    probes included.
+    """
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(OSError, ValueError):  # macOS calls it unlimited, and means less
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def keep_freed_memory() -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import resource
 import socket
 import statistics
 import time
@@ -314,6 +315,17 @@ def test_connections_over_the_limit(client: Client) -> None:
         status, live, _ = exchange(client, request.format("/v2/health/live").encode())
         assert (status, live) == (200, {"live": True})
         assert len(held) == CONNECTIONS
+
+
+def test_open_files_are_limited_by_the_system_alone(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, limits[1]), limits[1]))
+    try:
+        with talking_to(store_of(tmp_path, m="")) as client:
+            process = psutil.Process(client.server.process.pid)
+            assert process.rlimit(psutil.RLIMIT_NOFILE) == (limits[1], limits[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_client_that_leaves_in_mid_body(client: Client) -> None:
