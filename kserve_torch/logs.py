@@ -68,7 +68,7 @@ def _from_file(settings: Settings) -> None:
     try:
         with open(str(path), encoding="utf-8") as file:
             logging.config.dictConfig(yaml.safe_load(file))
-    except (OSError, yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
+    except Exception as error:  # of the file, of YAML, and whatever its handlers raise
         raise SettingError(f"log_config_file: {path}: {error}") from error
 
 

@@ -169,7 +169,7 @@ def test_a_file_may_set_logging_up(tmp_path: Path) -> None:
     assert logging.getLogger("kserve_torch").level == logging.ERROR
 
 
-@pytest.mark.parametrize("text", [None, "{", "just words", "version: 2", "[]"])
+@pytest.mark.parametrize("text", [None, "{", "just words", "version: 2", "[]", "a: !!bool x"])
 def test_a_file_that_cannot_is_named(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "logging.yaml"
     if text is not None:

@@ -51,7 +51,7 @@ def read_metrics_file(path: Path) -> list[ListedMetric]:
     place = f"metrics_config={path}"
     try:
         content = yaml.safe_load(path.read_bytes())
-    except (OSError, yaml.YAMLError) as error:
+    except Exception as error:  # PyYAML lets Python's own out, such as KeyError for "!!bool x"
         raise SettingError(f"{place}: {' '.join(str(error).split())}") from error
     place += ": model_metrics"
     section = _typed(content, dict, f"metrics_config={path}: the file").get("model_metrics")

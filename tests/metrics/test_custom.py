@@ -137,6 +137,8 @@ def test_dimension_names_become_labels_that_prometheus_allows():
         ("model_metrics: {gauge: [{name: a, dimensions: 3}]}", "model_metrics.gauge[0].dimensions"),
         ("a: [", "while parsing"),
         ("a: \x00", "unacceptable character"),
+        ("a: !!bool x", "metrics.yaml: 'x'"),
+        ("a: 2026-02-30", "day is out of range"),
     ],
 )
 def test_wrong_files_are_one_line_that_names_the_element(tmp_path, content, named):
