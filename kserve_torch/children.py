@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from typing import Any
 
@@ -34,13 +35,26 @@ class Children:
 
 #: How the loop that listens takes each of `SIGNALS`.
 _listening: dict[int, Any] = {}
+#: Of the thread that forks: the signals that were blocked before.
+_mask = threading.local()
 
 
 def keep_signals_from_forks() -> None:
     """Let signals end processes that handlers fork, while the loop listens to them."""
     if not _listening:
-        os.register_at_fork(after_in_child=_forget_signals)  # nothing takes it back
+        os.register_at_fork(  # nothing takes it back
+            before=_block, after_in_parent=_unblock, after_in_child=_forget_signals
+        )
     _listening.update((number, signal.getsignal(number)) for number in SIGNALS)
+
+
+def _block() -> None:
+    """A fork that is told to end before it has forgotten our handlers would have us end."""
+    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
 
 
 def _forget_signals() -> None:
@@ -53,3 +67,4 @@ def _forget_signals() -> None:
         if signal.getsignal(number) == handler:
             signal.set_wakeup_fd(-1)
             signal.signal(number, signal.SIG_DFL)
+    _unblock()
