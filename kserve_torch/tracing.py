@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 
 #: Each of them names a collector.
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+#: Each of them says how spans are sent, the first one before the second.
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+PROTOCOL = "http/protobuf"
 #: The service's name, where nobody gives it one.
 SERVICE = "kserve-torch"
 #: Seconds for which the last spans may take to leave.
@@ -33,7 +36,9 @@ _PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
 def tracing(environ: Mapping[str, str]) -> Tracing | None:
-    """The observer that makes spans, or None if no collector is named or what it needs is absent.
+    """The observer that makes spans, or None if no collector is named.
+
+    None, too, if what it needs is absent or a variable is wrong; the log says so.
 
     Args:
         environ: the environment; the SDK reads its own variables from the process's.
@@ -45,6 +50,18 @@ def tracing(environ: Mapping[str, str]) -> Tracing | None:
     if not all(map(_is_installed, _PACKAGES)):
         log.warning("no traces are sent: the packages of the extra 'tracing' are not installed")
         return None
+    protocol = next(filter(None, map(environ.get, PROTOCOLS)), PROTOCOL)
+    if protocol != PROTOCOL:
+        log.warning("no traces are sent: %s is asked for, here is %s alone", protocol, PROTOCOL)
+        return None
+    try:
+        return _tracing(environ)
+    except Exception as error:  # of the SDK's, about one of the variables that it reads
+        log.warning("no traces are sent: %s: %s", type(error).__name__, error)
+        return None
+
+
+def _tracing(environ: Mapping[str, str]) -> Tracing:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -57,8 +74,10 @@ def tracing(environ: Mapping[str, str]) -> Tracing | None:
         resource=Resource.create({} if named else {"service.name": SERVICE}),
         shutdown_on_exit=False,
     )
+    tracing = Tracing(provider)
+    # Last, because it starts a thread.
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return Tracing(provider)
+    return tracing
 
 
 def _is_installed(package: str) -> bool:

@@ -18,6 +18,7 @@ from kserve_torch.grpc.protos import inference_pb2 as pb
 from kserve_torch.tracing import Tracing, tracing
 
 from .makers import make_archive
+from .processes import Interpreter
 from .server import Server
 
 HANDLER = """
@@ -193,6 +194,37 @@ async def test_spans_that_cannot_leave_do_not_hold_up_the_end(
 )
 def test_who_asks_for_no_traces_gets_none(environ: dict[str, str]) -> None:
     assert tracing(environ) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"OTEL_PROPAGATORS": "xyz"}, "no traces are sent: ValueError: Propagator xyz not found"),
+        ({"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "x"}, "no traces are sent: ValueError: OTEL_SPAN_"),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "no traces are sent: grpc is asked for, here"),
+        (
+            {"OTEL_TRACES_SAMPLER": "xyz", "OTEL_EXPORTER_OTLP_TIMEOUT": "abc"},
+            "Invalid timeout value 'abc'",
+        ),
+    ],
+)
+def test_variables_that_make_no_sense_keep_no_server_from_starting(
+    forks: Interpreter, environ: dict[str, str], words: str
+) -> None:
+    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", **environ}
+    code = (
+        "import logging, os, threading\n"
+        "from kserve_torch.tracing import tracing\n"
+        "logging.basicConfig()\n"
+        f"os.environ.update({environ})\n"
+        "made = tracing(os.environ)\n"
+        "print(made is None, threading.active_count() == 1)\n"
+    )
+    printed = forks.run(code)
+    assert words in printed
+    assert "Traceback" not in printed
+    none = words.startswith("no traces")
+    assert f"{none} {none}" in printed
 
 
 def test_without_the_packages(
