@@ -27,9 +27,9 @@ def difference(got: bytes, wanted: bytes) -> str:
             _meaning(json.loads(got, parse_constant=_null)),
             _meaning(json.loads(wanted, parse_constant=_null)),
         )
-    except (ValueError, RecursionError):
+        return _first(*pair, "", 0.0)
+    except (ValueError, RecursionError, OverflowError):  # or nested, or large, beyond Python's own
         return "" if got == wanted else f"{len(got)} bytes that differ from {len(wanted)}"
-    return _first(*pair, "", 0.0)
 
 
 def _null(name: str) -> None:

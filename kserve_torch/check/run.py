@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import httpx
 
 from kserve_torch.check.samples import Sample, find_samples, warm_up_sample
 from kserve_torch.check.trial import Finding, Trial, Verdict
-from kserve_torch.children import SIGNALS, Children
+from kserve_torch.children import SIGNALS, Children, keep_signals_from_forks
 from kserve_torch.edges import application
 from kserve_torch.errors import SettingError
 from kserve_torch.metrics import Metrics
@@ -18,6 +19,7 @@ from kserve_torch.models.registry import Registry
 from kserve_torch.models.version import ModelVersion, State
 from kserve_torch.process import run_until_done
 from kserve_torch.settings import Settings
+from kserve_torch.settings.folders import naming
 from kserve_torch.startup import startup_models, warn_of_missing_gpus, why_no_models
 
 
@@ -31,8 +33,10 @@ def run(settings: Settings, requests: Path | None) -> int:
     Raises:
         SettingError: a setting cannot be met, or there is no such folder.
     """
-    if requests is not None and not requests.is_dir():
-        raise SettingError(f"--check: {requests}: not a folder of requests")
+    if requests is not None:
+        with naming("--check", requests):
+            if not requests.is_dir():
+                raise SettingError(f"--check: {requests}: not a folder of requests")
     return run_until_done(settings, lambda: Check(settings, requests).run())
 
 
@@ -49,6 +53,7 @@ class Check:
         self._requests = requests
         self._registry = Registry(settings)
         self._failures = 0
+        self._stream = sys.stdout  # a handler may put another one in its place
 
     async def run(self) -> int:
         """Print a line for each finding; returns the exit code."""
@@ -56,12 +61,15 @@ class Check:
         assert task is not None
         for number in SIGNALS:
             loop.add_signal_handler(number, task.cancel)
+        keep_signals_from_forks()
         children = Children()
         try:
             await self._models()
         except asyncio.CancelledError:
             self._say(Finding(Verdict.FAILED, "interrupted"))
         finally:
+            for number in SIGNALS:  # it ends at once: another one would only leave files behind
+                loop.add_signal_handler(number, lambda: None)
             await self._registry.close()
             children.end()
         return 1 if self._failures else 0
@@ -85,7 +93,7 @@ class Check:
                 await self._try(version, samples.get(version.name, []), client)
         for name in strange:
             self._say(Finding(Verdict.NOTE, f"{name}: no model has this name"))
-        print(f"models: {len(self._registry.all())}, failures: {self._failures}", flush=True)
+        self._print(f"models: {len(self._registry.all())}, failures: {self._failures}")
 
     async def _try(
         self, version: ModelVersion, samples: Sequence[Sample], client: httpx.AsyncClient
@@ -104,7 +112,11 @@ class Check:
 
     def _say(self, finding: Finding, indent: int = 0) -> None:
         self._failures += finding.verdict is Verdict.FAILED
-        print(f"{finding.verdict:<6}  {' ' * indent}{finding.text}", flush=True)
+        text = finding.text if finding.text.isprintable() else repr(finding.text)[1:-1]
+        self._print(f"{finding.verdict:<6}  {' ' * indent}{text}")
+
+    def _print(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
 
 
 def _loaded(version: ModelVersion) -> Finding:

@@ -40,15 +40,18 @@ class Sample:
             model: whose request it is.
             envelope: ``service_envelope``; with one, TorchServe's route takes no bare bodies.
         """
-        if envelope is not None:
+        if envelope is not None or self._is_kserves:
             return f"/v1/models/{model}:predict"
+        return f"/predictions/{model}"
+
+    @property
+    def _is_kserves(self) -> bool:
         try:
             document = json.loads(self.body)
         except (ValueError, RecursionError):
-            document = None
-        if isinstance(document, dict) and not document.keys().isdisjoint(("instances", "inputs")):
-            return f"/v1/models/{model}:predict"
-        return f"/predictions/{model}"
+            return False
+        named = ("instances", "inputs")  # native rows may have members of these names, too
+        return isinstance(document, dict) and any(isinstance(document.get(n), list) for n in named)
 
 
 def find_samples(
@@ -56,7 +59,8 @@ def find_samples(
 ) -> tuple[dict[str, list[Sample]], Sequence[str]]:
     """The requests in ``folder``: ``MODEL.json``, ``MODEL.png``, ... and files in ``MODEL/``.
 
-    Beside a request ``x.json`` its answer is ``x.answer`` or ``x.answer.json``.
+    Beside a request ``x.png`` its answer is ``x.answer``, ``x.answer.png`` or, if there is no
+    request ``x.json``, ``x.answer.json``.
 
     Returns:
         The requests of each model, by name, and the names of files that are of none.
@@ -82,7 +86,11 @@ def find_samples(
 def warm_up_sample(archive: Archive, model: str, settings: Settings) -> list[Sample]:
     """The archive's warm-up sample, unless there is none that a client could send as it is."""
     body = sample_body(archive)
-    sample = Sample(name="its warm-up", body=json.dumps(body).encode(), content_type=_JSON)
+    try:
+        text = json.dumps(body, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):  # YAML has dates, bytes and NaN, too
+        return []
+    sample = Sample(name="its warm-up", body=text.encode(), content_type=_JSON)
     bare = sample.path(model, None).startswith("/predictions")
     return [] if body is None or (bare and settings.service_envelope) else [sample]
 
@@ -98,6 +106,8 @@ def _is_request(path: Path) -> bool:
 
 def _sample(path: Path, folder: Path) -> Sample:
     recorded = [path.with_suffix(_ANSWER), path.with_suffix(f"{_ANSWER}{path.suffix}")]
+    if not path.with_suffix(".json").is_file():  # else it is that one's
+        recorded.append(path.with_suffix(f"{_ANSWER}.json"))
     answer = next((file for file in recorded if file.is_file()), None)
     return Sample(
         name=str(path.relative_to(folder)),

@@ -13,6 +13,7 @@ import httpx
 
 from kserve_torch.check.answers import difference
 from kserve_torch.check.samples import Sample
+from kserve_torch.errors import ServingError
 from kserve_torch.events import BatchRan, Event, Observers
 from kserve_torch.models.version import ModelVersion
 
@@ -85,9 +86,10 @@ class Trial:
             yield await self._together(answered)
 
     async def _alone(self, sample: Sample, answered: list[_Answered]) -> Finding:
+        self._batch = None
         first = await self._send(sample)
         if first.is_error:
-            return Finding(Verdict.FAILED, f"{sample.name}: {first.status_code} {_why(first)}")
+            return Finding(Verdict.FAILED, f"{sample.name}: {_why(first)}")
         began = time.monotonic()
         second = await self._send(sample)
         words = f"{sample.name}: answered in {1000 * (time.monotonic() - began):.1f} ms"
@@ -103,14 +105,17 @@ class Trial:
 
     async def _together(self, answered: Sequence[_Answered]) -> Finding:
         """Batches that each request is in at least once."""
-        limit, most = self._version.limits.batch_size, max(each.rows for each in answered)
+        limits, most = self._version.limits, max(each.rows for each in answered)
+        limit = limits.batch_size
         may_raise = limit == 1
-        count = FEWEST if may_raise else min(MOST, limit // most)
+        count = min(limits.queue_size, FEWEST if may_raise else min(MOST, limit // most))
         if not self._version.batches:
             return Finding(Verdict.NOTE, "batches not tried: its requests run one by one")
         if count < 2:
             return Finding(
-                Verdict.NOTE, f"batches not tried: batchSize {limit}, {most} rows a request"
+                Verdict.NOTE,
+                f"batches not tried: batchSize {limit}, jobQueueSize {limits.queue_size}, "
+                f"{most} rows a request",
             )
         together = f"in batches of {count} requests"
         requests = cycle(answered)
@@ -119,9 +124,11 @@ class Trial:
             self._version.form_batches(sum(each.rows for each in batch), _TOGETHER)
             replies = await asyncio.gather(*(self._send(each.sample) for each in batch))
             for each, reply in zip(batch, replies, strict=True):
-                if differs := difference(reply.content, each.body):
+                differs = difference(reply.content, each.body)
+                if reply.is_error or differs:
                     verdict = Verdict.NOTE if may_raise else Verdict.FAILED
-                    text = f"{each.sample.name} {together}: {differs}: it needs batchSize 1"
+                    why = _why(reply) if reply.is_error else f"{differs}: it needs batchSize 1"
+                    text = f"{each.sample.name} {together}: {why}"
                     return Finding(verdict, text)
             if self._batch is None or self._batch.requests != count:
                 text = f"batches not tried: no {count} requests came together"
@@ -135,13 +142,19 @@ class Trial:
     async def _send(self, sample: Sample) -> httpx.Response:
         headers = {"content-type": sample.content_type}
         path = sample.path(self._version.name, self._envelope)
-        return await self._client.post(path, content=sample.body, headers=headers)
+        try:
+            return await self._client.post(path, content=sample.body, headers=headers)
+        except ServingError as error:  # in mid-stream: the status is out already
+            return httpx.Response(500, json={"error": error.message})
+        finally:
+            await asyncio.sleep(0)  # observers are told of a batch after its answers
 
 
 def _why(refusal: httpx.Response) -> str:
-    """The text of an error, in whichever of the two forms its route has."""
+    """The status and text of an error, in whichever of the two forms its route has."""
     try:
         said = refusal.json()
-        return str(said.get("error") or said["message"])
-    except (ValueError, AttributeError, KeyError):  # the handler's own body
-        return refusal.text[:_LONGEST]
+        text = str(said.get("error") or said["message"])
+    except (ValueError, RecursionError, AttributeError, KeyError):  # the handler's own body
+        text = refusal.text[:_LONGEST]
+    return f"{refusal.status_code} {text}"

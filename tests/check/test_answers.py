@@ -53,3 +53,8 @@ def test_what_is_no_json_is_compared_byte_by_byte() -> None:
     assert difference(b"\x89PNG", b"\x89PNG") == ""
     assert difference(b"\x89PNG", b"PNG") == "4 bytes that differ from 3"
     assert difference(b"[" * 100_000, b"[1]") == "100000 bytes that differ from 3"
+    deep = b"[" * 900 + b"]" * 900  # json reads it
+    assert difference(deep, deep) == ""
+    huge = b"9" * 400
+    assert difference(huge, huge) == ""
+    assert difference(huge, b"1.0") == "400 bytes that differ from 3"

@@ -39,10 +39,42 @@ HANDLERS = {
         "",
     ),
     "refuses": ("def handle(data, context): return [1 / 0] if data else None", ""),
+    "parent": (
+        "import os, signal, time\n"
+        "def handle(data, context):\n"
+        "    if not data:\n"
+        "        return None\n"
+        "    if not (child := os.fork()):\n"
+        "        signal.alarm(5)\n"
+        "        time.sleep(60)\n"
+        "    os.kill(child, signal.SIGTERM)\n"
+        "    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])]\n",
+        "",
+    ),
+    "prints": (f"import io, sys\nsys.stdout = io.StringIO()\n{ECHO}", ""),
+    "queue": (ECHO, f"jobQueueSize: 2\n{LIMITS.format(8)}"),
     "sequences": (ECHO, "sequenceBatching: true\n"),
+    "stops": (
+        "import threading\n"
+        "def handle(data, context):\n"
+        "    if data and len(data) > 1:\n"
+        "        threading.Event().wait()\n"
+        "    return [1] if data else None\n",
+        "responseTimeout: 1\n",
+    ),
+    "streams": (
+        "from ts.protocol.otf_message_handler import send_intermediate_predict_response\n"
+        "def handle(data, context):\n"
+        "    if data:\n"
+        "        send = send_intermediate_predict_response\n"
+        "        send(['a'], context.request_ids, 'part', 200, context)\n"
+        "        return [1 / 0]\n",
+        "",
+    ),
     "wide": (ECHO, LIMITS.format(3)),
     "silent": (ECHO, ""),
     "warm": (ECHO, LIMITS.format(2)),
+    "yaml": (ECHO, "warmup: {day: 2026-11-22}\n"),
 }
 REQUESTS = {
     "echo/a.json": '{"a": 1}',
@@ -54,9 +86,15 @@ REQUESTS = {
     "mixes/a.answer": '{"a": 1.0}',
     "mixes/b.json": '{"a": 2}',
     "dice.json": "1",
+    "parent.json": "1",
+    "parent.answer.json": "-15",
+    "queue.json": '{"instances": [1]}',
     "refuses.json": "1",
+    "stops.json": "1",
+    "streams.json": "1",
     "wide.json": '{"instances": [1, 2]}',
-    "silent.json": '{"instances": []}',
+    "silent/1.json": '{"instances": [1]}',
+    "silent/2.json": '{"instances": []}',
     "nobody.json": "1",
 }
 
@@ -80,6 +118,7 @@ def test_what_is_found(tmp_path: Path) -> None:
         model = {"modelName": name, "configFile": "model-config.yaml"}
         make_archive(tmp_path / "store" / f"{name}.mar", files, **model)
     requests = write(tmp_path / "requests", REQUESTS)
+    Path(os.fsdecode(os.fsencode(requests) + b"/\xff.json")).touch()
     temporary = tmp_path / "tmp"
     temporary.mkdir()
 
@@ -107,19 +146,33 @@ def test_what_is_found(tmp_path: Path) -> None:
         "ok        mixes/a.json: answered, as recorded",
         "ok        mixes/b.json: answered",
         "FAILED    mixes/b.json in batches of 4 requests: a: 1, not 2: it needs batchSize 1",
+        "ok        parent.json: answered, as recorded",
+        "note      in batches of 4 requests the handler fails, and each is run by itself: "
+        "use batchSize 1",
+        "note      no request was tried",
+        "ok        queue.json: answered",
+        "ok        in batches of 2 requests the same answers",
         "FAILED    refuses.json: 503 ZeroDivisionError: division by zero",
         "note      no request was tried",
-        "ok        silent.json: answered",
+        "ok        silent/1.json: answered",
+        "ok        silent/2.json: answered",
+        "ok        in batches of 4 requests the same answers: batchSize may be raised",
+        "ok        stops.json: answered",
+        "note      stops.json in batches of 4 requests: 500 the handler did not answer within 1 s "
+        "(responseTimeout)",
+        "FAILED    streams.json: 500 the handler failed with status 503 in mid-stream",
         "ok        its warm-up: answered",
         "ok        in batches of 2 requests the same answers",
         "ok        wide.json: answered",
-        "note      batches not tried: batchSize 3, 2 rows a request",
+        "note      batches not tried: batchSize 3, jobQueueSize 100, 2 rows a request",
+        "note      no request was tried",
         "note    nobody.json: no model has this name",
-        "models: 11, failures: 4",
+        r"note    \udcff.json: no model has this name",
+        "models: 17, failures: 5",
     ]
     loaded = [line for line in report.splitlines() if ": loaded in " in line]
     assert [line.split()[1] for line in loaded] == sorted(HANDLERS.keys() - {"broken"})
-    assert loaded[-1].endswith(" s, batchSize 3, maxBatchDelay 60000 ms, workers 1")
+    assert loaded[-2].endswith(" s, batchSize 3, maxBatchDelay 60000 ms, workers 1")
     assert "Traceback" not in report
     assert "ZeroDivisionError" in log
     assert list(temporary.iterdir()) == []
@@ -155,13 +208,21 @@ def test_nothing_to_check(tmp_path: Path, forks: Interpreter) -> None:
 def test_a_folder_of_requests_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=f"^--check: {tmp_path}/no: not a folder of requests$"):
         run(Settings(), tmp_path / "no")
+    with pytest.raises(SettingError, match=r"^--check: .*: File name too long "):
+        run(Settings(), tmp_path / ("a" * 300))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_check_that_is_interrupted_has_failed(
     tmp_path: Path, forks: Interpreter, number: int
 ) -> None:
-    handler = f"import os, time\nos.kill(os.getpid(), {number})\ntime.sleep(60)\n"
+    handler = (
+        "import os, time\n"
+        "for _ in range(20):\n"
+        f"    os.kill(os.getpid(), {number})\n"
+        "    time.sleep(0.01)\n"
+        "time.sleep(60)\n"
+    )
     make_archive(tmp_path / "m.mar", {"handler.py": handler})
     report = report_of(forks, "--model_dir", tmp_path, "--check")
     assert report == ("FAILED  interrupted\n", 1)

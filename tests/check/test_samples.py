@@ -14,6 +14,8 @@ FILES = {
     "m.json": '{"instances": [1]}',
     "m.answer.json": '{"predictions": [1]}',
     "m.png": "picture",
+    "m.2/c.png": "picture",
+    "m.2/c.answer.json": "7",
     "m.2/a.txt": "text",
     "m.2/a.answer": "answer",
     "m.2/b.bin": "\0",
@@ -40,6 +42,7 @@ def test_files_find_their_model_and_their_answer(tmp_path: Path) -> None:
         "m.2": [
             Sample(name="m.2/a.txt", body=b"text", content_type="text/plain", answer=b"answer"),
             Sample(name="m.2/b.bin", body=b"\0", content_type="application/octet-stream"),
+            Sample(name="m.2/c.png", body=b"picture", content_type="image/png", answer=b"7"),
         ],
     }
     assert strange == ["other.json", "strangers"]
@@ -56,6 +59,7 @@ def test_without_such_a_folder(tmp_path: Path) -> None:
         (b'{"instances": []}', "/v1/models/m:predict"),
         (b'{"inputs": []}', "/v1/models/m:predict"),
         (b'{"text": "a"}', "/predictions/m"),
+        (b'{"inputs": "a"}', "/predictions/m"),
         (b"[1]", "/predictions/m"),
         (b"\x89PNG", "/predictions/m"),
         (b"[" * 100_000, "/predictions/m"),
