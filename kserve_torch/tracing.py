@@ -32,6 +32,8 @@ PROTOCOL = "http/protobuf"
 SERVICE = "kserve-torch"
 #: Seconds for which the last spans may take to leave.
 LAST_SECONDS = 2.0
+#: Warn of each header that a client made up, and quote it.
+_TALKATIVE = ("opentelemetry.baggage", "opentelemetry.trace.propagation")
 _PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
@@ -75,6 +77,8 @@ def _tracing(environ: Mapping[str, str]) -> Tracing:
         shutdown_on_exit=False,
     )
     tracing = Tracing(provider)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)
     # Last, because it starts a thread.
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return tracing

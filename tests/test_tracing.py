@@ -27,6 +27,7 @@ def handle(data, context):
 """
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CALLED = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
+NONSENSE = {"traceparent": "0" * 600, "baggage": "%=;," * 9}
 
 
 class Collector:
@@ -98,7 +99,7 @@ def test_spans_of_each_protocol(tmp_path: Path) -> None:
             client.post("/v1/models/m:predict", json={"instances": [{"n": 1}]}, headers=CALLED)
             client.post("/v1/models/m:predict", json={"instances": [{"n": 0}]}, headers=CALLED)
             client.post("/v1/models/m:predict", content="{", headers=CALLED)
-            client.post("/v1/models/nobody:predict", json={"instances": []})
+            client.post("/v1/models/nobody:predict", json={"instances": []}, headers=NONSENSE)
             with grpc.insecure_channel(f"127.0.0.1:{server.ports['native_grpc']}") as channel:
                 call = channel.unary_unary(
                     "/org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions",
