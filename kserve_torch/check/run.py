@@ -99,7 +99,11 @@ class Check:
         self, version: ModelVersion, samples: Sequence[Sample], client: httpx.AsyncClient
     ) -> None:
         self._say(_loaded(version))
-        if not (version.ready and version.is_default):
+        if not version.ready:
+            return
+        if not version.is_default:
+            text = "no request was tried: it is not the default version"
+            self._say(Finding(Verdict.NOTE, text), indent=2)
             return
         if not samples and version.batches and version.archive is not None:
             samples = warm_up_sample(version.archive, version.name, self._settings)

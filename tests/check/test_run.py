@@ -199,6 +199,22 @@ def test_all_is_well(tmp_path: Path, forks: Interpreter) -> None:
     )
 
 
+def test_only_default_versions_are_tried(tmp_path: Path, forks: Interpreter) -> None:
+    for number in ("1.0", "2.0"):
+        files = {"handler.py": ECHO, "warmup.json": '{"instances": [1]}'}
+        make_archive(tmp_path / f"store/{number}.mar", files, modelVersion=number)
+    report, code = report_of(forks, "--model_dir", tmp_path / "store", "--check")
+    assert [line.partition(": loaded ")[0] for line in lines_of(report)] == [
+        "ok      m 1.0",
+        "ok        its warm-up: answered",
+        "ok        in batches of 4 requests the same answers: batchSize may be raised",
+        "ok      m 2.0",
+        "note      no request was tried: it is not the default version",
+        "models: 2, failures: 0",
+    ]
+    assert code == 0
+
+
 def test_nothing_to_check(tmp_path: Path, forks: Interpreter) -> None:
     report, number = report_of(forks, "--model_dir", tmp_path, "--check")
     assert number == 1
