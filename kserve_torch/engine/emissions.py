@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 
 from kserve_torch.errors import RequestTimeout
 from kserve_torch.messages import RowReply
@@ -102,5 +104,11 @@ class Emissions:
 
 def _size(rows: Mapping[int, RowReply]) -> int:
     """Some bytes that they take, never none; of what JSON values hold the outermost only."""
-    results = [row.result for row in rows.values()]
-    return sum(1000 + max(sys.getsizeof(each), getattr(each, "nbytes", 0)) for each in results)
+    return sum(1000 + _bytes(row.result) for row in rows.values())
+
+
+def _bytes(result: Any) -> int:
+    size = sys.getsizeof(result)
+    with suppress(AttributeError, RuntimeError):  # sparse tensors have the attribute, and raise
+        size = max(size, result.nbytes)
+    return size

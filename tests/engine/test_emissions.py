@@ -95,6 +95,12 @@ async def test_a_handler_does_not_wait_for_a_client_that_has_gone() -> None:
         await handling
 
 
+async def test_a_sparse_tensor_is_a_part_too() -> None:
+    parts, sparse = Emissions(), torch.eye(3).to_sparse()
+    parts({0: RowReply(result=sparse)})
+    assert await parts.next() == {0: RowReply(result=sparse)}
+
+
 @pytest.mark.parametrize("result", [np.zeros(1000), torch.zeros(2000), "x" * 8000])
 async def test_what_a_part_takes_is_counted(
     result: object, monkeypatch: pytest.MonkeyPatch
