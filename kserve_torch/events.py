@@ -88,7 +88,8 @@ class Responded:
     """A protocol edge sent an answer: its route's protocol, status and total seconds.
 
     ``version`` is the one that answered or failed, "" if there was none; ``error`` is the error
-    class's name, "" for none; ``headers`` are the request's.
+    class's name, "" for none; ``headers`` are the request's if an observer asked for them: events
+    are kept until they are counted, and headers would push other things out of the caches.
     """
 
     protocol: str

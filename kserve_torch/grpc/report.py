@@ -95,5 +95,5 @@ def _responded(
         rows=len(request.rows) if request else 0,
         timing=reply.timing if reply else Timing(),
         error=error,
-        headers=request.headers if request else NOTHING,
+        headers=request.headers if request and registry.tells_headers else NOTHING,
     )

@@ -13,7 +13,7 @@ from kserve_torch.codec.document import brief
 from kserve_torch.errors import HandlerError, InvalidInput, PredictionError
 from kserve_torch.events import Responded
 from kserve_torch.http.exchange import Answer, Call
-from kserve_torch.messages import Reply, Request, RowReply, fresh_id
+from kserve_torch.messages import NOTHING, Reply, Request, RowReply, fresh_id
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
@@ -178,7 +178,7 @@ class Serve:
             request.id,
             len(request.rows),
             reply.timing,
-            headers=call.headers,
+            headers=call.headers if self._registry.tells_headers else NOTHING,
         )
         # The answer first: who sends the next request sees it counted.
         asyncio.get_running_loop().call_soon(self._registry.emit, responded)
@@ -219,7 +219,7 @@ class Serve:
             id_,
             rows,
             error=type(error).__name__,
-            headers=headers,
+            headers=headers if self._registry.tells_headers else NOTHING,
         )
         asyncio.get_running_loop().call_soon(self._registry.emit, responded)
         return answer

@@ -81,7 +81,8 @@ class ServingMetrics:
         """Note a batch's size, and whether it had to be run in parts."""
         self._rows.series(event.model, event.version).observe(event.rows)
         self._batched.series(event.model, event.version).observe(event.requests)
-        self._splits.series(event.model, event.version).add(event.calls > 1)
+        if event.calls > 1:
+            self._splits.series(event.model, event.version).add()
 
     def shed(self, event: Shed) -> None:
         """Count a request that no handler saw."""
@@ -90,6 +91,7 @@ class ServingMetrics:
     def state_changed(self, event: StateChanged) -> None:
         """Take note of a model."""
         self._known.update([(event.model, event.version), (event.model, "")])
+        self._splits.series(event.model, event.version)  # is 0 before the first
 
     def left(self, model: str, version: str) -> None:
         """Forget a version, or with "" what was of none."""

@@ -15,10 +15,12 @@ class Catalogue:
 
     Attributes:
         draining: the server is on its way out and not ready for more.
+        tells_headers: an observer wants the requests' headers in `Responded`.
     """
 
     def __init__(self) -> None:
         self.draining = False
+        self.tells_headers = False
         self._models: dict[str, dict[str, ModelVersion]] = {}
         self._defaults: dict[str, ModelVersion] = {}
 
