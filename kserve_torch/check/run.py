@@ -106,7 +106,7 @@ class Check:
             self._say(Finding(Verdict.NOTE, text), indent=2)
             return
         if not samples and version.batches and version.archive is not None:
-            samples = warm_up_sample(version.archive, version.name, self._settings)
+            samples = warm_up_sample(version.archive, self._settings)
         if not samples:
             self._say(Finding(Verdict.NOTE, "no request was tried"), indent=2)
         envelope = self._settings.service_envelope

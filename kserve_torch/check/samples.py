@@ -6,6 +6,7 @@ import json
 import mimetypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from kserve_torch.archives.archive import Archive
@@ -17,7 +18,7 @@ _ANSWER = ".answer"
 _JSON = "application/json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sample:
     """One request.
 
@@ -40,12 +41,13 @@ class Sample:
             model: whose request it is.
             envelope: ``service_envelope``; with one, TorchServe's route takes no bare bodies.
         """
-        if envelope is not None or self._is_kserves:
+        if envelope is not None or self.is_kserves:
             return f"/v1/models/{model}:predict"
         return f"/predictions/{model}"
 
-    @property
-    def _is_kserves(self) -> bool:
+    @cached_property
+    def is_kserves(self) -> bool:
+        """Whether it is a v1 or v2 body; read once, because some are large and sent often."""
         try:
             document = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -83,7 +85,7 @@ def find_samples(
     return found, strange
 
 
-def warm_up_sample(archive: Archive, model: str, settings: Settings) -> list[Sample]:
+def warm_up_sample(archive: Archive, settings: Settings) -> list[Sample]:
     """The archive's warm-up sample, unless there is none that a client could send as it is."""
     body = sample_body(archive)
     try:
@@ -91,8 +93,8 @@ def warm_up_sample(archive: Archive, model: str, settings: Settings) -> list[Sam
     except (TypeError, ValueError, RecursionError):  # YAML has dates, bytes and NaN, too
         return []
     sample = Sample(name="its warm-up", body=text.encode(), content_type=_JSON)
-    bare = sample.path(model, None).startswith("/predictions")
-    return [] if body is None or (bare and settings.service_envelope) else [sample]
+    can_be_sent = sample.is_kserves or settings.service_envelope is None
+    return [sample] if body is not None and can_be_sent else []
 
 
 def _belongs(path: Path, model: str) -> bool:

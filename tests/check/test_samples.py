@@ -86,7 +86,7 @@ def test_the_archives_own_sample(
     files = {"handler.py": ECHO, **({"warmup.json": sample} if sample else {})}
     archive: Archive = open_archive(make_archive(tmp_path / "m", files), tmp_path)
     try:
-        found = warm_up_sample(archive, "m", Settings(**settings))
+        found = warm_up_sample(archive, Settings(**settings))
         assert [each.body for each in found] == bodies
     finally:
         close_archive(archive)
