@@ -241,6 +241,7 @@ async def test_stream_of_a_streaming_handler(serving: Serving) -> None:
     assert [response.infer_response.id for response in responses[:2]] == ["1", "1"]
     assert responses[2].infer_response.raw_output_contents == [b"\x07"]
     assert [event.timing.batch_rows for event in serving.responses()] == [1, 1]
+    assert not any(event.headers for event in serving.responses())  # nobody asked for them
 
 
 @pytest.mark.parametrize(
