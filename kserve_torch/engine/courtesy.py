@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,7 +34,9 @@ class Courtesy:
         self._lock = threading.Lock()
 
     def step_back(self) -> None:
-        """Let the calling thread run when others do not want the processor."""
+        """Let the calling thread run when others do not want the processor, on Linux."""
+        if sys.platform != "linux":
+            return  # elsewhere the number of a thread may be that of another process
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         except OSError as error:

@@ -6,10 +6,10 @@ Names, order and units of the members are TorchServe's (CONTRACT G1-G6).
 from __future__ import annotations
 
 import os
-import resource
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from kserve_torch.engine.worker import WorkerState
 
@@ -163,7 +163,8 @@ def _worker(worker: Worker) -> dict[str, Any]:
         "id": str(worker.number),
         "startTime": _instant(worker.started),
         "status": worker.state.value if known else "UNLOADING",
-        "memoryUsage": _resident_bytes(),
+        # Of the process: its workers are threads, so each of them has all of it.
+        "memoryUsage": psutil.Process().memory_info().rss,
         "pid": os.getpid(),
         "gpu": on_gpu,
         "gpuUsage": worker.instance.device if on_gpu and worker.instance else "N/A",
@@ -180,12 +181,3 @@ def _queue(version: ModelVersion) -> dict[str, int]:
 
 def _instant(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _resident_bytes() -> int:
-    """Memory of the process: its workers are threads, so each of them has all of it."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except OSError:  # not Linux: the peak is the next best thing
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return pages * resource.getpagesize()

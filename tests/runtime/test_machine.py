@@ -1,11 +1,13 @@
-"""`cores` reads what a container may use; `keep_freed_memory` saves the page faults."""
+"""`cores` reads what a container may use, which waiting threads spare; freed memory is kept."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from kserve_torch.runtime.machine import cores
+from kserve_torch.runtime.machine import cores, wait_briefly
 
 from ..makers import write
 from ..processes import Interpreter
@@ -38,6 +40,59 @@ def test_a_fraction_of_a_core_more_is_rounded_up(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
     assert cores(write(tmp_path / "cgroup", {"cpu.max": "150000 100000"})) == 2
+
+
+def test_systems_that_pin_no_process_to_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    assert cores(tmp_path) == 12
+
+
+@pytest.mark.parametrize(
+    ("limit", "environment", "rounds"),
+    [
+        ("150000 100000", {}, "5000"),
+        ("6400000 100000", {}, None),
+        ("max 100000", {}, None),
+        ("150000 100000", {"GOMP_SPINCOUNT": "7"}, "7"),
+        ("150000 100000", {"OMP_WAIT_POLICY": "active"}, None),
+    ],
+)
+def test_threads_wait_briefly_in_a_container_with_a_cpu_limit(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    environment: dict[str, str],
+    rounds: str | None,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr(os, "environ", environment)
+    wait_briefly(write(tmp_path / "cgroup", {"cpu.max": limit}))
+    assert environment.get("GOMP_SPINCOUNT") == rounds
+
+
+#: The program, in a container with a CPU limit.
+LIMITED = """
+import os, sys
+from kserve_torch import cli
+from kserve_torch.runtime import machine
+os.sched_getaffinity = lambda _: set(range(64))
+machine._limits = lambda _: [1.5]
+cli.main(["--check", "--model_dir", sys.argv[1]], "kserve_torch")
+"""
+
+
+def test_the_program_says_so_before_torch_is_loaded(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path)],
+        env={**os.environ, "OMP_DISPLAY_ENV": "VERBOSE"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "GOMP_SPINCOUNT = '5000'" in done.stderr
 
 
 #: Prints the page faults of 20 batches on a thread.
