@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
 
+import numpy as np
 from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MAX_FIELDS = 1000
 
 _BINARY = "application/octet-stream"
+#: The value of each byte as a hexadecimal digit; 16 if it is none.
+_DIGITS = np.full(256, 16, np.uint8)
+_DIGITS[list(b"0123456789abcdefABCDEF")] = [*range(16), *range(10, 16)]
 
 
 @dataclass(slots=True)
@@ -122,14 +125,28 @@ def parse_urlencoded(body: bytes) -> list[tuple[str, bytes]]:
     Raises:
         InvalidInput: too many fields.
     """
-    # Latin-1 carries every byte there and back, whatever the client's charset.
-    try:
-        fields = parse_qsl(
-            body.decode("latin-1"), True, encoding="latin-1", max_num_fields=MAX_FIELDS
-        )
-    except ValueError:
-        raise InvalidInput(f"form: more than {MAX_FIELDS} fields") from None
+    if body.count(b"&") >= MAX_FIELDS:
+        raise InvalidInput(f"form: more than {MAX_FIELDS} fields")
+    fields = (part.partition(b"=") for part in body.split(b"&") if part)
     return [
-        (name.encode("latin-1").decode("utf-8", "replace"), value.encode("latin-1"))
-        for name, value in fields
+        (_unescaped(name).decode("utf-8", "replace"), _unescaped(value))
+        for name, _, value in fields
     ]
+
+
+def _unescaped(text: bytes) -> bytes:
+    """What an urlencoded text stands for; a ``%`` without two hexadecimal digits is itself.
+
+    `urllib.parse` makes an object of each escape: a body of nothing else would take four seconds.
+    """
+    text = text.replace(b"+", b" ")
+    if b"%" not in text:
+        return text
+    codes = np.frombuffer(text + b"  ", np.uint8)
+    high, low = _DIGITS[codes[1:-1]], _DIGITS[codes[2:]]
+    codes = codes[:-2]
+    escapes = (codes == ord("%")) & (high < 16) & (low < 16)
+    digits = np.zeros_like(escapes)
+    digits[1:] |= escapes[:-1]
+    digits[2:] |= escapes[:-2]
+    return bytes(np.where(escapes, 16 * high + low, codes)[~digits])

@@ -177,6 +177,9 @@ def test_it_is_used_whatever_the_names() -> None:
 def test_small_bodies_go_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large, "WORTH", 4096)
     assert large.parse_object(body()) is None
+    tensor = b'{"name":"x","datatype":"FP32","shape":[1],"data":[1]}'
+    assert large.parse_object(b'{"inputs":[%b]}' % b",".join([tensor] * 1000)) is None
+    assert large.parse_object(body(data=[1] * 5000)) is not None
 
 
 def test_parameters_that_nest_deeply() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 from typing import NamedTuple
+from urllib.parse import parse_qsl
 
 import httpx
 import numpy as np
@@ -138,6 +139,16 @@ def test_urlencoded_values_are_bytes():
     expected = {"ä": bytearray("ö".encode()), "e": bytearray(), "n": bytearray(b"\xff a")}
     assert row(b"%C3%A4=%C3%B6&e=&n=%ff+a", FORM) == expected
     assert row("ä=ö".encode(), FORM) == {"ä": bytearray("ö".encode())}
+
+
+@given(st.text("%4aG+&= é").map(str.encode))
+def test_urlencoded_bodies_are_read_as_the_standard_library_does(body):
+    pairs = parse_qsl(body.decode("latin-1"), keep_blank_values=True, encoding="latin-1")
+    expected = {}
+    for name, value in pairs:
+        name = name.encode("latin-1").decode("utf-8", "replace")
+        expected[name] = bytearray(value.encode("latin-1"))
+    assert row(body, FORM) == expected
 
 
 def test_query_parameters_lose_against_the_body():
