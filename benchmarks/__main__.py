@@ -7,6 +7,7 @@ are left out; `python -m benchmarks.peers setup` installs them.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import shutil
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.environment import environment
+from benchmarks.limit import limited
 from benchmarks.peers import PEERS, Peer
 from benchmarks.plot import plot
 from benchmarks.report import report
@@ -34,7 +36,12 @@ def main() -> int:
     rounds, seconds = QUICK if options.quick else FULL
     options.output.mkdir(parents=True, exist_ok=True)
     facts = environment()
-    with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="benchmarks-"))
+        try:
+            prefix = stack.enter_context(_limit(options.cpu_limit))
+        except OSError as error:
+            sys.exit(f"--cpu-limit: the control groups cannot be changed: {error}")
         _say("building archives")
         stores = Path(folder, "stores")
         build = [sys.executable, "-m", "benchmarks.archives", str(stores)]
@@ -46,7 +53,10 @@ def main() -> int:
             seconds=options.seconds or seconds,
             stores=stores,
             work=Path(folder, "work"),
+            prefix=prefix,
         )
+        if options.cpu_limit:
+            facts["CPU limit"] = f"{options.cpu_limit:g} cores for each server and for the handler"
         facts["plan"] = f"{plan.rounds} rounds, {plan.seconds:g} s of each load"
         results = Rounds(plan, _say).run()
         _keep_logs(plan.work, options.output / "logs")
@@ -58,6 +68,10 @@ def main() -> int:
     plot(results, options.output / "results.png")
     _say(f"written to {options.output}")
     return 1 if results.failures or any(sample.wrong for sample in results.samples) else 0
+
+
+def _limit(cores: float | None) -> contextlib.AbstractContextManager[Sequence[str]]:
+    return contextlib.nullcontext(()) if cores is None else limited(cores)
 
 
 def _installed(names: Sequence[str]) -> list[Peer]:
@@ -104,6 +118,12 @@ def _options() -> argparse.Namespace:
             help=f"some of {','.join(known)} (default: all)",
         )
     parser.add_argument(
+        "--cpu-limit",
+        type=_cores,
+        metavar="N",
+        help="cores that a server may keep busy, as a pod's limits.cpu; needs root (default: all)",
+    )
+    parser.add_argument(
         "--output",
         type=Path,
         default=ROOT / "benchmarks" / "results",
@@ -112,6 +132,13 @@ def _options() -> argparse.Namespace:
         "(default: benchmarks/results)",
     )
     return parser.parse_args()
+
+
+def _cores(text: str) -> float:
+    cores = float(text)
+    if not 0 < cores < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of cores")
+    return cores
 
 
 def _subset(known: Sequence[str], text: str) -> list[str]:

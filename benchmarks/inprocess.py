@@ -42,10 +42,10 @@ class Loop:
     pause: float = 0.0
 
 
-def ask(store: Path, jobs: Sequence[Answers | Loop]) -> list[list[Any]]:
-    """Have jobs done in a process of their own."""
+def ask(store: Path, jobs: Sequence[Answers | Loop], prefix: Sequence[str] = ()) -> list[list[Any]]:
+    """Have jobs done in a process of their own, whose command begins with ``prefix``."""
     done = subprocess.run(
-        [sys.executable, "-c", "from benchmarks import inprocess; inprocess.main()"],
+        [*prefix, sys.executable, "-c", "from benchmarks import inprocess; inprocess.main()"],
         input=pickle.dumps((store, jobs)),
         stdout=subprocess.PIPE,
         check=True,

@@ -67,6 +67,7 @@ class Plan:
         seconds: of each load.
         stores: the folder with the stores that `benchmarks.archives` built.
         work: a folder for the servers' files.
+        prefix: what the commands of all that is measured begin with.
     """
 
     peers: Sequence[Peer]
@@ -75,6 +76,7 @@ class Plan:
     seconds: float
     stores: Path
     work: Path
+    prefix: Sequence[str] = ()
 
 
 class Rounds:
@@ -132,7 +134,7 @@ class Rounds:
             Loop(workload.rows, size, self._plan.seconds, threads, pause)
             for threads in sorted({1, len(os.sched_getaffinity(0))})
         ]
-        durations = max(ask(self._plan.stores / workload.store, jobs), key=len)
+        durations = max(ask(self._plan.stores / workload.store, jobs, self._plan.prefix), key=len)
         apart = f", {1000 * pause:g} ms apart" if pause else ""
         self._note(
             Sample(
@@ -154,7 +156,7 @@ class Rounds:
             return
         folder = self._plan.work / f"{next(self._numbers)}-{peer.name}-{store}"
         try:
-            with running(peer, self._plan.stores / store, folder) as server:
+            with running(peer, self._plan.stores / store, folder, self._plan.prefix) as server:
                 self._measure(server, store, scenarios)
         except (ServerFailed, LoadError) as error:
             self.results.failures.append(Failure(peer.name, store, str(error)))

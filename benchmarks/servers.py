@@ -44,16 +44,24 @@ class Server:
         peer: which one.
         store: the archives that it serves.
         folder: for its files and its log.
+        prefix: what its command begins with.
 
     Attributes:
         started: ``time.perf_counter()`` at its start.
     """
 
-    def __init__(self, peer: Peer, store: Path, folder: Path) -> None:
+    def __init__(self, peer: Peer, store: Path, folder: Path, prefix: Sequence[str] = ()) -> None:
         self.peer = peer
         (self.port,) = free_ports(1)
         self.log = folder / "log"
-        command = [str(peer.python), "-m", f"benchmarks.peers.{peer.name}", "--store", str(store)]
+        command = [
+            *prefix,
+            str(peer.python),
+            "-m",
+            f"benchmarks.peers.{peer.name}",
+            "--store",
+            str(store),
+        ]
         command += ["--port", str(self.port), "--folder", str(folder)]
         self.started = time.perf_counter()
         with self.log.open("wb") as log:
@@ -139,10 +147,10 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(peer: Peer, store: Path, folder: Path) -> Iterator[Server]:
+def running(peer: Peer, store: Path, folder: Path, prefix: Sequence[str] = ()) -> Iterator[Server]:
     """A peer that runs as long as the context."""
     folder.mkdir(parents=True)
-    server = Server(peer, store, folder)
+    server = Server(peer, store, folder, prefix)
     try:
         yield server
     finally:
