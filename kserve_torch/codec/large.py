@@ -18,7 +18,7 @@ import simdjson
 
 from kserve_torch.codec.datatypes import DATATYPES
 
-#: Bytes of a body, for each of its tensors, from which on this is the shorter way.
+#: Bytes of a body from which on this is the shorter way; half of it for each of its tensors.
 WORTH = 4096
 #: simdjson's element type for each kind of datatype, and numpy's name for what comes out.
 _ELEMENTS: Mapping[str, tuple[Literal["d", "i", "u"], type]] = {
@@ -38,7 +38,7 @@ def parse_object(body: bytes | memoryview) -> dict[str, Any] | None:
     if len(body) < WORTH:
         return None
     text = bytes(body)
-    if len(text) < WORTH * text.count(b'"data"'):
+    if len(text) < WORTH // 2 * text.count(b'"data"'):
         return None
     if b"\\" in text:  # else each quotation mark begins or ends a string, and keys are as they look
         return None
