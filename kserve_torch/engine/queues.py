@@ -19,6 +19,7 @@ from kserve_torch.engine.window import Window
 from kserve_torch.engine.worker import Ran, Worker
 from kserve_torch.errors import NotReady
 from kserve_torch.messages import Verb
+from kserve_torch.runtime.machine import cores, cpu_limit
 
 if TYPE_CHECKING:
     from kserve_torch.runtime.instance import Instance
@@ -56,7 +57,7 @@ class Queues:
         singly: bool,
     ) -> None:
         self._label = label
-        self._explainers = 1 if singly else EXPLAIN_WORKERS
+        self._explainers = 1 if singly else min(EXPLAIN_WORKERS, cores())
         rows, delay = (1, 0.0) if singly else (limits.batch_size, limits.max_batch_delay)
 
         def pool(
@@ -75,7 +76,7 @@ class Queues:
         self.explain: Pool = pool(
             Verb.EXPLAIN,
             Window(1, 0.0, limits.queue_size),
-            courtesy=Courtesy(lambda: self.predict.busy),
+            courtesy=Courtesy(lambda: self.predict.busy, cpu_limit()),
         )
         self._pools = (self.predict, self.explain)
         self._watch = Watch(self._pools, limits.response_timeout, inflight)

@@ -31,8 +31,18 @@ def cores(cgroups: Path = CGROUPS) -> int:
     Args:
         cgroups: where the control groups are mounted.
     """
-    limits = [math.ceil(limit) for limit in _limits(cgroups)]
-    return max(1, min([_seen(), *limits]))
+    limit = cpu_limit(cgroups)
+    return _seen() if limit is None else math.ceil(limit)
+
+
+def cpu_limit(cgroups: Path = CGROUPS) -> float | None:
+    """The container's CPU limit in cores; None if it has none below the cores that it sees.
+
+    Args:
+        cgroups: where the control groups are mounted.
+    """
+    limit = min(_limits(cgroups), default=math.inf)
+    return limit if limit < _seen() else None
 
 
 def _seen() -> int:
@@ -67,7 +77,7 @@ def wait_briefly(cgroups: Path = CGROUPS) -> None:
     Args:
         cgroups: where the control groups are mounted.
     """
-    limited = any(limit < _seen() for limit in _limits(cgroups))
+    limited = cpu_limit(cgroups) is not None
     if limited and not any(name in os.environ for name in _WAITING):
         os.environ[_WAITING[0]] = _ROUNDS
 

@@ -67,6 +67,23 @@ def test_a_turn_that_fails_is_over() -> None:
     worker.leave()
 
 
+@pytest.mark.parametrize(
+    ("limit", "used", "rest"),
+    [(1.0, 0.03, 0.01), (1.5, 0.03, 0.0), (1.0, 5.0, 0.1), (1.0, 0.01, 0.0), (None, 0.04, None)],
+)
+def test_what_a_turn_used_beyond_the_limit_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, limit: float | None, used: float, rest: float | None
+) -> None:
+    rests: list[float] = []
+    clocks = {"monotonic": iter((5.0, 5.02)), "process_time": iter((7.0, 7.0 + used))}
+    for name, readings in clocks.items():
+        monkeypatch.setattr(courtesy.time, name, lambda readings=readings: next(readings))
+    monkeypatch.setattr(courtesy.time, "sleep", rests.append)
+    with Courtesy(lambda: False, limit).turn():
+        pass
+    assert rests == ([] if rest is None else [pytest.approx(rest)])
+
+
 def test_stepping_back_is_the_threads_own() -> None:
     seen: list[int] = []
 
