@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kserve_torch.engine import pool
+from kserve_torch.engine import pool, queues
 from kserve_torch.errors import (
     Conflict,
     DeadlineExceeded,
@@ -253,7 +253,8 @@ class Threads:
 """
     make_archive(tmp_path / "m.mar", {"handler.py": handler})
     monkeypatch.setattr(torchstate, "THREADS", 4)
-    monkeypatch.setattr(torchstate, "cores", lambda: 4)
+    for module in (torchstate, queues):
+        monkeypatch.setattr(module, "cores", lambda: 4)
     async with serving(tmp_path) as registry:
         await registry.register("m.mar")
         predicted = await registry.submit(request("a"))
@@ -682,7 +683,11 @@ async def test_streams_come_in_order(tmp_path: Path) -> None:
         assert (await registry.submit(request("a"))).results == ["three"]
 
 
-async def test_explanations_that_queue_get_a_second_worker_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cores", [1, 2])
+async def test_explanations_that_queue_get_a_second_worker_at_once_if_there_is_a_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    monkeypatch.setattr(queues, "cores", lambda: cores)
     actor(tmp_path / "m.mar", "batchSize: 1")
 
     def explainers() -> list[threading.Thread]:
@@ -694,7 +699,7 @@ async def test_explanations_that_queue_get_a_second_worker_at_once(tmp_path: Pat
         await registry.submit(request(0.0, verb=Verb.EXPLAIN))
         assert len(explainers()) == 1
         await asyncio.gather(*(registry.submit(request(0.01, verb=Verb.EXPLAIN)) for _ in "123"))
-        assert len(explainers()) == 2
+        assert len(explainers()) == cores
 
 
 TIMES = """
@@ -713,6 +718,7 @@ def handle(data, context):
 async def test_explanations_give_way_to_predictions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, predicting: bool
 ) -> None:
+    monkeypatch.setattr(queues, "cores", lambda: 2)
     monkeypatch.setattr(pool, "BUSY_SECONDS", 60.0)
     make_archive(tmp_path / "m.mar", {"handler.py": TIMES})
     async with serving(tmp_path) as registry:
