@@ -218,7 +218,7 @@ with socket.create_server(("", 0)) as taken:
     try:
         serve("{folder}", "--http_port", str(taken.getsockname()[1]))
     except SettingError as error:
-        assert "in use" in str(error)
+        assert "in use" in str(error), error
 assert [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)] == handlers
 """
 
