@@ -213,7 +213,8 @@ from kserve_torch import serve
 from kserve_torch.errors import SettingError
 
 handlers = [lambda *_: None, signal.default_int_handler]
-signal.signal(signal.SIGTERM, handlers[0])
+for number, handler in zip((signal.SIGTERM, signal.SIGINT), handlers):
+    signal.signal(number, handler)  # a shell's background processes ignore SIGINT
 with socket.create_server(("", 0)) as taken:
     try:
         serve("{folder}", "--http_port", str(taken.getsockname()[1]))
