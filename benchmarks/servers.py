@@ -54,15 +54,8 @@ class Server:
         self.peer = peer
         (self.port,) = free_ports(1)
         self.log = folder / "log"
-        command = [
-            *prefix,
-            str(peer.python),
-            "-m",
-            f"benchmarks.peers.{peer.name}",
-            "--store",
-            str(store),
-        ]
-        command += ["--port", str(self.port), "--folder", str(folder)]
+        command = [*prefix, str(peer.python), "-m", f"benchmarks.peers.{peer.name}"]
+        command += ["--store", str(store), "--port", str(self.port), "--folder", str(folder)]
         self.started = time.perf_counter()
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(

@@ -56,9 +56,12 @@ class Courtesy:
         began, used = time.monotonic(), time.process_time()
         try:
             yield
-            if self._limit is not None:
-                used, elapsed = time.process_time() - used, time.monotonic() - began
-                time.sleep(min(max(0.0, used / self._limit - elapsed), LONGEST_REST))
+            self._rest(time.process_time() - used, time.monotonic() - began)
         finally:
             if alone:
                 self._lock.release()
+
+    def _rest(self, used: float, elapsed: float) -> None:
+        """Wait until ``used`` seconds of the processor's time are no more than the limit allows."""
+        if self._limit is not None:
+            time.sleep(min(max(0.0, used / self._limit - elapsed), LONGEST_REST))

@@ -52,7 +52,7 @@ def _may_limit() -> bool:
 def test_a_server_sees_its_limit() -> None:
     with limited(0.5) as prefix:
         (group,) = (Path(part) for part in prefix if part.endswith("kserve_torch-benchmarks"))
-        seen = "from kserve_torch.runtime import machine; print(*machine._limits(machine.CGROUPS))"
+        seen = "from kserve_torch.runtime.machine import cpu_limit; print(cpu_limit())"
         command = [*prefix, sys.executable, "-c", seen]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert done.stdout.split() == ["0.5"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kserve_torch.engine import pool, queues
+from kserve_torch.engine import courtesy, pool, queues
 from kserve_torch.errors import (
     Conflict,
     DeadlineExceeded,
@@ -733,6 +733,21 @@ async def test_explanations_give_way_to_predictions(
             await registry.submit(request(0.0))
         (_, first), (second, _) = await explain(0.2, 0.2)
         assert (first <= second) is predicting
+
+
+async def test_explanations_keep_to_the_cpu_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rested = threading.Event()
+    monkeypatch.setattr(queues, "cpu_limit", lambda: 1.5)
+    monkeypatch.setattr(
+        courtesy.Courtesy, "_rest", lambda self, *_: self._limit == 1.5 and rested.set()
+    )
+    actor(tmp_path / "m.mar")
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        await registry.submit(request(0.0, verb=Verb.EXPLAIN))
+        assert await asyncio.to_thread(rested.wait, 10)
 
 
 async def test_a_description(tmp_path: Path) -> None:
