@@ -211,6 +211,10 @@ class NotReady(ServerError):
     kind = "ServiceUnavailableException"
 
 
+class DeviceLost(NotReady):
+    """The GPU that the model is on can no longer be used by this process."""
+
+
 class Overloaded(ServerError):
     """The queue of this model is full.
 

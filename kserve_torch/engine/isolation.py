@@ -16,6 +16,7 @@ from kserve_torch.engine.batcher import Lane, Outcome, Ticket
 from kserve_torch.errors import (
     ClientError,
     DeadlineExceeded,
+    DeviceLost,
     HandlerError,
     OutOfMemory,
     ServingError,
@@ -46,6 +47,9 @@ def isolate(
         lane: where the batch comes from.
         may_go_on: whether there is time to run a part of it again.
 
+    Raises:
+        DeviceLost: no part of it can be run any more.
+
     Yields:
         Outcomes of some tickets as soon as they are known, in the end one for each of them. Who was
         settled before its turn came to be run again is not run.
@@ -68,6 +72,8 @@ def isolate(
         try:
             requests = [ticket.request for ticket in part]
             replies = run(requests if part is batch else list(map(_anew, requests)))
+        except DeviceLost:
+            raise
         except RequestFault as fault:
             accused, error = part[fault.index], fault.error
             charges[accused] = error

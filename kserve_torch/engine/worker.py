@@ -173,7 +173,8 @@ class Worker:
         except BaseException as error:
             log.exception("%s: worker %d died", self.lane.label, self.number)
             lost = HandlerError(f"{self.lane.label}: the worker died while it ran the request")
-            deliver([(ticket, lost) for ticket in self._batch])
+            outcome = error if isinstance(error, ServingError) else lost
+            deliver([(ticket, outcome) for ticket in self._batch])
             self._become(WorkerState.FAILED, error)
         else:
             self._become(WorkerState.STOPPED)

@@ -200,14 +200,15 @@ class Metrics:
 
     def _families(self, source: Any) -> list[Family[Any]]:
         """What a source measures now; what cannot be measured must not hide the rest."""
+        found: list[Family[Any]] = []
         try:
-            return list(source.families())
+            found.extend(source.families())  # keeps those before the one that fails
         except Exception:  # psutil's, torch's and the driver's errors have no common root
             name = type(source).__name__
             if name not in self._unmeasured:
                 self._unmeasured.add(name)
                 log.exception("%s cannot be measured; said once", name)
-            return []
+        return found
 
     async def answer(self, call: Call) -> Answer | None:
         """Answer ``GET /metrics[?name[]=a&name[]=b]`` (CONTRACT X1); None is for other paths.

@@ -60,14 +60,17 @@ class GpuMetrics:
         used = ts_gauge("GPUMemoryUsed", "Megabytes", labels)
         busy = ts_gauge("GPUUtilization", "Percent", labels)
         cuda = _cuda()
-        for index in _used_devices(cuda):
-            place = ("Host", str(index), self._host)
+        devices = _used_devices(cuda)
+        for index in devices:
             free, total = cuda.mem_get_info(index)
+            place = ("Host", str(index), self._host)
             utilization.series(*place).set(100 * (total - free) / total)
             used.series(*place).set((total - free) / MEGABYTE)
-            if find_spec("pynvml"):  # what torch asks for the load of a GPU
-                busy.series(*place).set(cuda.utilization(index))
-        return utilization, used, busy
+        yield from (utilization, used)
+        if find_spec("pynvml"):  # what torch asks for the load of a GPU, which a part of one lacks
+            for index in devices:
+                busy.series("Host", str(index), self._host).set(cuda.utilization(index))
+        yield busy
 
 
 class DeviceMetrics:

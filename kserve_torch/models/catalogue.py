@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kserve_torch.errors import Conflict, ModelNotFound, VersionNotFound
 from kserve_torch.models.version import ModelVersion, State
+from kserve_torch.runtime import devices
 
 
 class Catalogue:
@@ -85,7 +86,8 @@ class Catalogue:
     def ready(self) -> bool:
         """Server-ready: at least one model, the default version of each ready, not draining."""
         defaults = self._defaults.values()
-        return bool(defaults) and not self.draining and all(version.ready for version in defaults)
+        serves = bool(defaults) and not self.draining and all(v.ready for v in defaults)
+        return serves and devices.all_work()
 
     def standing(self, version: ModelVersion) -> tuple[State, str]:
         """As `ModelVersion.standing`, of one whose server may be draining."""
@@ -94,8 +96,8 @@ class Catalogue:
         return version.standing
 
     def live(self) -> bool:
-        """False once so many handler threads hang that only a restart helps (DESIGN law 3)."""
-        return all(version.live for version in self.all())
+        """False once only a restart helps: threads hang (DESIGN law 3), or a GPU is lost."""
+        return devices.all_work() and all(version.live for version in self.all())
 
     # --- changes ---
 

@@ -1,4 +1,8 @@
-"""Which accelerator a worker's instance is put on (CONTRACT 3.2, Y5)."""
+"""Which accelerator a worker's instance is put on (CONTRACT 3.2, Y5), and whether it still works.
+
+An assertion that fails on a GPU, or an illegal access to its memory, ends the process's CUDA
+context: from then on every call on that GPU fails, whoever makes it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,12 @@ from typing import Any
 
 import torch
 
+from kserve_torch.errors import DeviceLost
+
 log = logging.getLogger(__name__)
+
+#: GPUs whose CUDA context has ended.
+_lost: set[int] = set()
 
 
 def gpus() -> int:
@@ -70,6 +79,41 @@ def settle(gpu_id: int | None) -> None:
     """Wait for what was asked of a GPU: streams of its workers do not wait for each other."""
     if gpu_id is not None and torch.cuda.is_available():
         torch.cuda.synchronize(gpu_id)
+
+
+def require(gpu_id: int | None) -> None:
+    """Ask for a GPU that still works; None is the CPU, which always does.
+
+    Raises:
+        DeviceLost: it can no longer be used.
+    """
+    if gpu_id in _lost:
+        raise DeviceLost(f"GPU {gpu_id} is lost until the server is restarted")
+
+
+def examine(gpu_id: int | None) -> None:
+    """Find out whether a GPU still works, after a call on it has failed."""
+    if gpu_id is None or gpu_id in _lost or not torch.cuda.is_available():
+        return
+    error = None
+    for _ in range(2):  # what has ended a context is said each time, anything else once
+        try:
+            torch.cuda.synchronize(gpu_id)
+        except RuntimeError as failure:
+            error = failure
+        else:
+            return
+    _lost.add(gpu_id)
+    log.error(
+        "GPU %d is lost, liveness fails from now on: only a new process can use it again: %s",
+        gpu_id,
+        error,
+    )
+
+
+def all_work() -> bool:
+    """False once a GPU is lost."""
+    return not _lost
 
 
 def free_cache() -> None:

@@ -97,8 +97,10 @@ class Instance:
         Raises:
             LoadFailed: with the one clear reason.
             OutOfMemory: the weights do not fit.
+            DeviceLost: the GPU can no longer be used.
         """
         refuse_unsupported(archive)
+        devices.require(gpu_id)
         operators.install()
         torchload.install()
         torchstate.install()
@@ -158,9 +160,11 @@ class Instance:
         Raises:
             RequestFault: one request holds a row that the handler cannot read.
             OutOfMemory: the batch does not fit.
+            DeviceLost: the GPU was lost in an earlier call.
             HandlerError: the handler raised (its exception is the cause), or its answer is not one
                 result per row (CONTRACT R6, T-03).
         """
+        devices.require(self.context.system_properties["gpu_id"])
         counts = [1 if r.verb is Verb.DESCRIBE else len(r.rows) for r in requests]
         try:
             return self._replies(requests, counts)
@@ -168,6 +172,8 @@ class Instance:
             raise fault_of(error, requests, counts) from error
         except BaseException as error:  # also from our own code: to make rows takes memory
             failure = handler_failure(error)
+            if isinstance(failure, HandlerError | OutOfMemory):
+                devices.examine(self.context.system_properties["gpu_id"])
             if failure is error:
                 raise
             if isinstance(failure, OutOfMemory):

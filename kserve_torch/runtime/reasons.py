@@ -28,7 +28,14 @@ _NOISE = re.compile(r"\x1b\[[\d;]*m| at 0x[\da-fA-F]+(?=>)")
 _NAMESPACE = re.compile(re.escape(PREFIX) + r"\d+\.?")
 
 #: What RuntimeErrors of torch say when memory ran out; newer ones have a class of their own.
-_MEMORY = ("CUDA out of memory", "can't allocate memory", "ALLOC_FAILED", "HIP out of memory")
+_MEMORY = (
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "can't allocate memory",
+    "ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "HIP out of memory",
+)
 
 #: How Python refuses `signal.signal` in a thread.
 _SIGNALS = "signal only works in main thread"

@@ -1,15 +1,18 @@
 """Where instances are put; the answers on a GPU are those of the CPU."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
+from kserve_torch.errors import DeviceLost, HandlerError, NotReady
 from kserve_torch.runtime import devices
 from kserve_torch.runtime.devices import gpu_for
 
+from ..grpc.serving import until
 from ..makers import make_archive
-from ..models.test_registry import request, serving
+from ..models.test_registry import gather, request, serving
 
 
 @pytest.fixture
@@ -47,6 +50,99 @@ def test_without_a_gpu_the_cpu_is_used() -> None:
     with devices.stream_on(0):
         devices.settle(0)
         devices.free_cache()
+
+
+ASSERTS = """
+def handle(data, context):
+    if data is None:
+        return
+    words = [row["data"] for row in data]
+    if "bad" in words:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+    return words
+"""
+BATCHES = "batchSize: 4\nmaxBatchDelay: 10000\n"
+
+
+class Gpu:
+    """What torch says of the only GPU when it is asked to finish its work."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        self.for_ever = False
+
+    def synchronize(self, _: int) -> None:
+        if self.errors:
+            raise RuntimeError(self.errors[0] if self.for_ever else self.errors.pop())
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    """In the place of one that can be broken; nothing else can end a CUDA context here."""
+    gpu = Gpu()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "synchronize", gpu.synchronize)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(devices, "stream_on", lambda gpu_id: nullcontext())
+    monkeypatch.setattr(devices, "_lost", set())
+    return gpu
+
+
+async def test_a_lost_gpu_ends_readiness_and_liveness(
+    tmp_path: Path, gpu: Gpu, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = {"model-config.yaml": BATCHES}
+    make_archive(
+        tmp_path / "m.mar", {"handler.py": ASSERTS, **config}, configFile="model-config.yaml"
+    )
+    make_archive(
+        tmp_path / "other.mar",
+        {"handler.py": ASSERTS, "model-config.yaml": "deviceType: cpu"},
+        configFile="model-config.yaml",
+        modelName="other",
+    )
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        await registry.register("other.mar")
+        assert (await registry.submit(request("good", "good", "good", "good"))).results
+        assert (registry.ready(), registry.live()) == (True, True)
+        gpu.errors, gpu.for_ever = ["device-side assert triggered"], True
+        outcomes = await gather(registry, *(request(row) for row in ("a", "bad", "c", "d")))
+        assert {type(outcome) for outcome in outcomes} == {DeviceLost}
+        assert [line for line in caplog.messages if line.startswith("GPU 0 is lost")] == [
+            "GPU 0 is lost, liveness fails from now on: only a new process can use it again: "
+            "device-side assert triggered"
+        ]
+        assert (registry.ready(), registry.live()) == (False, False)
+        await until(lambda: not version.ready)
+        with pytest.raises(NotReady, match="GPU 0 is lost until the server is restarted"):
+            await registry.submit(request("good"))
+        assert (await registry.submit(request("good", name="other"))).results == ["good"]
+
+
+async def test_whose_call_loses_a_gpu_is_not_told_to_try_again(tmp_path: Path, gpu: Gpu) -> None:
+    """It would lose the next replica's."""
+    make_archive(tmp_path / "m.mar", {"handler.py": ASSERTS})
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        gpu.errors, gpu.for_ever = ["device-side assert triggered"], True
+        with pytest.raises(HandlerError, match="device-side assert"):
+            await registry.submit(request("bad"))
+        assert not registry.live()
+        with pytest.raises(DeviceLost):
+            await registry.submit(request("good"))
+
+
+async def test_a_gpu_that_works_again_is_not_lost(tmp_path: Path, gpu: Gpu) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ASSERTS})
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        gpu.errors = ["left behind by an earlier call"]
+        with pytest.raises(HandlerError):
+            await registry.submit(request("bad"))
+        assert (await registry.submit(request("good"))).results == ["good"]
+        assert registry.live()
 
 
 MODEL = """

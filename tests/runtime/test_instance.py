@@ -251,6 +251,7 @@ def test_wrong_numbers_of_results(load: Load, answer: str, text: str) -> None:
         ("raise KeyboardInterrupt", HandlerError, "KeyboardInterrupt"),
         ("raise MemoryError", OutOfMemory, "out of memory: MemoryError"),
         ("raise RuntimeError('CUDA out of memory. Tried')", OutOfMemory, "CUDA out of memory"),
+        ("raise RuntimeError('CUDA error: out of memory')", OutOfMemory, "error: out of memory"),
         ("import torch; raise torch.OutOfMemoryError('x')", OutOfMemory, "OutOfMemoryError: x"),
         (
             "import torch; torch.empty(1 << 60, dtype=torch.uint8)",
