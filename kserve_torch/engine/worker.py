@@ -23,7 +23,7 @@ from kserve_torch.engine.tuner import Tuner
 from kserve_torch.errors import HandlerError, ServingError
 from kserve_torch.frozen import frozen
 from kserve_torch.messages import Reply, Request, Timing
-from kserve_torch.runtime.torchstate import use_threads
+from kserve_torch.runtime.torchstate import compiles, use_threads
 
 if TYPE_CHECKING:
     from kserve_torch.runtime.instance import Instance
@@ -235,8 +235,11 @@ class Worker:
     def _call(self, requests: Sequence[Request]) -> list[Reply]:
         assert self.instance is not None
         rows = sum(len(request.rows) for request in requests)
-        crowded = self._crowded()
-        use_threads(self._tuner.half if crowded else self._tuner.next(rows))
+        crowded, compiled = self._crowded(), compiles()
+        if compiled:
+            use_threads(self._tuner.most)
+        else:
+            use_threads(self._tuner.half if crowded else self._tuner.next(rows))
         self._calls += 1
         self._since = began = time.monotonic()
         try:
@@ -244,7 +247,8 @@ class Worker:
         finally:
             with self._lock:
                 self._since = None
-        settled = None if crowded else self._tuner.note(rows, time.monotonic() - began)
+        tried = not (crowded or compiled)
+        settled = self._tuner.note(rows, time.monotonic() - began) if tried else None
         if settled is not None:
             log.info(
                 "%s: operators use %d threads for batches like the last, of %d rows: %.3g ms a row",

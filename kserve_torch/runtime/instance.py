@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
@@ -38,6 +39,8 @@ from kserve_torch.runtime.reasons import handler_failure, load_failure
 from kserve_torch.runtime.torchstate import DefaultDtype
 from kserve_torch.runtime.tying import tie
 from kserve_torch.runtime.warmup import sample_request, splits_batches
+
+log = logging.getLogger(__name__)
 
 
 class Instance:
@@ -138,6 +141,9 @@ class Instance:
     def warm_up(self) -> None:
         """Run the archive's sample, if it brings one, and learn the signature from it.
 
+        A compiled model is also given two of them at once, if it forms batches: the first batch of
+        several rows compiles it once more, for all sizes.
+
         Raises:
             LoadFailed: the handler cannot answer it.
             OutOfMemory: as said.
@@ -153,6 +159,16 @@ class Instance:
             raise
         except (ServingError, RequestFault) as error:
             raise LoadFailed(f"warm-up sample: {error}") from error
+        size = self.context.system_properties["batch_size"]
+        if torchstate.compiles() and 2 * len(sample.rows) <= size:
+            self._warm_up_batch()
+
+    def _warm_up_batch(self) -> None:
+        samples = (sample_request(self._archive, self.context.model_name) for _ in range(2))
+        try:
+            self.run([sample for sample in samples if sample is not None])
+        except (ServingError, RequestFault) as error:
+            log.warning("warm-up: two samples in one batch: %s", error)
 
     def run(self, requests: Sequence[Request]) -> list[Reply]:
         """Answer ``requests``, all of one verb, with one call of the handler.

@@ -7,6 +7,7 @@ lived in its process on TorchServe, and reach nobody else. The default dtype doe
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import logging
 import os
@@ -177,11 +178,23 @@ def _noting(setter: Callable[[Any], None]) -> Callable[[Any], None]:
     return noted
 
 
+def compiles() -> bool:
+    """Whether a handler has called `torch.compile` on this thread.
+
+    What was compiled is compiled anew, for seconds or minutes, by the first call with another
+    number of threads: that is one of torch's guards.
+    """
+    return _thread.compiles
+
+
 class _Thread(threading.local):
     dtype = _DTYPE
+    compiles = False
 
 
 _thread = _Thread()
+_compile = torch.compile
+_KEEPS_APART = "isolate_recompiles" in inspect.signature(torch.compile).parameters
 _set_default_dtype = torch.set_default_dtype
 _set_num_interop_threads = torch.set_num_interop_threads
 _noted = _noting(torch.set_default_dtype), _noting(torch.set_default_tensor_type)
@@ -197,7 +210,21 @@ def _set_interop_threads_once(nthreads: int) -> None:
         log.debug("torch keeps its %d interop threads", torch.get_num_interop_threads())
 
 
+@functools.wraps(torch.compile)
+def _noted_compile(*args: Any, **kwargs: Any) -> Any:
+    """Torch's own, with what is compiled kept apart by caller, as it was in a process each.
+
+    A function of a library would be compiled eight times for all instances of all models together,
+    and then no more.
+    """
+    _thread.compiles = True
+    if _KEEPS_APART:
+        kwargs.setdefault("isolate_recompiles", True)
+    return _compile(*args, **kwargs)
+
+
 def install() -> None:
     """Put functions that note what a handler chooses into the place of torch's own."""
+    torch.compile = _noted_compile
     torch.set_default_dtype, torch.set_default_tensor_type = _noted
     torch.set_num_interop_threads = _set_interop_threads_once
