@@ -13,6 +13,7 @@ import torch
 
 from kserve_torch.errors import LoadFailed
 from kserve_torch.handler.base import BaseHandler
+from kserve_torch.handler.compile import uncompiled
 from kserve_torch.handler.contractions import CONTRACTION_MAP
 from kserve_torch.handler.explain import LazyAttribution
 from kserve_torch.handler.tokens import VOCABULARY_FILES, get_tokenizer, load_vocabulary
@@ -49,9 +50,12 @@ class TextHandler(BaseHandler):
         super().initialize(context)
         path = self.get_source_vocab_path(context)
         self.source_vocab = load_vocabulary(Path(path), context.unpickler)
-        self.lig = LazyAttribution(
-            "LayerIntegratedGradients", lambda: (self.model, self.model.embedding)
-        )
+        self.lig = LazyAttribution("LayerIntegratedGradients", self._explained)
+
+    def _explained(self) -> tuple[Any, Any]:
+        """The model, and the layer that explanations are about; captum's hooks need eager ones."""
+        model = uncompiled(self.model)
+        return model, model.embedding
 
     def get_source_vocab_path(self, ctx: Context) -> str:
         """The vocabulary's file: what an old manifest names, else the first of `VOCABULARY_FILES`.

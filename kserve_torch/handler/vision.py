@@ -13,6 +13,7 @@ from torchvision import transforms
 
 from kserve_torch.errors import Unsupported
 from kserve_torch.handler.base import BaseHandler
+from kserve_torch.handler.compile import uncompiled
 from kserve_torch.handler.explain import LazyAttribution, integrated_gradients
 from kserve_torch.handler.images import decode_images, to_tensors
 from kserve_torch.handler.rows import payloads
@@ -96,8 +97,11 @@ class VisionHandler(BaseHandler):
         return integrated_gradients(self.ig, tensor_data, target)
 
     def _scores(self, inputs: torch.Tensor) -> torch.Tensor:
-        """What explanations are about: the model's output, if it is one tensor."""
-        output = self.model(inputs)
+        """What explanations are about: the model's output, if it is one tensor.
+
+        Never compiled: that would be done anew for gradients, and takes a minute and more.
+        """
+        output = uncompiled(self.model)(inputs)
         if not isinstance(output, torch.Tensor):
             kind = type(output).__name__
             raise Unsupported(f"explanations are of models that answer a tensor, not a {kind}")

@@ -99,6 +99,18 @@ def test_explanations_name_the_words(loaded):
         assert np.allclose(one["importances"], other["importances"], atol=1e-5)
 
 
+def test_a_compiled_model_is_explained_as_it_was_before(text_folder, load):
+    compiled = {"pt2": {"compile": {"enable": True, "backend": "eager"}}}
+    row = {"data": "very good film", "target": 1}
+    answers = []
+    for yaml in (None, compiled):
+        torch.manual_seed(0)
+        loaded = load(TextClassifier(), text_folder, {"modelFile": "net.py"}, yaml)
+        loaded.ask(row)
+        answers += loaded.ask(row, verb=Verb.EXPLAIN)
+    assert answers[0] == answers[1]
+
+
 def test_a_text_without_words_is_explained_by_nothing(loaded):
     rows = [{"data": "<br>"}, {"data": "good"}]
     nothing, something = loaded.ask(*rows, verb=Verb.EXPLAIN)

@@ -151,3 +151,13 @@ def test_a_target_that_the_model_does_not_have(folder, load, png, count, target,
     rows = [*([{"data": png(), "target": fine}] * (count - 1)), {"data": png(), "target": target}]
     with pytest.raises(InvalidInput, match=message.format(row=count - 1)):
         loaded.ask(*rows, verb=Verb.EXPLAIN)
+
+
+def test_explanations_compile_nothing(folder, load):
+    compiled = {"pt2": {"compile": {"enable": True, "backend": "eager"}}}
+    loaded = load(Vision(), folder, yaml=compiled)
+    counts = torch._dynamo.utils.counters["frames"]
+    before = dict(counts)
+    (explanation,) = loaded.ask({"data": [[[0.5] * 8] * 8], "target": 1}, verb=Verb.EXPLAIN)
+    assert np.shape(explanation) == (1, 8, 8)
+    assert dict(counts) == before
