@@ -26,6 +26,8 @@ class OnnxModel:
             raise LoadFailed(f"{path.name}: serving it needs the package onnxruntime") from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
+        # They would wait actively for the next call, on cores that the event loop needs.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         wanted = ["CPUExecutionProvider"]
         if is_cuda(device) and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
             wanted.insert(0, "CUDAExecutionProvider")

@@ -230,6 +230,8 @@ def test_onnx(folder, load):
     handler = load(BaseHandler(), folder, {"serializedFile": "sum.onnx"}).handler
     assert handler.inference(torch.ones(3, 2)).item() == 6
     assert handler.model.run(None, {"x": np.ones((1, 2), np.float32)})[0] == 2
+    options = handler.model.get_session_options()
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     wanting = torch.ones(3, 2, requires_grad=True)
     assert handler.inference(wanting).item() == 6
     with pytest.raises(Unsupported, match="an ONNX model has no gradients"):
