@@ -65,20 +65,25 @@ def _limits(cgroups: Path) -> Iterable[float]:
             yield quota / period
 
 
-def wait_briefly(cgroups: Path = CGROUPS) -> None:
-    """Let operator threads with nothing to do sleep soon, if there is a CPU limit.
+def keep_to_limit(cgroups: Path = CGROUPS) -> None:
+    """Let the threads of torch and of other libraries keep to the container's CPU limit, if any.
 
-    libgomp's own way is to wait actively for up to 8 ms. It saves a wake-up where cores are idle,
-    but in a container it uses up the share of time, and then everything stops until there is more:
-    with 1.5 cores the p99 of digits is 30 ms with it, 8 without.
+    What they do beyond it uses up the share of time, and then everything stops until there is more.
 
-    Torch must not be loaded yet. What the environment says already counts.
+    - As many as the limit allows, rounded up: OpenBLAS and OpenMP start one for each core of the
+      node, in each thread that computes, which is more than a handler's own code expects.
+    - With nothing to do they sleep soon. libgomp's own way is to wait actively for up to 8 ms: with
+      1.5 cores the p99 of digits is 30 ms then, instead of 8.
+
+    Torch and numpy must not be loaded yet. What the environment says already counts.
 
     Args:
         cgroups: where the control groups are mounted.
     """
-    limited = cpu_limit(cgroups) is not None
-    if limited and not any(name in os.environ for name in _WAITING):
+    if cpu_limit(cgroups) is None:
+        return
+    os.environ.setdefault("OMP_NUM_THREADS", str(cores(cgroups)))
+    if not any(name in os.environ for name in _WAITING):
         os.environ[_WAITING[0]] = _ROUNDS
 
 

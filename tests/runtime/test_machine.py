@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kserve_torch.runtime.machine import cores, wait_briefly
+from kserve_torch.runtime.machine import cores, keep_to_limit
 
 from ..makers import write
 from ..processes import Interpreter
@@ -60,7 +60,7 @@ def test_systems_that_pin_no_process_to_cores(
         ("150000 100000", {"OMP_WAIT_POLICY": "active"}, None),
     ],
 )
-def test_threads_wait_briefly_in_a_container_with_a_cpu_limit(
+def test_threads_keep_to_limit_in_a_container_with_a_cpu_limit(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     limit: str,
@@ -69,8 +69,30 @@ def test_threads_wait_briefly_in_a_container_with_a_cpu_limit(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
     monkeypatch.setattr(os, "environ", environment)
-    wait_briefly(write(tmp_path / "cgroup", {"cpu.max": limit}))
+    keep_to_limit(write(tmp_path / "cgroup", {"cpu.max": limit}))
     assert environment.get("GOMP_SPINCOUNT") == rounds
+
+
+@pytest.mark.parametrize(
+    ("limit", "environment", "threads"),
+    [
+        ("150000 100000", {}, "2"),
+        ("50000 100000", {}, "1"),
+        ("max 100000", {}, None),
+        ("150000 100000", {"OMP_NUM_THREADS": "7"}, "7"),
+    ],
+)
+def test_libraries_start_no_more_threads_than_a_cpu_limit_allows(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    environment: dict[str, str],
+    threads: str | None,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr(os, "environ", environment)
+    keep_to_limit(write(tmp_path / "cgroup", {"cpu.max": limit}))
+    assert environment.get("OMP_NUM_THREADS") == threads
 
 
 #: The program, in a container with a CPU limit.
@@ -84,15 +106,18 @@ cli.main(["--check", "--model_dir", sys.argv[1]], "kserve_torch")
 """
 
 
-def test_the_program_says_so_before_torch_is_loaded(tmp_path: Path) -> None:
+def test_the_program_says_both_before_torch_is_loaded(tmp_path: Path) -> None:
+    unset = {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(tmp_path)],
-        env={**os.environ, "OMP_DISPLAY_ENV": "VERBOSE"},
+        env={**environment, "OMP_DISPLAY_ENV": "VERBOSE"},
         capture_output=True,
         text=True,
         check=True,
     )
     assert "GOMP_SPINCOUNT = '5000'" in done.stderr
+    assert "OMP_NUM_THREADS = '2'" in done.stderr
 
 
 #: Prints the page faults of 20 batches on a thread.
