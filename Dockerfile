@@ -18,7 +18,8 @@ RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels 
 
 # --- the server: layers for tools, torch, the other libraries and the package ---
 FROM ${PYTHON_IMAGE} AS server
-# tini is the container's first process: it reaps what processes of handlers leave behind.
+# tini reaps what processes of handlers leave behind. With -s it does so too where it is not the first
+# process of the pod: beside a model that is an image (oci://), where it would warn at each start.
 # torch.compile needs a compiler on CPUs and GPUs alike.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ tini \
@@ -51,7 +52,7 @@ USER 1000:1000
 WORKDIR /home/model-server
 # KServe REST, KServe gRPC, metrics, TorchServe REST, TorchServe gRPC for inference and management
 EXPOSE 8080 8081 8082 8085 7070 7071
-ENTRYPOINT ["/usr/bin/tini", "--", "/usr/local/bin/entrypoint"]
+ENTRYPOINT ["/usr/bin/tini", "-s", "--", "/usr/local/bin/entrypoint"]
 CMD ["--model_dir=/mnt/models"]
 
 ARG VERSION=0.1.0

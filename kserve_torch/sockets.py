@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kserve_torch.errors import SettingError
-from kserve_torch.settings.addresses import Address
+from kserve_torch.settings.addresses import ANYWHERE, Address
 
 _MOST_MILLISECONDS = 2**31 - 1
 
@@ -50,9 +50,13 @@ class Listener:
             _remove_leftover(Path(address.path))
             self.sock.bind(address.path)
             self._file = Path(address.path).stat()
-        else:
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self.sock.bind((address.host, address.port))
+            return
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        host = address.host
+        if host == ANYWHERE and self.sock.family == socket.AF_INET6:
+            self.sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            host = "::"
+        self.sock.bind((host, address.port))
 
     def listen(self, patience: float = 0.0) -> None:
         """Let clients connect.
@@ -91,7 +95,8 @@ class Listener:
 def _family(address: Address) -> socket.AddressFamily:
     if address.scheme == "unix":
         return socket.AF_UNIX
-    if ":" in address.host:
+    # Anywhere is IPv6 too, as with the JVM and gRPC: pods may have no other address.
+    if ":" in address.host or (address.host == ANYWHERE and socket.has_dualstack_ipv6()):
         return socket.AF_INET6
     found = {family for family, *_ in socket.getaddrinfo(address.host, None)}
     return socket.AF_INET if socket.AF_INET in found else socket.AF_INET6

@@ -2,6 +2,7 @@
 
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,31 @@ def test_a_port_that_is_taken_is_named() -> None:
             SettingError, match=f"^inference_address and http_port: .*{port}.*in use"
         ):
             Listener(Address(host="127.0.0.1", port=port), names)
+
+
+def _has_ipv6() -> bool:
+    with suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
+@pytest.mark.skipif(not _has_ipv6(), reason="no IPv6 here")
+def test_anywhere_is_ipv4_and_ipv6() -> None:
+    port = free_ports(1)[0]
+    listener = Listener(Address(host="0.0.0.0", port=port))
+    listener.listen()
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with socket.socket(family) as client:
+            client.connect((host, port))
+    listener.close()
+
+
+def test_anywhere_is_ipv4_where_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    listener = Listener(Address(host="0.0.0.0", port=free_ports(1)[0]))
+    assert listener.sock.family == socket.AF_INET
+    listener.close()
 
 
 def test_a_host_that_nobody_knows_is_named() -> None:

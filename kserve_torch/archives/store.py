@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import re
 import shutil
 import tempfile
@@ -94,8 +95,7 @@ class ModelStore:
             raise ModelNotFound("Model store has not been configured.")
         missing = ModelNotFound(f"Model not found at: {name}")
         try:
-            root = self._root.resolve(strict=True)
-            path = (root / name).resolve(strict=True)
+            root, path = _beneath(self._root, name)
         except (OSError, ValueError, RuntimeError):  # absent, a NUL byte, a loop of links
             raise missing from None
         if path == root or not path.is_relative_to(root):
@@ -123,6 +123,28 @@ class ModelStore:
             raise
 
 
+def _beneath(root: Path, name: str) -> tuple[Path, Path]:
+    """The folder ``root`` and what ``name`` is in it, without links.
+
+    KServe puts models that are images (``oci://``) behind a link into another container,
+    ``/mnt/models -> /proc/PID/root/models``. Resolved it is a path of this container, so such a
+    folder is taken as it is, and links in it lead nowhere.
+
+    Raises:
+        OSError: absent, or a loop of links.
+        ValueError: a NUL byte.
+    """
+    real = Path(os.path.realpath(root))
+    if real.exists() and real.samefile(root):
+        return real, (real / name).resolve(strict=True)
+    root = root.absolute()
+    path = Path(os.path.normpath(root / name))
+    below = [path, *path.parents][: len(path.parts) - len(root.parts)]
+    if not path.exists() or any(each.is_symlink() for each in below):
+        raise FileNotFoundError(name)
+    return root, path
+
+
 def _remove(folder: Path) -> None:
     """Remove a folder, of which another thread may just remove the whole or a part."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -139,6 +161,7 @@ def _local(url: str, path: Path) -> Path:
     try:
         if urlsplit(url).netloc not in ("", "localhost"):
             raise OSError("a file URL names this host")
-        return path.resolve(strict=True)
+        path.stat()
+        return path
     except (OSError, ValueError, RuntimeError):
         raise DownloadFailed.of(url) from None

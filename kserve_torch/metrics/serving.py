@@ -91,7 +91,11 @@ class ServingMetrics:
     def state_changed(self, event: StateChanged) -> None:
         """Take note of a model."""
         self._known.update([(event.model, event.version), (event.model, "")])
-        self._splits.series(event.model, event.version)  # is 0 before the first
+        # 0 before the first, or Prometheus sees no rise: four workers that hang at once have
+        # the process restarted.
+        self._splits.series(event.model, event.version)
+        for state in ("FAILED", "HUNG"):
+            self._workers.series(event.model, event.version, state)
 
     def left(self, model: str, version: str) -> None:
         """Forget a version, or with "" what was of none."""

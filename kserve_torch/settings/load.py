@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from kserve_torch.settings.near import near, with_guess
 from kserve_torch.settings.options import read_command_line
 from kserve_torch.settings.properties import read_properties
 from kserve_torch.settings.table import KEYS, Settings
+
+_SERVICE = re.compile(r"(tcp|udp|sctp)://[^/]+:[0-9]+$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +31,15 @@ class _Given:
     def find(self, key: Key) -> tuple[str, str] | None:
         """Text and source of ``key``: command line, then environment, then file; None if nowhere.
 
-        The empty text says nothing: KServe fills variables from labels that may be missing.
+        The empty text says nothing: KServe fills variables from labels that may be missing. Nor
+        does ``TS_GRPC_PORT=tcp://10.0.0.1:80``, by which Kubernetes tells of a Service ``ts-grpc``.
         """
         if key.name in self.options:
             return self.options[key.name], f"{COMMAND_LINE} {key.flags[0]}"
         for variable in key.env:
-            if self.environ.get(variable, "").strip() and self._heeded(variable):
-                return self.environ[variable], f"environment {variable}"
+            value = self.environ.get(variable, "")
+            if value.strip() and self._heeded(variable) and not _SERVICE.match(value):
+                return value, f"environment {variable}"
         for name in key.properties:
             if self.properties.get(name):
                 return self.properties[name], str(self.file)

@@ -4,6 +4,8 @@ import asyncio
 import gzip
 import os
 import re
+import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -78,6 +80,40 @@ async def test_a_store_behind_a_link(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mnt").symlink_to(folder)
     linked = ModelStore(Settings(model_store=tmp_path / "mnt"))
     assert await linked.resolve("a.mar") == folder / "a.mar"
+
+
+@pytest.fixture
+def container(folder: Path) -> Iterator[Path]:
+    """The same store in another container, as KServe's modelcars show it to this one."""
+    inside = ["unshare", "--mount", "--map-root-user"]
+    if shutil.which("unshare") is None or subprocess.run([*inside, "true"]).returncode:
+        pytest.skip("no namespaces here")
+    script = f"""
+        mkdir {folder}-there && mount -t tmpfs none {folder}-there &&
+        cp -r --no-dereference {folder} {folder}-there/ && echo ready && cat
+    """
+    with subprocess.Popen(
+        [*inside, "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == b"ready\n"
+        link = folder.with_name("mnt")
+        link.symlink_to(f"/proc/{process.pid}/root{folder}-there/store")
+        yield link
+        process.stdin.close()
+
+
+async def test_a_store_in_another_container(container: Path) -> None:
+    store = ModelStore(Settings(model_store=container))
+    assert await store.resolve("sub//d.mar") == container / "sub/d.mar"
+    assert await store.resolve(f"{container}/a.mar") == container / "a.mar"
+    open_store = allowing(container, ".*")
+    assert await open_store.resolve(f"file://{container}/a.mar") == container / "a.mar"
+    assert store.by_name("unpacked") == "unpacked"
+    for name in ("link.mar", "escape.mar", "/etc/passwd", ".", "b.mar", "loop.mar"):
+        with pytest.raises(ModelNotFound):
+            await store.resolve(name)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_any_user_gets_at_what_runs(name):
 
 @pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.dev"])
 def test_first_process_reaps_what_others_leave_and_handlers_find_a_compiler(name):
-    assert json.loads(last(name, "ENTRYPOINT"))[:2] == ["/usr/bin/tini", "--"]
+    assert json.loads(last(name, "ENTRYPOINT"))[:2] == ["/usr/bin/tini", "-s"]
     tools = next(rest for word, rest in instructions(name) if word == "RUN" and "apt-get" in rest)
     assert {"g++", "tini"} <= set(tools.split())
 

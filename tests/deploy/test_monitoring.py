@@ -68,7 +68,7 @@ def parsed(query):
 @pytest.fixture(scope="module")
 def exported():
     """Names of everything that the server exports after some requests, and their labels."""
-    names = {}
+    names = {"up": set()}  # Prometheus' own, of each target
     for line in observed(*LIGHT_LOAD, *TROUBLE).exposition().decode().splitlines():
         if line.startswith("# TYPE"):
             names.setdefault(line.split()[2], set())
@@ -116,8 +116,19 @@ def restricted(expression):
     "name", [name for name in QUERIES if name.startswith(("alert ", "panel "))]
 )
 def test_query_leaves_other_programs_series_of_the_same_name_out(name):
-    read = {s.name for s in selectors(parsed(QUERIES[name]))} - {"server_ready"}
+    read = {s.name for s in selectors(parsed(QUERIES[name]))} - {"server_ready", "up"}
     assert {s.name for s in restricted(parsed(QUERIES[name]))} == read
+
+
+def test_the_target_that_is_down_is_the_services():
+    """A ServiceMonitor's job is the name of the service that it finds."""
+    (rule,) = [rule for rule in RULES if rule["alert"] == "ModelServerDown"]
+    (service,) = [
+        m
+        for _, m in manifests.manifests()
+        if m["kind"] == "Service" and m["spec"]["ports"][0]["name"] == "metrics"
+    ]
+    assert f'up{{job="{service["metadata"]["name"]}"}}' in rule["expr"]
 
 
 def test_pods_carry_the_labels_that_the_monitor_copies():

@@ -139,7 +139,7 @@ def test_every_query_finds_its_family(server: Server, client: httpx.Client) -> N
     exported = {family + suffix for family in families for suffix in suffixes}
     for query in test_monitoring.QUERIES.values():
         read = test_monitoring.selectors(test_monitoring.parsed(query))
-        assert {selector.name for selector in read} <= exported
+        assert {selector.name for selector in read} <= exported | {"up"}
     assert '\nts_inference_requests_total{model_name="mnist",model_version="default",' in text
     assert '\nqueue_depth{model_name="mnist",model_version="1.0"} 0.0\n' in text
 

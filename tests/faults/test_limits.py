@@ -241,9 +241,11 @@ ASKS_MUCH = (
 
 def is_open(client: Client, sock: socket.socket) -> bool:
     """Whether the server still holds its end of the connection."""
-    peer = sock.getsockname()
-    connections = psutil.Process(client.server.process.pid).connections("tcp4")
-    return any(end.raddr == peer and end.status == "ESTABLISHED" for end in connections)
+    port = sock.getsockname()[1]
+    connections = psutil.Process(client.server.process.pid).connections("tcp")
+    return any(
+        end.raddr and end.raddr.port == port and end.status == "ESTABLISHED" for end in connections
+    )
 
 
 def an_answer_that_nobody_takes(client: Client) -> None:

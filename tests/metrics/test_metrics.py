@@ -198,6 +198,9 @@ def test_stages_batches_refusals_and_failures_are_told_apart():
     assert lines(metrics, "batch_requests_sum")[0].endswith(" 2.0")
     assert lines(metrics, "batch_splits_total") == [f"batch_splits_total{{{labels}}} 0.0"]
     metrics(BatchRan("mnist", "1.0", 4, 2, 0.5, calls=3))
+    assert f'worker_events_total{{{labels},state="HUNG"}} 0.0' in lines(
+        metrics, "worker_events_total"
+    )
     assert lines(metrics, "batch_splits_total") == [f"batch_splits_total{{{labels}}} 1.0"]
     assert lines(metrics, "requests_shed_total") == [
         f'requests_shed_total{{{labels},reason="queue_full"}} 1.0'

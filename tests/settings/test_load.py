@@ -92,6 +92,11 @@ def test_some_keys_are_not_for_the_environment(load: Load, variable: str) -> Non
     assert load(**{variable: "{"}).startup_models() is None
 
 
+def test_kubernetes_word_of_a_service_is_no_setting(load: Load) -> None:
+    settings = load(TS_GRPC_PORT="tcp://10.0.0.1:80", TS_GRPC_PORT_80_TCP="tcp://10.0.0.1:80")
+    assert (settings.grpc_port, settings.unknown) == (8081, ())
+
+
 def test_allowed_urls_from_the_environment_must_be_allowed(load: Load) -> None:
     env = {"TS_ALLOWED_URLS": "https://mine/.*"}
     (usual, *_) = load(**env).allowed_urls
