@@ -74,7 +74,7 @@ def _from_file(settings: Settings) -> None:
 
 def _announce(settings: Settings) -> None:
     if settings.ignored:
-        logger.info("settings without an effect here: %s", ", ".join(settings.ignored))
+        logger.info("settings with no effect here: %s", ", ".join(settings.ignored))
     if settings.unknown:
         logger.warning("unknown settings: %s", ", ".join(settings.unknown))
     for notice in settings.notices:

@@ -57,7 +57,7 @@ def test_a_line_that_begins_with_its_model_says_it_once(capsys: Output) -> None:
 def test_what_the_settings_say_is_logged(capsys: Output) -> None:
     logs.configure(Settings(ignored=("vmargs", "io_ratio"), unknown=("colour",), notices=("n",)))
     assert [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()] == [
-        "INFO kserve_torch: settings without an effect here: vmargs, io_ratio",
+        "INFO kserve_torch: settings with no effect here: vmargs, io_ratio",
         "WARNING kserve_torch: unknown settings: colour",
         "WARNING kserve_torch: n",
     ]

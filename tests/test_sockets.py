@@ -25,7 +25,7 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 def test_a_host_that_nobody_knows_is_named() -> None:
     address = Address(host="nowhere.invalid", port=1)
-    with pytest.raises(SettingError, match=r"^http_port: cannot listen at .*nowhere\.invalid"):
+    with pytest.raises(SettingError, match=r"^http_port: cannot listen on .*nowhere\.invalid"):
         Listener(address, ["http_port"])
 
 
