@@ -87,7 +87,7 @@ def _check(files: Identity, chain: str, secret: str) -> None:
         # Without a password OpenSSL would ask for that of a locked key, on the terminal.
         context.load_cert_chain(files.certificate, files.key, password="")
     except ssl.SSLError as error:
-        reason = (error.reason or "not a PEM file").lower().replace("_", " ")
+        reason = (error.reason or "").lower().replace("_", " ") or "not a PEM file"
         raise SettingError(
             f"{chain}, {secret}: {files.certificate} and {files.key} are not a certificate and "
             f"its private key ({reason})"

@@ -246,7 +246,7 @@ class Worker:
         settled = None if crowded else self._tuner.note(rows, time.monotonic() - began)
         if settled is not None:
             log.info(
-                "%s: using %d intra-op threads for batches of about %d rows: %.3g ms per row",
+                "%s: using %d intra-op threads for batches of about %d rows: %.2f ms per row",
                 self.lane.label,
                 settled.next(),
                 rows,
