@@ -9,7 +9,7 @@ Usage: ./build_image.sh [-g] [-d] [-t repository/image:tag]
 
   -g, --gpu        the GPU variant (default tag ends in -gpu, as KServe expects)
   -d, --dev        the development image, from Dockerfile.dev (default tag ends in -dev)
-  -t, --tag TAG    name and tag instead of kserve-torch:<version>, as they are given
+  -t, --tag TAG    name and tag to use as given, instead of kserve-torch:<version>
   -h, --help       this text
 
 Environment:

@@ -1,7 +1,7 @@
-"""Measure this server beside its peers, all started in turn on the same archives.
+"""Measure this server and its peers, each started in turn on the same archives.
 
 Prints tables and writes them, all numbers and a plot into a folder. Peers that are not installed
-are left out; `python -m benchmarks.peers setup` installs them.
+are skipped; `python -m benchmarks.peers setup` installs them.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def _options() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="one round of 1 s loads: does it run?")
+    parser.add_argument("--quick", action="store_true", help="smoke test: one round of 1 s loads")
     parser.add_argument(
-        "--rounds", type=int, metavar="N", help=f"how often all is done (default: {FULL[0]})"
+        "--rounds", type=int, metavar="N", help=f"number of rounds (default: {FULL[0]})"
     )
     parser.add_argument(
         "--seconds", type=float, metavar="S", help=f"length of each load (default: {FULL[1]:g})"

@@ -34,7 +34,17 @@ _Table = tuple[Sequence[str], list[Sequence[str]]]
 
 
 def _loads(results: Results) -> _Table:
-    head = ("load", "server", "answers/s", "ours/", "p50 ms", "p99 ms", "CPU", "generator", "wrong")
+    head = (
+        "load",
+        "server",
+        "requests/s",
+        "ours/",
+        "p50 ms",
+        "p99 ms",
+        "CPU",
+        "generator",
+        "wrong",
+    )
     rows: list[Sequence[str]] = []
     seen = {(sample.scenario, sample.workload): None for sample in results.samples}
     for scenario, workload in seen:
@@ -62,7 +72,7 @@ def _loads(results: Results) -> _Table:
 
 
 def _weights(results: Results) -> _Table:
-    head = ("models", "server", "first answer s", "memory", "after load")
+    head = ("models", "server", "first response s", "memory", "after load")
     rows: list[Sequence[str]] = []
     for store in dict.fromkeys(weight.store for weight in results.weights):
         for peer, title in _TITLES.items():

@@ -2,7 +2,7 @@
 
     python handlers/build_archive.py mnist --output model-store/
 
-What goes in is said by the folder's ``archive.json``, in the words of ``torch-model-archiver``:
+The folder's ``archive.json`` lists its contents, named as options of ``torch-model-archiver``:
 
     {
       "name": "mnist",                      required
@@ -10,7 +10,7 @@ What goes in is said by the folder's ``archive.json``, in the words of ``torch-m
       "handler": "mnist_handler.py",        required: a file, file:function, or a built-in's name
       "model_file": "mnist.py",
       "serialized_file": "mnist_cnn.pt",
-      "extra_files": ["labels.json"],       files land beside the handler, a folder's content too
+      "extra_files": ["labels.json"],       copied next to the handler; of folders, the contents
       "requirements_file": "requirements.txt",
       "config_file": "model-config.yaml"
     }

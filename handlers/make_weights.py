@@ -2,8 +2,8 @@
 
     python handlers/make_weights.py image_classifier
 
-Without options the weights are random: they show how the handler is served, and their answers
-mean nothing. For answers that do, give a checkpoint of the same network, or have torchvision
+Without options the weights are random: they show how the handler is served, but the predictions are
+meaningless. For real predictions, give a checkpoint of the same network, or let torchvision
 download its own.
 """
 
@@ -93,10 +93,12 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("handlers", nargs="+", choices=PRETRAINED, metavar="handler")
-    parser.add_argument("--output", type=Path, default=HERE, help="folder of the handlers' folders")
+    parser.add_argument(
+        "--output", type=Path, default=HERE, help="folder that contains the handlers' folders"
+    )
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--checkpoint", type=Path, help="a state_dict of torchvision's network")
-    source.add_argument("--pretrained", action="store_true", help="download torchvision's")
+    source.add_argument("--checkpoint", type=Path, help="state_dict of torchvision's network")
+    source.add_argument("--pretrained", action="store_true", help="download torchvision's weights")
     options = parser.parse_args()
     if options.checkpoint and len(options.handlers) > 1:
         parser.error("argument --checkpoint: it fits one handler only")

@@ -122,7 +122,7 @@ def _importing(interrupted: int) -> Iterator[None]:
     try:
         tempfile.gettempdir()
     except FileNotFoundError as error:
-        raise SettingError(f"TMPDIR: a folder to write to is needed: {error.strerror}") from error
+        raise SettingError(f"TMPDIR: a writable folder is needed: {error.strerror}") from error
     # A container's first process is sent no signal that it does not handle.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: os._exit(interrupted))

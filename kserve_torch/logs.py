@@ -69,12 +69,12 @@ def _from_file(settings: Settings) -> None:
         with open(str(path), encoding="utf-8") as file:
             logging.config.dictConfig(yaml.safe_load(file))
     except Exception as error:  # of the file, of YAML, and whatever its handlers raise
-        raise SettingError(f"log_config_file: {path}: {error}") from error
+        raise SettingError(f"log_config_file: {path}: {' '.join(str(error).split())}") from error
 
 
 def _announce(settings: Settings) -> None:
     if settings.ignored:
-        logger.info("settings without an effect here: %s", ", ".join(settings.ignored))
+        logger.info("settings with no effect here: %s", ", ".join(settings.ignored))
     if settings.unknown:
         logger.warning("unknown settings: %s", ", ".join(settings.unknown))
     for notice in settings.notices:

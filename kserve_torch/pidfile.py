@@ -61,7 +61,9 @@ def stop() -> int | None:
         # One that has ended stays a zombie until the program that started it asks for its end.
         while process.status() != psutil.STATUS_ZOMBIE:
             if time.monotonic() > ends:
-                raise SettingError(f"process {pid} still runs {_STOP_SECONDS} s after SIGTERM")
+                raise SettingError(
+                    f"process {pid} is still running {_STOP_SECONDS} s after SIGTERM"
+                )
             time.sleep(0.05)
     return pid
 

@@ -154,7 +154,7 @@ class Server:
         self._wanted = len(models)
         if not models:
             why = why_no_models(self.settings)
-            log.warning("no models to load: %s; the server is live, not ready", why)
+            log.warning("no models to load: %s; the server is live but not ready", why)
         loading = asyncio.ensure_future(self.registry.start(models))
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -179,7 +179,7 @@ class Server:
             self._https.append(server)
             tasks.append(asyncio.create_task(server.serve(group)))
         await self.grpc.start(tokens)
-        log.info("listening at %s", listening([*bindings, *self.settings.grpc_bindings()]))
+        log.info("listening on %s", listening([*bindings, *self.settings.grpc_bindings()]))
         return tasks
 
     def _report_start(self, seconds: float) -> None:
@@ -218,7 +218,7 @@ class Server:
             return_when=asyncio.FIRST_COMPLETED,
         )
         if drained not in done:
-            log.warning("stopped before the last answer")
+            log.warning("stopped with requests in flight")
             await self.registry.close(0.0)
             self._access_log.flush()
             logging.shutdown()

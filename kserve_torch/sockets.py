@@ -88,7 +88,7 @@ class Listener:
 
     def _impossible(self, error: OSError) -> SettingError:
         names = " and ".join(self._settings)
-        text = f"cannot listen at {self.address}: {error.strerror or error}"
+        text = f"cannot listen on {self.address}: {error.strerror or error}"
         return SettingError(f"{names}: {text}" if names else text)
 
 

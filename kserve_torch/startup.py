@@ -33,7 +33,7 @@ def startup_models(settings: Settings) -> list[StartupModel]:
         return [replace(models[0], name=name)]
     if models:
         named = [model.name or str(model.file) for model in models]
-        log.warning("model_name: %s names none of %s", name, ", ".join(named))
+        log.warning("model_name: %s matches none of the models: %s", name, ", ".join(named))
     return models
 
 
@@ -41,7 +41,7 @@ def warn_of_missing_gpus(settings: Settings) -> None:
     """Say so if there are fewer GPUs than ``number_of_gpu``; what there is, is used."""
     wanted = settings.number_of_gpu
     if wanted and wanted > (present := gpus()):
-        log.warning("number_of_gpu: %d are wanted, this machine has %d", wanted, present)
+        log.warning("number_of_gpu: %d requested, but this machine has %d", wanted, present)
 
 
 def _models(settings: Settings) -> list[StartupModel]:
@@ -97,7 +97,7 @@ def summary(wanted: int, loaded: Sequence[ModelVersion], ready: bool, seconds: f
         failed = f"{wanted - len(loaded)} of {wanted} models failed to load"
         parts.append(failed if ready else f"not ready: {failed}")
     if names and not ready:
-        parts.append(f"after {seconds:.2f} s there are {names}")
+        parts.append(f"loaded after {seconds:.2f} s: {names}")
     return "; ".join(parts)
 
 

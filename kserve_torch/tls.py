@@ -55,7 +55,7 @@ def identity(settings: Settings, folder: Path) -> Identity:
         return made
     if settings.keystore is not None:
         return _written(made, *_from_keystore(settings.keystore, settings.keystore_pass))
-    log.warning("https without a certificate: a self-signed one is used, which clients refuse")
+    log.warning("https without a certificate: using a self-signed one, which clients will reject")
     return _written(made, *_self_signed())
 
 
@@ -87,10 +87,10 @@ def _check(files: Identity, chain: str, secret: str) -> None:
         # Without a password OpenSSL would ask for that of a locked key, on the terminal.
         context.load_cert_chain(files.certificate, files.key, password="")
     except ssl.SSLError as error:
-        reason = (error.reason or "no PEM file").lower().replace("_", " ")
+        reason = (error.reason or "").lower().replace("_", " ") or "not a PEM file"
         raise SettingError(
-            f"{chain}, {secret}: {files.certificate} and {files.key} are no certificate and its "
-            f"key ({reason})"
+            f"{chain}, {secret}: {files.certificate} and {files.key} are not a certificate and "
+            f"its private key ({reason})"
         ) from None
 
 
@@ -101,9 +101,11 @@ def _from_keystore(path: Path, password: str) -> tuple[bytes, bytes]:
     except OSError as error:
         raise SettingError(f"keystore: {path}: {error.strerror}") from error
     except ValueError as error:
-        raise SettingError(f"keystore: {path} is no PKCS12 file of this password") from error
+        raise SettingError(
+            f"keystore: {path} is not a PKCS12 file, or keystore_pass is wrong"
+        ) from error
     if store.key is None or store.cert is None:
-        raise SettingError(f"keystore: {path} holds no certificate with its private key")
+        raise SettingError(f"keystore: {path} does not hold a certificate and its private key")
     chain = [store.cert, *store.additional_certs]
     certificates = b"".join(entry.certificate.public_bytes(Encoding.PEM) for entry in chain)
     return certificates, store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -83,10 +83,10 @@ class Tokens:
             self._save()
         except OSError as error:
             raise SettingError(
-                f"disable_token_authorization: false needs a folder that {FILE_NAME} can be "
-                f"written to; {folder}: {error.strerror}"
+                f"disable_token_authorization: false needs a writable folder for {FILE_NAME}; "
+                f"{folder}: {error.strerror}"
             ) from None
-        log.info("token authorization is on, the keys are in %s", self._path)
+        log.info("token authorization is on; the keys are in %s", self._path)
 
     def check(self, access: Access, authorization: str | None) -> None:
         """Let a call pass that shows the key for ``access``.

@@ -54,7 +54,7 @@ def tracing(environ: Mapping[str, str]) -> Tracing | None:
         return None
     protocol = next(filter(None, map(environ.get, PROTOCOLS)), PROTOCOL)
     if protocol != PROTOCOL:
-        log.warning("no traces are sent: %s is asked for, here is %s alone", protocol, PROTOCOL)
+        log.warning("no traces are sent: protocol %s, only %s is supported", protocol, PROTOCOL)
         return None
     try:
         return _tracing(environ)

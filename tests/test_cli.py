@@ -40,7 +40,7 @@ def test_a_wrong_setting_is_one_line_and_exit_code_1(capsys: Output, tmp_path: P
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err == (
-        "kserve_torch: error: http_port: '99999' is not a whole number from 1 to 65535 "
+        "kserve_torch: error: http_port: '99999' is not an integer from 1 to 65535 "
         "(command line --http_port)\n"
     )
 
@@ -53,7 +53,7 @@ def test_without_a_folder_to_write_to(
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc"])
     assert main(["--model_dir", str(tmp_path)], "kserve_torch") == 1
     assert capsys.readouterr().err == (
-        "kserve_torch: error: TMPDIR: a folder to write to is needed: "
+        "kserve_torch: error: TMPDIR: a writable folder is needed: "
         "No usable temporary directory found in ['/proc']\n"
     )
 

@@ -57,7 +57,7 @@ def test_a_line_that_begins_with_its_model_says_it_once(capsys: Output) -> None:
 def test_what_the_settings_say_is_logged(capsys: Output) -> None:
     logs.configure(Settings(ignored=("vmargs", "io_ratio"), unknown=("colour",), notices=("n",)))
     assert [line.split(" ", 1)[1] for line in capsys.readouterr().err.splitlines()] == [
-        "INFO kserve_torch: settings without an effect here: vmargs, io_ratio",
+        "INFO kserve_torch: settings with no effect here: vmargs, io_ratio",
         "WARNING kserve_torch: unknown settings: colour",
         "WARNING kserve_torch: n",
     ]
@@ -170,9 +170,10 @@ def test_a_file_may_set_logging_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "{", "just words", "version: 2", "[]", "a: !!bool x"])
-def test_a_file_that_cannot_is_named(tmp_path: Path, text: str | None) -> None:
+def test_a_file_that_cannot_is_named_in_one_line(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "logging.yaml"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(SettingError, match=f"log_config_file: {file}: "):
+    with pytest.raises(SettingError, match=f"log_config_file: {file}: ") as caught:
         logs.configure(Settings(log_config_file=file))
+    assert "\n" not in str(caught.value)

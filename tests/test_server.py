@@ -146,7 +146,7 @@ def test_what_cannot_be_read_in_a_store_is_passed_over(caplog: pytest.LogCapture
         make_archive(folder / "a.mar", {"handler.py": ECHO})
         with unprivileged():
             assert found(folder) == [(None, "a.mar")]
-    assert "lost+found: Permission denied; it is passed over" in caplog.text
+    assert "lost+found: Permission denied; skipped" in caplog.text
 
 
 def test_model_name_names_the_one_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -159,8 +159,8 @@ def test_model_name_names_the_one_model(tmp_path: Path, caplog: pytest.LogCaptur
     make_archive(tmp_path / "b.mar", {"handler.py": ECHO})
     assert found(tmp_path, *name) == [(None, "a.mar"), (None, "b.mar")]
     assert caplog.messages == [
-        "model_name: x names none of y",
-        "model_name: x names none of a.mar, b.mar",
+        "model_name: x matches none of the models: y",
+        "model_name: x matches none of the models: a.mar, b.mar",
     ]
 
 
@@ -171,7 +171,7 @@ def test_gpus_that_are_not_there_are_said(tmp_path: Path, caplog: pytest.LogCapt
     assert caplog.messages == []
     warn_of_missing_gpus(load_settings([*folder, "--number_of_gpu", "8"], {}, "kserve_torch"))
     count = torch.cuda.device_count()
-    assert caplog.messages == [f"number_of_gpu: 8 are wanted, this machine has {count}"]
+    assert caplog.messages == [f"number_of_gpu: 8 requested, but this machine has {count}"]
 
 
 def test_named_models(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ async def test_a_port_that_is_taken_is_said_with_its_setting(tmp_path: Path) -> 
     try:
         with (
             taken_port(settings.http_port),
-            pytest.raises(SettingError, match=r"^http_port: cannot listen at .* in use"),
+            pytest.raises(SettingError, match=r"^http_port: cannot listen on .* in use"),
         ):
             await server.Server(settings).serve()
         assert callers.exitcode is None  # it is none of a handler's
@@ -247,7 +247,7 @@ async def test_grpc_ports_are_tried_before_the_models_load(
     settings = on_free_ports(tmp_path)
     with (
         taken_port(settings.grpc_inference_port),
-        pytest.raises(SettingError, match=r"^grpc_inference_port: cannot listen at .* in use"),
+        pytest.raises(SettingError, match=r"^grpc_inference_port: cannot listen on .* in use"),
     ):
         await server.Server(settings).serve()
     elsewhere = replace(settings, grpc_inference_address="192.0.2.1")

@@ -51,7 +51,7 @@ def test_anywhere_is_ipv4_where_there_is_no_other(monkeypatch: pytest.MonkeyPatc
 
 def test_a_host_that_nobody_knows_is_named() -> None:
     address = Address(host="nowhere.invalid", port=1)
-    with pytest.raises(SettingError, match=r"^http_port: cannot listen at .*nowhere\.invalid"):
+    with pytest.raises(SettingError, match=r"^http_port: cannot listen on .*nowhere\.invalid"):
         Listener(address, ["http_port"])
 
 

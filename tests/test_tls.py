@@ -128,7 +128,7 @@ def test_a_keystore_that_cannot_be_read_is_one_line(tmp_path: Path, content: byt
 
 def test_a_keystore_of_another_password(tmp_path: Path) -> None:
     path = keystore(tmp_path / "store.p12", b"other")
-    with pytest.raises(SettingError, match="password"):
+    with pytest.raises(SettingError, match="keystore_pass is wrong"):
         identity(Settings(keystore=path), tmp_path)
 
 

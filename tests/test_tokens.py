@@ -105,7 +105,9 @@ def test_renewal_takes_the_api_key(tmp_path: Path, which: str) -> None:
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="disable_token_authorization: false needs a folder"):
+    with pytest.raises(
+        SettingError, match="disable_token_authorization: false needs a writable folder"
+    ):
         Tokens(tmp_path / "absent", lifetime=60)
 
 

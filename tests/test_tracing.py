@@ -202,7 +202,7 @@ def test_who_asks_for_no_traces_gets_none(environ: dict[str, str]) -> None:
     [
         ({"OTEL_PROPAGATORS": "xyz"}, "no traces are sent: ValueError: Propagator xyz not found"),
         ({"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "x"}, "no traces are sent: ValueError: OTEL_SPAN_"),
-        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "no traces are sent: grpc is asked for, here"),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "no traces are sent: protocol grpc, only"),
         (
             {"OTEL_TRACES_SAMPLER": "xyz", "OTEL_EXPORTER_OTLP_TIMEOUT": "abc"},
             "Invalid timeout value 'abc'",

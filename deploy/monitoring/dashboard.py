@@ -45,12 +45,12 @@ def value(series: str, labels: str, by: str, how: str = "sum") -> str:
 ROWS: dict[str, list[Panel]] = {
     "Traffic": [
         (
-            "Answers by model",
+            "Requests by model",
             "reqps",
             [(rate("requests_total", MODEL, "model_name"), "{{model_name}}")],
         ),
         (
-            "Answers by protocol",
+            "Requests by protocol",
             "reqps",
             [(rate("requests_total", SPACE, "protocol"), "{{protocol}}")],
         ),
@@ -59,10 +59,10 @@ ROWS: dict[str, list[Panel]] = {
             "reqps",
             [(rate("requests_total", SPACE + ',code!~"2.."', "code"), "{{code}}")],
         ),
-        ("Turned away", "reqps", [(rate("requests_shed_total", MODEL, "reason"), "{{reason}}")]),
+        ("Rejected", "reqps", [(rate("requests_shed_total", MODEL, "reason"), "{{reason}}")]),
         ("Failed", "reqps", [(rate("requests_failed_total", MODEL, "error"), "{{error}}")]),
         (
-            "TorchServe's count",
+            "Requests, as TorchServe counts them",
             "reqps",
             [
                 (
@@ -77,7 +77,7 @@ ROWS: dict[str, list[Panel]] = {
         ("Queue", "s", quantiles("queue_time_seconds")),
         ("Handler", "s", quantiles("handler_time_seconds")),
         (
-            "TorchServe's means",
+            "Mean latency, as TorchServe measures it",
             "µs",
             [
                 (
@@ -92,26 +92,30 @@ ROWS: dict[str, list[Panel]] = {
         ),
     ],
     "Queue and batches": [
-        ("Waiting", "short", [(value("queue_depth", MODEL, "model_name"), "{{model_name}}")]),
+        ("Queue depth", "short", [(value("queue_depth", MODEL, "model_name"), "{{model_name}}")]),
         (
-            "Waiting or running",
+            "In flight",
             "short",
             [(value("inflight_requests", MODEL, "model_name"), "{{model_name}}")],
         ),
         (
-            "Oldest waits",
+            "Age of the oldest request",
             "s",
             [(value("oldest_request_age_seconds", MODEL, "model_name", "max"), "{{model_name}}")],
         ),
-        ("Rows a batch", "short", [(mean("batch_rows_sum", "batch_rows_count"), "{{model_name}}")]),
         (
-            "Requests a batch",
+            "Rows per batch",
+            "short",
+            [(mean("batch_rows_sum", "batch_rows_count"), "{{model_name}}")],
+        ),
+        (
+            "Requests per batch",
             "short",
             [(mean("batch_requests_sum", "batch_requests_count"), "{{model_name}}")],
         ),
         ("Batches", "ops", [(rate("batch_rows_count", MODEL, "model_name"), "{{model_name}}")]),
         (
-            "Batches run in parts",
+            "Batches re-run in parts",
             "ops",
             [(rate("batch_splits_total", MODEL, "model_name"), "{{model_name}}")],
         ),
@@ -133,24 +137,24 @@ ROWS: dict[str, list[Panel]] = {
             [(value("workers", MODEL, "model_name, state"), "{{model_name}} {{state}}")],
         ),
         (
-            "Changes of workers",
+            "Worker state changes",
             "ops",
             [(rate("worker_events_total", MODEL, "model_name, state"), "{{model_name}} {{state}}")],
         ),
         (
-            "Load time of workers",
+            "Worker load time",
             "ms",
             [(value("WorkerLoadTime", SPACE, "pod, WorkerName", "max"), "{{pod}} {{WorkerName}}")],
         ),
     ],
-    "Memory, processor and GPU": [
+    "Memory, CPU and GPU": [
         (
             "Resident memory",
             "bytes",
             [(value("process_resident_memory_bytes", SPACE, "pod"), "{{pod}}")],
         ),
         (
-            "Processors in use",
+            "CPU cores in use",
             "short",
             [(rate("process_cpu_seconds_total", SPACE, "pod"), "{{pod}}")],
         ),
@@ -158,7 +162,7 @@ ROWS: dict[str, list[Panel]] = {
             "Node",
             "percent",
             [
-                (value("CPUUtilization", SPACE, "pod", "max"), "{{pod}} processors"),
+                (value("CPUUtilization", SPACE, "pod", "max"), "{{pod}} CPU"),
                 (value("MemoryUtilization", SPACE, "pod", "max"), "{{pod}} memory"),
                 (value("DiskUtilization", SPACE, "pod", "max"), "{{pod}} disk"),
             ],
@@ -173,7 +177,7 @@ ROWS: dict[str, list[Panel]] = {
                 ),
                 (
                     value("cuda_memory_reserved_bytes", SPACE, "pod, device"),
-                    "{{pod}} {{device}} held",
+                    "{{pod}} {{device}} reserved",
                 ),
             ],
         ),

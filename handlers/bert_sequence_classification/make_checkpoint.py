@@ -1,7 +1,8 @@
 """Put a checkpoint for sequence classification into ``checkpoint/``.
 
-Without options a tiny BERT with random weights: it shows how the handler is served, and its answers
-mean nothing. ``--model`` copies a real one, by its name on the hub or from a local folder.
+Without options it creates a tiny BERT with random weights, which shows how the handler is served;
+its predictions are meaningless. ``--model`` copies a real one, by its name on the hub or from a
+local folder.
 """
 
 import argparse
@@ -68,8 +69,12 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", help="a checkpoint on the hub, or a folder with one")
-    parser.add_argument("--seed", type=int, default=1, help="of random weights (%(default)s)")
-    parser.add_argument("--output", type=Path, default=HERE / "checkpoint", help="%(default)s")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="seed of random weights (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=HERE / "checkpoint", help="folder to write to"
+    )
     return parser.parse_args()
 
 

@@ -58,7 +58,7 @@ def _found(path: Path) -> bool:
     try:
         return _is_archive(path)
     except OSError as error:
-        log.warning("%s: %s; it is passed over", path.name, error.strerror)
+        log.warning("%s: %s; skipped", path.name, error.strerror)
         return False
 
 

@@ -110,12 +110,12 @@ class Trial:
         may_raise = limit == 1
         count = min(limits.queue_size, FEWEST if may_raise else min(MOST, limit // most))
         if not self._version.batches:
-            return Finding(Verdict.NOTE, "batches not tried: its requests run one by one")
+            return Finding(Verdict.NOTE, "batches not tried: the model serves requests one by one")
         if count < 2:
             return Finding(
                 Verdict.NOTE,
                 f"batches not tried: batchSize {limit}, jobQueueSize {limits.queue_size}, "
-                f"{most} rows a request",
+                f"{most} rows per request",
             )
         together = f"in batches of {count} requests"
         requests = cycle(answered)
@@ -131,13 +131,13 @@ class Trial:
                     text = f"{each.sample.name} {together}: {why}"
                     return Finding(verdict, text)
             if self._batch is None or self._batch.requests != count:
-                text = f"batches not tried: no {count} requests came together"
+                text = f"batches not tried: no batch of {count} requests was formed"
                 return Finding(Verdict.NOTE, text)
             if self._batch.calls > 1:
-                text = f"{together} the handler fails, and each is run by itself: use batchSize 1"
+                text = f"the handler fails {together}, each is then run alone: use batchSize 1"
                 return Finding(Verdict.NOTE, text)
         more = ": batchSize may be raised" if may_raise else ""
-        return Finding(Verdict.OK, f"{together} the same answers{more}")
+        return Finding(Verdict.OK, f"same answers {together}{more}")
 
     async def _send(self, sample: Sample) -> httpx.Response:
         headers = {"content-type": sample.content_type}

@@ -66,4 +66,4 @@ async def joined(threads: Iterable[threading.Thread], seconds: float) -> None:
 def log_failure(task: asyncio.Task[Any]) -> None:
     """Log why a task that nobody waits for has failed."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("a change of models failed: %s", error, exc_info=error.__cause__)
+        log.error("loading or unloading a model failed: %s", error, exc_info=error.__cause__)

@@ -47,7 +47,7 @@ class Courtesy:
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         except OSError as error:
-            log.info("threads have no priorities of their own here: %s", error)
+            log.info("per-thread priorities are not available: %s", error)
 
     @contextmanager
     def turn(self) -> Iterator[None]:

@@ -75,7 +75,7 @@ class Hung:
             known = self._roster.came_back(worker)
             self._count()
         if known:
-            log.info("%s: worker %d hangs no longer", self._label, worker.number)
+            log.info("%s: worker %d is no longer hung", self._label, worker.number)
         return known
 
     def _count(self) -> None:

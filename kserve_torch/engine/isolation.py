@@ -147,7 +147,7 @@ def _shrink(lane: Lane, batch: Sequence[Ticket]) -> None:
     rows = sum(len(ticket.request.rows) for ticket in batch)
     lane.limit_rows(rows // 2)
     log.warning(
-        "%s: out of memory with %d rows, batches have at most %d from now on",
+        "%s: out of memory with %d rows; batches have at most %d from now on",
         lane.label,
         rows,
         lane.max_rows,
@@ -162,7 +162,7 @@ def _say(lane: Lane, requests: int, error: ServingError) -> None:
         return
     lane.last_told = now
     log.warning(
-        "%s: a batch of %d requests is run again in parts (batch_splits_total counts them): %s",
+        "%s: a batch of %d requests failed and is run again in parts (see batch_splits_total): %s",
         lane.label,
         requests,
         error.message,

@@ -265,14 +265,14 @@ class Pool:
             started = self._starting.end(worker)
         self._changed_hook(worker)
         log.error(
-            "%s: worker %d hangs: %s, %d requests get an error",
+            "%s: worker %d is hung: %s; %d requests fail",
             self.lane.label,
             worker.number,
             why,
             len(batch),
         )
         if self.hung.too_many:
-            log.error("%s: %s, giving up on it", self.lane.label, self._why_none())
+            log.error("%s: %s, no more workers are started", self.lane.label, self._why_none())
         deliver([(ticket, error) for ticket in batch])
         if started is not None:
             self._fail_start(started, error)
@@ -304,7 +304,7 @@ class Pool:
     def _why_none(self) -> str:
         """Why there is no worker and will be none."""
         if self.hung.too_many:
-            return f"{len(self.hung)} handler threads hang"
+            return f"{len(self.hung)} handler threads are hung"
         return "it has no worker: scale it up to serve requests"
 
     def _start_later(self) -> None:

@@ -33,8 +33,8 @@ class Sequences:
         if maximum > 1 and not self._warned:
             self._warned = True
             log.warning(
-                "%s: sequenceBatching: one worker instead of up to %d, because a sequence's state "
-                "is in the worker that had its first request",
+                "%s: sequenceBatching: using one worker instead of up to %d, because a sequence's "
+                "state is in the worker that served its first request",
                 self._label,
                 maximum,
             )

@@ -251,7 +251,7 @@ class Worker:
         settled = self._tuner.note(rows, time.monotonic() - began) if tried else None
         if settled is not None:
             log.info(
-                "%s: operators use %d threads for batches like the last, of %d rows: %.3g ms a row",
+                "%s: using %d intra-op threads for batches of about %d rows: %.2f ms per row",
                 self.lane.label,
                 settled.next(),
                 rows,

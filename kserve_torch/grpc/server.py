@@ -175,7 +175,7 @@ class GrpcServer:
             else:
                 server.add_insecure_port(target)
         except RuntimeError:
-            raise SettingError(f"{names}: cannot listen at {target}, is it taken?") from None
+            raise SettingError(f"{names}: cannot listen on {target}; is the port in use?") from None
 
     @cached_property
     def _credentials(self) -> grpc.ServerCredentials:
@@ -185,7 +185,9 @@ class GrpcServer:
         given = {name: getattr(settings, name) for name in names}
         for name, path in given.items():
             if path is None and any(given.values()):
-                raise SettingError(f"{name}: missing, enable_grpc_ssl needs both files or none")
+                raise SettingError(
+                    f"{name}: missing; set both certificate_file and private_key_file or neither"
+                )
         files = identity(settings, self._registry.workdir)
         contents = (files.key.read_bytes(), files.certificate.read_bytes())
         return grpc.ssl_server_credentials([contents])

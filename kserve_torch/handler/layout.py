@@ -67,7 +67,7 @@ class ChannelsLast:
         except RuntimeError as error:
             if _NEEDS_CONTIGUOUS not in str(error):
                 raise
-            log.info("the model stays in the usual memory order: %s", error)
+            log.info("the model keeps the default memory format: %s", error)
             self._chosen = False
             _rearrange(self.model, _twins(self.model, torch.contiguous_format))
             return self.model(*args, **kwargs)
@@ -79,7 +79,7 @@ class ChannelsLast:
             twin = _copy(self.model, twins)
             inputs = [value.clone(memory_format=torch.channels_last) for value in args]
         except Exception as error:  # a model may hold anything, also what cannot be copied
-            log.info("the model stays in the usual memory order: %s", error)
+            log.info("the model keeps the default memory format: %s", error)
             self._tries = 0
             return self.model(*args)
         expected = self.model(*args)  # a batch that it does not take says nothing: the next one may
@@ -88,11 +88,11 @@ class ChannelsLast:
             output = twin(*inputs)
             self._chosen = _agree(output, expected)
         except Exception as error:
-            log.info("the model stays in the usual memory order: %s", error)
+            log.info("the model keeps the default memory format: %s", error)
         if not self._chosen:
             return expected
         _rearrange(self.model, twins)
-        log.info("the model computes with its channels last in memory")
+        log.info("the model uses the channels-last memory format")
         return _contiguous(output)
 
 

@@ -10,15 +10,15 @@ from kserve_torch.codec.datatypes import DATATYPES
 from kserve_torch.http.openapi import Json, content, reference
 
 _TEXTS = {
-    400: "Something in the request is wrong; the text names it",
+    400: "Invalid request; the error text names the invalid element",
     404: "No such model or version",
-    405: "Not with this method",
-    408: "The body took too long to come",
-    413: "The body is over max_request_size",
-    415: "A content type or coding that nothing here reads",
-    500: "The handler failed",
-    503: "The model is not ready, or its queue is full",
-    504: "The deadline or responseTimeout passed",
+    405: "Method not allowed",
+    408: "The body was not received in time",
+    413: "The body is larger than max_request_size",
+    415: "Unsupported content type or encoding",
+    500: "The handler raised an exception",
+    503: "Not ready, or the model's queue is full",
+    504: "The deadline or responseTimeout was exceeded",
     507: "Out of memory",
 }
 _ANY = (400, 405, 408, 413, 415)
@@ -196,21 +196,21 @@ _REPOSITORY = "/v2/repository/models/{model_name}"
 _VERSION = "/versions/{model_version}"
 
 _ROUTES = (
-    Route("get", "/", "alive", "Whether it lives", "Alive"),
+    Route("get", "/", "alive", "Server liveness", "Alive"),
     Route("get", "/v1/models", "v1_models", "List the models", "ModelNames"),
-    Route("get", _V1, "v1_ready", "Whether the model is ready", "ModelReady", "", _MODEL),
+    Route("get", _V1, "v1_ready", "Model readiness", "ModelReady", "", _MODEL),
     Route("post", f"{_V1}:predict", "v1_predict", "Predict", "V1Predicted", "V1Body", _RUN),
     Route("post", f"{_V1}:explain", "v1_explain", "Explain", "V1Explained", "V1Body", _RUN),
     Route("get", "/v2", "server_metadata", "Name, version and extensions", "ServerMetadata"),
-    Route("get", "/v2/health/live", "live", "Whether it lives", "Live", "", (*_ANY, 503)),
-    Route("get", "/v2/health/ready", "ready", "Whether all is ready", "Ready", "", (*_ANY, 503)),
+    Route("get", "/v2/health/live", "live", "Server liveness", "Live", "", (*_ANY, 503)),
+    Route("get", "/v2/health/ready", "ready", "Server readiness", "Ready", "", (*_ANY, 503)),
     Route("get", "/v2/models", "v2_models", "List the models", "ModelNames"),
     *(
         Route(method, f"{_V2}{version}{end}", f"{prefix}{name}", text, answer, body, statuses)
         for version, prefix in (("", ""), (_VERSION, "version_"))
         for method, end, name, text, answer, body, statuses in (
-            ("get", "", "model_metadata", "Its tensors", "ModelMetadata", "", _MODEL),
-            ("get", "/ready", "model_ready", "Whether it is ready", "ModelReady", "", _MODEL),
+            ("get", "", "model_metadata", "Model metadata", "ModelMetadata", "", _MODEL),
+            ("get", "/ready", "model_ready", "Model readiness", "ModelReady", "", _MODEL),
             ("post", "/infer", "infer", "Infer", "InferenceResponse", "InferenceRequest", _RUN),
             (
                 "post",
@@ -223,12 +223,19 @@ _ROUTES = (
             ),
         )
     ),
-    Route("post", "/v2/repository/index", "index", "Models and states", "Index", "IndexRequest"),
+    Route(
+        "post",
+        "/v2/repository/index",
+        "index",
+        "List the models and their states",
+        "Index",
+        "IndexRequest",
+    ),
     Route(
         "post",
         f"{_REPOSITORY}/load",
         "load",
-        "Load a model, or load it again",
+        "Load or reload a model",
         "Loaded",
         "RepositoryRequest",
         _MODEL,

@@ -24,19 +24,19 @@ def content(text: str, schema: str) -> Json:
     return {"description": text, "content": {"application/json": {"schema": reference(schema)}}}
 
 
-_HANDLERS = {"description": "The handler's answer", "content": {"*/*": {"schema": {}}}}
+_HANDLERS = {"description": "The handler's response", "content": {"*/*": {"schema": {}}}}
 _PATH_TEXTS = {"model_name": "Name of the model", "model_version": "Version of the model"}
 _TEXTS = {
-    202: "Accepted, the work goes on",
+    202: "Accepted, still in progress",
     206: "Some workers are still starting",
-    400: "A parameter is wrong, or the archive could not be fetched or read",
-    403: "The default version goes last",
+    400: "Invalid input or parameter, or the archive could not be downloaded or read",
+    403: "The default version must be removed last",
     404: "No such model, version or archive",
-    405: "The model API is switched off",
-    408: "Requests were still running when the time was up",
-    409: "That version is registered already",
-    500: "The server failed",
-    503: "The model cannot take the request, or its handler failed",
+    405: "The model API is disabled (enable_model_api)",
+    408: "Requests were still running after the time limit",
+    409: "The version is already registered",
+    500: "Server error",
+    503: "The model cannot accept the request, or its handler failed",
     507: "Out of memory",
 }
 

@@ -220,7 +220,7 @@ class GuardedProtocol(HttpToolsProtocol):
         except ServingError as error:
             self._break_off(cycle, error)
         except Exception:
-            log.exception("an answer could not be sent")
+            log.exception("a response could not be sent")
             self.transport.close()
         finally:
             self._exchange = None
@@ -240,7 +240,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _break_off(self, cycle: RequestResponseCycle, error: ServingError) -> None:
         """End the connection instead of the answer; what a handler raised is in the log already."""
-        log.warning("an answer was broken off: %s", error.message)
+        log.warning("a response was aborted: %s", error.message)
         cycle.disconnected = True  # uvicorn need not say that the answer has no end
         self.transport.close()
 

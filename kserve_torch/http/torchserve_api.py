@@ -84,28 +84,28 @@ _SCHEMAS: Json = {
 
 _MODEL, _VERSION = "/{model_name}", "/{model_name}/{model_version}"
 _RUN = (400, 404, 500, 503, 507)
-_SYNCHRONOUS = Parameter("synchronous", "Whether to wait until it is done", default=False)
-_CUSTOMIZED = Parameter("customized", "Whether to ask the handler too", default=False)
+_SYNCHRONOUS = Parameter("synchronous", "Wait until it is done", default=False)
+_CUSTOMIZED = Parameter("customized", "Include the handler's own description", default=False)
 _REGISTER = (
     Parameter("url", "File in the model store, or a file, http or https URL", required=True),
-    Parameter("model_name", "Name to register under, instead of the archive's"),
+    Parameter("model_name", "Name to register the model under, instead of the archive's"),
     Parameter("handler", "Handler, instead of the archive's"),
     Parameter("runtime", "python or python3"),
-    Parameter("batch_size", "Rows of a batch", default=1),
-    Parameter("max_batch_delay", "Milliseconds to wait for a full batch", default=100),
-    Parameter("response_timeout", "Seconds that a handler call may take", default=120),
-    Parameter("startup_timeout", "Seconds that loading may take", default=120),
+    Parameter("batch_size", "Maximum rows per batch", default=1),
+    Parameter("max_batch_delay", "Maximum wait for a full batch, in milliseconds", default=100),
+    Parameter("response_timeout", "Maximum duration of a handler call, in seconds", default=120),
+    Parameter("startup_timeout", "Maximum load time, in seconds", default=120),
     Parameter("initial_workers", "Workers to start", default=0),
-    Parameter("synchronous", "Whether to wait until they run", default=True),
+    Parameter("synchronous", "Wait until they run", default=True),
 )
 _SCALE = (
-    Parameter("min_worker", "Fewest workers", default=1),
-    Parameter("max_worker", "Most workers; min_worker if it is not given", default=1),
+    Parameter("min_worker", "Minimum workers", default=1),
+    Parameter("max_worker", "Maximum workers; default: min_worker", default=1),
     _SYNCHRONOUS,
 )
 _LIST = (
-    Parameter("limit", "Most models on the page, 0 to 100", default=100),
-    Parameter("next_page_token", "nextPageToken of the page before"),
+    Parameter("limit", "Maximum models per page, 0 to 100", default=100),
+    Parameter("next_page_token", "nextPageToken of the previous page"),
 )
 _COMMON = (
     Operation("options", "/", "apiDescription", "Describe this API", "Description"),
@@ -113,7 +113,12 @@ _COMMON = (
 )
 _INFERENCE = (
     Operation(
-        "get", "/ping", "ping", "Whether every model has its workers", "Status", error="Status"
+        "get",
+        "/ping",
+        "ping",
+        "Whether every model has its minimum workers",
+        "Status",
+        error="Status",
     ),
     *(
         Operation("post", path, name, text, statuses=_RUN, body=True, error=_error(path))
@@ -135,7 +140,7 @@ _MANAGEMENT = (
         "post",
         "/models",
         "registerModel",
-        "Register a model or a further version of one",
+        "Register a model or another version of one",
         "Status",
         (202, 400, 404, 405, 409, 500),
         _REGISTER,
@@ -148,7 +153,7 @@ _MANAGEMENT = (
                 "get",
                 "/models" + path,
                 prefix + "describeModel",
-                "Describe it",
+                "Describe the model",
                 "Versions",
                 (404, 500),
                 (_CUSTOMIZED,),
@@ -157,7 +162,7 @@ _MANAGEMENT = (
                 "put",
                 "/models" + path,
                 prefix + "setAutoScale",
-                "Change its workers",
+                "Scale its workers",
                 "Status",
                 (202, 206, 400, 404, 500),
                 _SCALE,
@@ -166,7 +171,7 @@ _MANAGEMENT = (
                 "delete",
                 "/models" + path,
                 prefix + "unregisterModel",
-                "Unregister it",
+                "Unregister the model",
                 "Status",
                 (403, 404, 405, 408, 500),
             ),
@@ -176,7 +181,7 @@ _MANAGEMENT = (
         "put",
         f"/models{_VERSION}/set-default",
         "setDefault",
-        "Let this version answer where none is asked for",
+        "Make this the default version",
         "Status",
         (404, 500),
     ),

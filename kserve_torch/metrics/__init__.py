@@ -207,7 +207,7 @@ class Metrics:
             name = type(source).__name__
             if name not in self._unmeasured:
                 self._unmeasured.add(name)
-                log.exception("%s cannot be measured; said once", name)
+                log.exception("%s cannot be measured (logged once)", name)
         return found
 
     async def answer(self, call: Call) -> Answer | None:

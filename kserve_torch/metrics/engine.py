@@ -24,10 +24,12 @@ class EngineMetrics:
         """Fresh families with the numbers of now."""
         server_ready = gauge("server_ready", "1 if the server is ready")
         model_ready = gauge("model_ready", "1 if the model version is ready", _VERSION)
-        depth = gauge("queue_depth", "Requests that wait for a worker", _VERSION)
-        inflight = gauge("inflight_requests", "Requests that wait or run", _VERSION)
+        depth = gauge("queue_depth", "Requests waiting for a worker", _VERSION)
+        inflight = gauge("inflight_requests", "Requests waiting or being processed", _VERSION)
         oldest = gauge(
-            "oldest_request_age_seconds", "How long the first of the queue has waited", _VERSION
+            "oldest_request_age_seconds",
+            "How long the first request in the queue has waited",
+            _VERSION,
         )
         workers = gauge("workers", "Workers, by state", (*_VERSION, "state"))
         server_ready.series().set(self.registry is not None and self.registry.ready())

@@ -21,29 +21,29 @@ class ServingMetrics:
         #: Model and version of all that were loaded, the version also as "", for the default.
         self._known: set[tuple[str, str]] = set()
         labels = (*_VERSION, "protocol", "code")
-        self._requests = counter("requests_total", "Answers sent, by protocol and status", labels)
+        self._requests = counter("requests_total", "Responses, by protocol and status code", labels)
         self._duration = histogram(
             "request_duration_seconds",
-            "From a request's last byte in to its answer",
+            "From a request's last byte to its response",
             (*_VERSION, "protocol"),
         )
-        self._queue = histogram("queue_time_seconds", "Wait in the queue", _VERSION)
+        self._queue = histogram("queue_time_seconds", "Time in the queue", _VERSION)
         self._handler = histogram(
-            "handler_time_seconds", "Time in the handler, with its batch", _VERSION
+            "handler_time_seconds", "Time in the handler, for the whole batch", _VERSION
         )
-        self._rows = histogram("batch_rows", "Rows that a batch held", _VERSION, ROWS)
-        self._batched = histogram("batch_requests", "Requests that a batch held", _VERSION, ROWS)
+        self._rows = histogram("batch_rows", "Rows per batch", _VERSION, ROWS)
+        self._batched = histogram("batch_requests", "Requests per batch", _VERSION, ROWS)
         self._splits = counter(
-            "batch_splits_total", "Batches that failed and were run again in parts", _VERSION
+            "batch_splits_total", "Batches that failed and were re-run in parts", _VERSION
         )
         self._shed = counter(
             "requests_shed_total",
-            "Requests refused or dropped before a handler saw them, by reason",
+            "Requests rejected or dropped before they reached a handler, by reason",
             (*_VERSION, "reason"),
         )
         self._failures = counter(
             "requests_failed_total",
-            "Accepted requests without an answer, by error",
+            "Accepted requests that failed, by error",
             (*_VERSION, "error"),
         )
         self._workers = counter(

@@ -297,7 +297,7 @@ class ModelVersion:
         return NotReady(f"Model with name {self.name} is not ready: {why}.")
 
     def _hanging(self) -> str:
-        return f"{self.statistics().hung} handler threads hang"
+        return f"{self.statistics().hung} handler threads are hung"
 
     # --- reports from the workers ---
 

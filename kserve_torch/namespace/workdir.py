@@ -35,8 +35,8 @@ def own_directory(folder: Path) -> bool:
         if not _explained.is_set():
             _explained.set()
             log.warning(
-                "threads cannot have working directories of their own here (a seccomp profile may "
-                "forbid unshare): once loaded, handlers open relative names with open() only"
+                "per-thread working directories are not available (a seccomp profile may forbid "
+                "unshare): after loading, relative paths work in handlers with open() only"
             )
         return False
     _thread.own = True

@@ -43,14 +43,16 @@ def gpu_for(
     present = gpus()
     count = present if number_of_gpu is None else min(present, number_of_gpu)
     if device_type == "gpu" and not count:
-        log.warning("deviceType is gpu, and there is none to use: the model runs on the CPU")
+        log.warning("deviceType is gpu, but no GPU is available: the model runs on the CPU")
     if not count:
         return None
     chosen: Sequence[int] = range(count)
     if device_ids and max(device_ids) < count:
         chosen = device_ids
     elif device_ids:
-        log.warning("deviceIds %s: there are %d GPUs, all are used", list(device_ids), count)
+        log.warning(
+            "deviceIds %s: only %d GPUs are available, using all of them", list(device_ids), count
+        )
     return chosen[index % len(chosen)]
 
 

@@ -122,7 +122,7 @@ class Company:
             self._warned = True
             log.warning(
                 "models with different default dtypes take turns: a call has waited %g s for "
-                "others that still run, and goes ahead beside them",
+                "others that are still running, and now runs alongside them",
                 self._patience,
             )
 

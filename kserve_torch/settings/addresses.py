@@ -111,8 +111,8 @@ def _decide(group: Sequence[Wish]) -> Address:
     for other in others:
         if other.address != first.address:
             raise SettingError(
-                f"{other.setting}: {other.address} and {first.setting} {first.address} name one "
-                "port; write the same address twice, or another port"
+                f"{other.setting}: {other.address} and {first.setting} {first.address} use the "
+                "same port; give both the same address or different ports"
             )
     return first.address
 

@@ -17,7 +17,7 @@ def whole(low: int) -> Callable[[Any], int]:
 
     def check(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise ValueError(f"a whole number from {low} up")
+            raise ValueError(f"an integer >= {low}")
         return value
 
     return check
@@ -28,7 +28,7 @@ def scaled(factor: float) -> Callable[[Any], float]:
 
     def check(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
-            raise ValueError("a number from 0 up")
+            raise ValueError("a number >= 0")
         return float(value) * factor
 
     return check

@@ -43,7 +43,7 @@ def _model_store(settings: Settings) -> Settings:
     source = settings.sources["model_store"]
     notice = ""
     if source.startswith("environment") and given != store:
-        notice = f"model_store: {store}, by model_dir's layout; {given} is not used ({source})"
+        notice = f"model_store: {store} from the layout of model_dir; {given} is ignored ({source})"
     return _change(settings, "model_store", store, "layout of model_dir", notice)
 
 
@@ -51,7 +51,7 @@ def _addresses(settings: Settings) -> Settings:
     for name in ("inference_address", "management_address", "metrics_address"):
         written: Address = getattr(settings, name)
         if (meant := correct_host(written)) != written:
-            notice = f"{name}: {written} is the address of a network; listening at {meant}"
+            notice = f"{name}: {written} is a network address; listening on {meant}"
             settings = _change(settings, name, meant, settings.sources[name], notice)
     if settings.program == "torchserve" or settings.given("management_address"):
         return settings
@@ -98,8 +98,8 @@ def _open_all_the_same(settings: Settings) -> Settings:
     if address.host in (ANYWHERE, "::") or settings.given("http_port"):
         return settings
     notice = (
-        f"http_port: open to other machines, as KServe wants it, although inference_address is "
-        f"{address}; --inference_address {address} closes it"
+        f"http_port: reachable from other machines, as KServe requires, although "
+        f"inference_address is {address}; --inference_address {address} prevents it"
     )
     return replace(settings, notices=(*settings.notices, notice))
 
@@ -113,8 +113,8 @@ def _grpc_port(settings: Settings) -> Settings:
         return settings
     why = f"{DEFAULT}: {taken[settings.grpc_port]} has port {settings.grpc_port}"
     notice = (
-        f"grpc_port: {taken[settings.grpc_port]} has it, so KServe's gRPC port is not opened; "
-        f"port {settings.grpc_inference_port} has the same service"
+        f"grpc_port: {taken[settings.grpc_port]} uses it, so KServe's gRPC port is not opened; "
+        f"port {settings.grpc_inference_port} offers the same service"
     )
     return _change(settings, "grpc_port", None, why, notice)
 
@@ -123,7 +123,7 @@ def _envelope(settings: Settings) -> Settings:
     if settings.service_envelope is not None or not settings.given("service_envelope"):
         return settings
     source = settings.sources["service_envelope"]
-    notice = f"service_envelope: unknown name, so none is used ({source})"
+    notice = f"service_envelope: unknown envelope, none is used ({source})"
     return _change(settings, "service_envelope", None, source, notice)
 
 
@@ -132,8 +132,8 @@ def _stop(settings: Settings) -> Settings:
     if drain < grace:
         return settings
     notice = (
-        f"grace_period: {grace:g} s leave none after drain_seconds, {drain:g} s: what runs when "
-        "the server is stopped gets no answer"
+        f"grace_period: {grace:g} s leaves no time after drain_seconds, {drain:g} s: requests "
+        "in flight at shutdown are dropped"
     )
     return replace(settings, notices=(*settings.notices, notice))
 
@@ -153,12 +153,12 @@ def check(settings: Settings) -> Settings:
         if other := taken.get(binding.address.endpoint):
             raise SettingError(
                 f"{binding.settings[0]}: {binding.address} and {other.settings[0]} "
-                f"{other.address} name one port"
+                f"{other.address} use the same port"
             )
     if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
-        raise SettingError("ssl_certfile and ssl_keyfile: one needs the other")
+        raise SettingError("ssl_certfile and ssl_keyfile: set both or neither")
     if (settings.certificate_file is None) != (settings.private_key_file is None):
-        raise SettingError("certificate_file and private_key_file: one needs the other")
+        raise SettingError("certificate_file and private_key_file: set both or neither")
     return settings
 
 

@@ -41,8 +41,8 @@ def integer(low: int, high: int | None = None) -> Kind[int]:
             raise ValueError
         return value
 
-    upper = "up" if high is None else f"to {high}"
-    return Kind(read, f"a whole number from {low} {upper}", "N")
+    bounds = f">= {low}" if high is None else f"from {low} to {high}"
+    return Kind(read, f"an integer {bounds}", "N")
 
 
 def choice(*words: str) -> Kind[str]:
@@ -95,7 +95,7 @@ def _read_regexes(text: str) -> tuple[re.Pattern[str], ...]:
 def _read_workers(text: str) -> int:
     if int(text) != 1:
         raise Malformed(
-            "one process serves everything; for more, raise maxWorkers of the model or the replicas"
+            "only 1 process is supported: add replicas, or raise the model's maxWorkers"
         )
     return 1
 
@@ -111,17 +111,17 @@ _ENVELOPES = {
 }
 
 BOOLEAN = Kind(_read_boolean, "true or false", "true|false", switch=True)
-SECONDS = Kind(_read_seconds, "a number of seconds from 0 up", "SECONDS")
-TIME_LIMIT = Kind(_read_time_limit, "a number of seconds above 0", "SECONDS")
-MINUTES = Kind(_read_seconds, "a number of minutes from 0 up", "MINUTES")
-TEXT = Kind(str, "a text", "TEXT")
+SECONDS = Kind(_read_seconds, "a number of seconds >= 0", "SECONDS")
+TIME_LIMIT = Kind(_read_time_limit, "a number of seconds > 0", "SECONDS")
+MINUTES = Kind(_read_seconds, "a number of minutes >= 0", "MINUTES")
+TEXT = Kind(str, "a string", "TEXT")
 PATH = Kind(Path, "a path", "PATH")
 PORT = integer(1, 65535)
-REGEXES = Kind(_read_regexes, "regular expressions with commas between", "REGEX,...")
+REGEXES = Kind(_read_regexes, "comma-separated regular expressions", "REGEX,...")
 #: More processes would have to share one queue and one port each (CONTRACT T-52).
 WORKERS = Kind(_read_workers, "1", "1")
 #: KServe fills the variable from a label that may be missing, so an unknown name is no envelope
 #: and never an error (CONTRACT Q2).
 ENVELOPE: Kind[str | None] = Kind(
-    lambda text: _ENVELOPES.get(text.lower()), "an envelope", "|".join(_ENVELOPES)
+    lambda text: _ENVELOPES.get(text.lower()), "an envelope name", "|".join(_ENVELOPES)
 )

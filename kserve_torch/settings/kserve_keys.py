@@ -23,43 +23,47 @@ class KServeKeys(TorchServeKeys):
     model_name: str | None = key(
         None,
         TEXT,
-        "name of the one model that is served",
+        "name of the model, if exactly one is served",
         shown="the archive's; without a manifest the folder's",
     )
     http_port: int = key(
         8080,
         PORT,
-        "KServe v1 and v2 REST, native inference API and /metrics; unless set, it keeps to the "
-        "host of inference_address",
+        "port for KServe v1 and v2 REST, TorchServe's inference API and /metrics; if not set, it "
+        "uses the host of inference_address",
         shown="8080; 8443 with ssl_certfile",
     )
     grpc_port: int | None = key(
-        8081, PORT, "KServe gRPC; unless set, it keeps to the host of grpc_inference_address"
+        8081,
+        PORT,
+        "port for KServe gRPC; if not set, it uses the host of grpc_inference_address",
     )
     enable_grpc: bool = key(True, BOOLEAN, "open grpc_port")
     ssl_certfile: Path | None = key(
         None,
         PATH,
-        "certificate of http_port",
-        shown="none: http",
+        "TLS certificate for http_port",
+        shown="none: plain HTTP",
         env=("TS_SSL_CERTFILE", "KSERVE_TLS_CERT_FILE"),
     )
     ssl_keyfile: Path | None = key(
         None,
         PATH,
-        "private key of it",
+        "private key for ssl_certfile",
         shown="none",
         env=("TS_SSL_KEYFILE", "KSERVE_TLS_KEY_FILE"),
     )
-    grpc_max_send_message_length: int = key(_MESSAGE_BYTES, integer(1), "bytes of a gRPC response")
+    grpc_max_send_message_length: int = key(
+        _MESSAGE_BYTES, integer(1), "maximum size of a gRPC response, in bytes"
+    )
     grpc_max_receive_message_length: int = key(
-        _MESSAGE_BYTES, integer(1), "bytes of a gRPC request on grpc_port"
+        _MESSAGE_BYTES, integer(1), "maximum size of a gRPC request on grpc_port, in bytes"
     )
-    timeout_keep_alive: int = key(65, integer(0), "seconds that an idle connection stays open")
-    event_loop: str = key("auto", choice("auto", "asyncio", "uvloop"), "kind of event loop")
-    enable_docs_url: bool = key(False, BOOLEAN, "serve /docs")
-    configure_logging: bool = key(True, BOOLEAN, "set up logging")
+    timeout_keep_alive: int = key(65, integer(0), "seconds until an idle connection is closed")
+    event_loop: str = key("auto", choice("auto", "asyncio", "uvloop"), "event loop implementation")
+    enable_docs_url: bool = key(False, BOOLEAN, "serve /docs and /openapi.json")
+    configure_logging: bool = key(True, BOOLEAN, "configure logging")
     log_config_file: Path | None = key(
-        None, PATH, "logging set-up as YAML or JSON", shown="built in"
+        None, PATH, "logging configuration file, YAML or JSON", shown="built in"
     )
-    workers: int = key(1, WORKERS, "processes")
+    workers: int = key(1, WORKERS, "number of processes")

@@ -52,7 +52,7 @@ class Limits:
 def _time_limit(value: Any) -> float:
     seconds = scaled(1)(value)
     if not seconds:
-        raise ValueError("a number of seconds above 0")
+        raise ValueError("a number of seconds > 0")
     return seconds
 
 

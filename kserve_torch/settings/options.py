@@ -18,18 +18,18 @@ from kserve_torch.settings.torchserve_keys import TorchServeKeys
 _GROUPS = {
     Settings: "options",
     KServeKeys: "options of kserve.ModelServer",
-    TorchServeKeys: "options of TorchServe, and keys of config.properties",
+    TorchServeKeys: "options of TorchServe and keys of config.properties",
 }
 _CHECK = (
-    "load the models, tell of each whether it can be served, and end; REQUESTS is a folder of "
-    "requests to try, alone and in a batch: MODEL.json, MODEL.png, ... or files in MODEL/, and "
-    "beside x.json its answer so far, x.answer.json"
+    "load the models, report whether each can be served, and exit; REQUESTS is a folder of "
+    "requests to send, alone and batched: MODEL.json, MODEL.png, ... or files in MODEL/; "
+    "x.answer.json next to x.json holds the expected response"
 )
 _ACTIONS = {
-    "help": (("-h", "--help"), "show this"),
+    "help": (("-h", "--help"), "show this help"),
     "version": (("-v", "--version"), "show the version"),
-    "print_settings": (("--print-settings",), "show every effective value and its source"),
-    "stop": (("--stop",), "stop the server that was started as torchserve"),
+    "print_settings": (("--print-settings",), "show every effective setting and its source"),
+    "stop": (("--stop",), "stop the server that was started with torchserve"),
     "check": (("--check",), _CHECK),
 }
 #: Already the case: the server starts, in the foreground, and writes no snapshots.
@@ -107,8 +107,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser = _Parser(
         prog=program,
         usage="%(prog)s [--model_dir DIR | --model-store DIR] [option ...]",
-        description="Serves TorchServe archives on KServe. A value comes from the command line, "
-        "TS_* variables, config.properties or model-config.yaml: the first that has it wins.",
+        description="Serves TorchServe archives on KServe. Precedence of settings: command line, "
+        "TS_* environment variables, config.properties, model-config.yaml, default.",
         add_help=False,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
@@ -124,7 +124,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
         if key.flags:
             _add(parser, groups[_table_of(key)], key)
     without_effect = ", ".join((*_GRANTED, *_TORCHSERVES, *(f"--{name}" for name in KSERVES)))
-    parser.add_argument_group("accepted, without effect", without_effect)
+    parser.add_argument_group("accepted, but without effect", without_effect)
     granted = [spelling for flag in _GRANTED for spelling in _spellings(flag)]
     parser.add_argument(*granted, dest="start", action="store_true", help=argparse.SUPPRESS)
     for name in sorted(IGNORED):

@@ -52,10 +52,12 @@ def settings_report(settings: Settings) -> str:
 
 def reference() -> str:
     """The table of keys as a Markdown page."""
-    head = "| key | option | variable | allowed | default | what it is |\n|---|---|---|---|---|---|"
+    head = (
+        "| key | option | variable | allowed | default | description |\n|---|---|---|---|---|---|"
+    )
     ignored = ", ".join(f"`{name}`" for name in sorted(IGNORED))
     rows = "\n".join(map(_row, KEYS.values()))
-    return f"{head}\n{rows}\n\nAccepted, with no effect: {ignored}.\n"
+    return f"{head}\n{rows}\n\nAccepted, but without effect: {ignored}.\n"
 
 
 def _row(key: Key) -> str:

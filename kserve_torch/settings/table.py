@@ -45,19 +45,27 @@ class Settings(KServeKeys):
     model_dir: Path | None = key(
         None,
         PATH,
-        "models to serve: KServe's layout, a store, an archive or a folder",
+        "models to serve: KServe's layout, a model store, an archive or a folder with a handler",
         properties=(),
     )
-    open_early: bool = key(False, BOOLEAN, "open the ports before the models are loaded")
-    drain_seconds: float = key(5.0, SECONDS, "after SIGTERM, still take new connections")
-    grace_period: float = key(30.0, SECONDS, "after SIGTERM, give up running requests")
-    receive_timeout: float = key(
-        60.0, SECONDS, "longest wait for a request, or for a client that takes none of its answer"
+    open_early: bool = key(False, BOOLEAN, "open the ports before the models have loaded")
+    drain_seconds: float = key(
+        5.0, SECONDS, "how long new connections are still accepted after SIGTERM"
     )
-    max_connections: int = key(4096, integer(1), "open HTTP connections; one more gets a 503")
-    access_log: bool = key(True, BOOLEAN, "log one line a request")
-    log_json: bool = key(False, BOOLEAN, "log JSON objects")
-    log_level: str = key("info", _LEVEL, "least level to log")
+    grace_period: float = key(
+        30.0, SECONDS, "how long after SIGTERM until requests in flight are dropped"
+    )
+    receive_timeout: float = key(
+        60.0,
+        SECONDS,
+        "how long to wait for a request to arrive, or for a client that reads none of its response",
+    )
+    max_connections: int = key(
+        4096, integer(1), "maximum open HTTP connections; further ones get 503"
+    )
+    access_log: bool = key(True, BOOLEAN, "log one line per request")
+    log_json: bool = key(False, BOOLEAN, "write the log as JSON objects")
+    log_level: str = key("info", _LEVEL, "minimum level of log messages")
 
     def given(self, name: str) -> bool:
         """Whether somebody set ``name``."""

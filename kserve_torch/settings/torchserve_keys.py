@@ -38,125 +38,155 @@ class TorchServeKeys:
     ts_config: Path | None = key(
         None,
         PATH,
-        "the config.properties to read",
-        shown="MODEL_DIR/config/config.properties, then ./config.properties",
+        "config.properties file to read",
+        shown="MODEL_DIR/config/config.properties, else ./config.properties",
         env=("TS_CONFIG_FILE", "CONFIG_PATH"),
         properties=(),
     )
     model_store: Path | None = key(
-        None, PATH, "folder of model archives", shown="MODEL_DIR/model-store, if it is there"
+        None, PATH, "folder of model archives", shown="MODEL_DIR/model-store, if it exists"
     )
     load_models: str | tuple[StartupModel, ...] = key(
         "all",
         LOAD_MODELS,
-        "what to load at start: all, none or files of the model store, with names before them",
+        "models to load at startup: all, none, or files in the model store, optionally named",
         flags=("--models", "--load_models"),
         many=True,
     )
     models: Entries = key((), MODELS, "models and their limits", shown="none", flags=(), env=())
     model_snapshot: Entries = key(
-        (), SNAPSHOT, "models to load, and their limits", shown="none", flags=(), env=()
+        (), SNAPSHOT, "models to load and their limits", shown="none", flags=(), env=()
     )
-    default_workers_per_model: int = key(0, integer(0), "workers of a model; 0: 1 at start")
-    default_response_timeout: float = key(120.0, TIME_LIMIT, "longest call of a handler")
-    default_startup_timeout: float = key(120.0, TIME_LIMIT, "longest load of a model")
-    unregister_model_timeout: float = key(120.0, SECONDS, "longest wait for a leaving model")
-    job_queue_size: int = key(100, integer(1), "requests of a model that may wait")
-    number_of_gpu: int | None = key(None, integer(0), "GPUs to use", shown="all")
-    install_py_dep_per_model: bool = key(False, BOOLEAN, "install archives' requirements")
+    default_workers_per_model: int = key(0, integer(0), "workers per model; 0: 1 at startup")
+    default_response_timeout: float = key(120.0, TIME_LIMIT, "maximum duration of a handler call")
+    default_startup_timeout: float = key(120.0, TIME_LIMIT, "maximum load time of a model")
+    unregister_model_timeout: float = key(
+        120.0, SECONDS, "maximum wait for the requests of a model that is being unregistered"
+    )
+    job_queue_size: int = key(100, integer(1), "maximum queued requests per model")
+    number_of_gpu: int | None = key(None, integer(0), "number of GPUs to use", shown="all")
+    install_py_dep_per_model: bool = key(
+        False, BOOLEAN, "install the requirements in archives, each for its own model"
+    )
 
     # --- handlers ---------------------------------------------------------------------------------
-    service_envelope: str | None = key(None, ENVELOPE, "form of native bodies", shown="none")
-    default_service_handler: str | None = key(
-        None, TEXT, "handler of archives without a manifest", shown="none"
+    service_envelope: str | None = key(
+        None, ENVELOPE, "envelope of request bodies on TorchServe's routes", shown="none"
     )
-    decode_input_request: bool = key(True, BOOLEAN, "parse JSON and text for handlers")
-    limit_max_image_pixels: bool = key(True, BOOLEAN, "refuse images of suspicious size")
+    default_service_handler: str | None = key(
+        None, TEXT, "handler for archives without a manifest", shown="none"
+    )
+    decode_input_request: bool = key(
+        True, BOOLEAN, "pass JSON and text bodies to handlers parsed, not as bytes"
+    )
+    limit_max_image_pixels: bool = key(
+        True, BOOLEAN, "reject images with too many pixels (PIL's limit)"
+    )
     ts_header_key_sequence_id: str = key(
         "ts_request_sequence_id",
         TEXT,
-        "header with the id of a sequence",
+        "header that holds the sequence id",
         env=("TS_HEADER_KEY_SEQUENCE_ID", "TS_REQUEST_SEQUENCE_ID"),
     )
     ts_header_key_sequence_start: str = key(
         "ts_request_sequence_start",
         TEXT,
-        "header at the start of a sequence",
+        "header that marks the start of a sequence",
         env=("TS_HEADER_KEY_SEQUENCE_START", "TS_REQUEST_SEQUENCE_START"),
     )
     ts_header_key_sequence_end: str = key(
         "ts_request_sequence_end",
         TEXT,
-        "header at the end of a sequence",
+        "header that marks the end of a sequence",
         env=("TS_HEADER_KEY_SEQUENCE_END", "TS_REQUEST_SEQUENCE_END"),
     )
 
     # --- ports ------------------------------------------------------------------------------------
-    inference_address: Address = key(_HTTP_8085, address_kind(80, 443), "the same as http_port")
+    inference_address: Address = key(
+        _HTTP_8085, address_kind(80, 443), "a second address for everything on http_port"
+    )
     management_address: Address = key(
         _LOCAL_8081,
         address_kind(8081, 8444),
-        "the same, and the management API",
-        shown="inference_address; as torchserve http://127.0.0.1:8081",
+        "address for the same and TorchServe's management API",
+        shown="inference_address; if started as torchserve, http://127.0.0.1:8081",
     )
-    metrics_address: Address = key(_HTTP_8082, address_kind(8082, 8445), "/metrics only")
+    metrics_address: Address = key(
+        _HTTP_8082, address_kind(8082, 8445), "address for /metrics only"
+    )
     grpc_inference_address: str = key(
         ANYWHERE,
         TEXT,
-        "host of grpc_inference_port",
+        "host for grpc_inference_port",
         shown="the host of inference_address; 0.0.0.0 in KServe's layout",
     )
-    grpc_inference_port: int = key(7070, PORT, "TorchServe's inference gRPC, and KServe's")
-    grpc_management_address: str = key(LOCAL, TEXT, "host of grpc_management_port")
-    grpc_management_port: int = key(7071, PORT, "TorchServe's management gRPC")
+    grpc_inference_port: int = key(
+        7070, PORT, "port for TorchServe's inference gRPC and KServe gRPC"
+    )
+    grpc_management_address: str = key(LOCAL, TEXT, "host for grpc_management_port")
+    grpc_management_port: int = key(7071, PORT, "port for TorchServe's management gRPC")
     grpc_inference_max_connection_age_ms: int | None = key(
-        None, integer(1), "longest life of an inference gRPC connection", shown="no limit"
+        None, integer(1), "maximum age of an inference gRPC connection", shown="no limit"
     )
     grpc_management_max_connection_age_ms: int | None = key(
-        None, integer(1), "longest life of a management gRPC connection", shown="no limit"
+        None, integer(1), "maximum age of a management gRPC connection", shown="no limit"
     )
 
     # --- transport --------------------------------------------------------------------------------
-    max_request_size: int = key(_BODY_BYTES, integer(1), "bytes of a request body")
+    max_request_size: int = key(_BODY_BYTES, integer(1), "maximum size of a request body, in bytes")
     max_response_size: int = key(
-        _BODY_BYTES, integer(1), "bytes of an answer on TorchServe's routes and gRPC ports"
+        _BODY_BYTES,
+        integer(1),
+        "maximum size of a response on TorchServe's routes and gRPC ports, in bytes",
     )
     certificate_file: Path | None = key(
-        None, PATH, "certificate of https addresses, which need one", shown="none"
+        None, PATH, "TLS certificate for https addresses", shown="none"
     )
-    private_key_file: Path | None = key(None, PATH, "private key of it", shown="none")
-    keystore: Path | None = key(None, PATH, "certificate and key in one file", shown="none")
+    private_key_file: Path | None = key(
+        None, PATH, "private key for certificate_file", shown="none"
+    )
+    keystore: Path | None = key(
+        None,
+        PATH,
+        "keystore with certificate and private key, instead of the two files",
+        shown="none",
+    )
     keystore_pass: str = key("changeit", TEXT, "password of the keystore", flags=(), secret=True)
-    keystore_type: str = key("pkcs12", choice("pkcs12"), "format of the keystore")
-    enable_grpc_ssl: bool = key(False, BOOLEAN, "TLS on TorchServe's gRPC ports")
-    cors_allowed_origin: str | None = key(None, TEXT, "CORS header", shown="none")
-    cors_allowed_methods: str | None = key(None, TEXT, "CORS header", shown="none")
-    cors_allowed_headers: str | None = key(None, TEXT, "CORS header", shown="none")
+    keystore_type: str = key("pkcs12", choice("pkcs12"), "keystore format")
+    enable_grpc_ssl: bool = key(False, BOOLEAN, "use TLS on TorchServe's gRPC ports")
+    cors_allowed_origin: str | None = key(None, TEXT, "CORS: allowed origin", shown="none")
+    cors_allowed_methods: str | None = key(None, TEXT, "CORS: allowed methods", shown="none")
+    cors_allowed_headers: str | None = key(None, TEXT, "CORS: allowed headers", shown="none")
 
     # --- management -------------------------------------------------------------------------------
-    enable_model_api: bool = key(False, BOOLEAN, "allow registering and unregistering")
+    enable_model_api: bool = key(False, BOOLEAN, "allow registering and unregistering models")
     disable_token_authorization: bool = key(
         True,
         BOOLEAN,
-        "ask for no tokens",
+        "do not require tokens",
         flags=("--disable_token_auth", "--dt", "--disable_token_authorization"),
     )
     token_expiration_min: float = key(
-        60.0, MINUTES, "how long a token lasts", env=("TS_TOKEN_EXPIRATION_TIME_MIN",)
+        60.0, MINUTES, "lifetime of a token", env=("TS_TOKEN_EXPIRATION_TIME_MIN",)
     )
     allowed_urls: tuple[re.Pattern[str], ...] = key(
-        _EVERY_URL, REGEXES, "where models may be registered from"
+        _EVERY_URL, REGEXES, "URLs that models may be registered from"
     )
-    use_env_allowed_urls: bool = key(False, BOOLEAN, "let TS_ALLOWED_URLS count")
+    use_env_allowed_urls: bool = key(False, BOOLEAN, "read TS_ALLOWED_URLS")
 
     # --- metrics ----------------------------------------------------------------------------------
     enable_metrics_api: bool = key(True, BOOLEAN, "serve /metrics")
     metrics_mode: str = key(
         "prometheus",
         choice("prometheus", "log", "legacy"),
-        "where metrics go",
+        "TorchServe's metrics: prometheus, all; legacy, three counters; log, those of handlers "
+        "in the log",
         properties=("metrics_mode", "metrics_format"),
     )
-    metrics_config: Path | None = key(None, PATH, "metrics.yaml", shown="built in")
-    model_metrics_auto_detect: bool = key(False, BOOLEAN, "take metrics it does not name")
-    disable_system_metrics: bool = key(False, BOOLEAN, "no CPU, memory and disk metrics")
+    metrics_config: Path | None = key(None, PATH, "metrics.yaml file", shown="built in")
+    model_metrics_auto_detect: bool = key(
+        False, BOOLEAN, "export handler metrics that metrics_config does not list"
+    )
+    disable_system_metrics: bool = key(
+        False, BOOLEAN, "export no CPU, memory, disk and GPU metrics"
+    )

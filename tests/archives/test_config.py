@@ -17,7 +17,7 @@ def test_the_configuration_is_checked(
     assert archive.config == {"batchSize": 4, "handler": {"a": 1}}
     assert archive.yaml["parallelLevel"] == "2"
     assert [record.getMessage() for record in caplog.records] == [
-        "c.yaml: parallelLevel: '2' is not a whole number from 0 up; ignored",
+        "c.yaml: parallelLevel: '2' is not an integer >= 0; ignored",
         "c.yaml: torchrun: 'tpu' is not a mapping; ignored",
         "c.yaml: useVenv: 1 is not true or false; ignored",
     ]

@@ -136,35 +136,35 @@ def test_what_is_found(tmp_path: Path) -> None:
         "note      dice.json: answered, differently",
         "ok        echo/a.json: answered",
         "FAILED    echo/b.json: answered, not as recorded: a: 2, not 3",
-        "ok        in batches of 4 requests the same answers: batchSize may be raised",
+        "ok        same answers in batches of 4 requests: batchSize may be raised",
         "ok        first.json: answered",
-        "note      in batches of 4 requests the handler fails, and each is run by itself: "
+        "note      the handler fails in batches of 4 requests, each is then run alone: "
         "use batchSize 1",
         *(f"ok        late/{number}.json: answered" for number in range(1, 6)),
-        "note      in batches of 4 requests the handler fails, and each is run by itself: "
+        "note      the handler fails in batches of 4 requests, each is then run alone: "
         "use batchSize 1",
         "ok        mixes/a.json: answered, as recorded",
         "ok        mixes/b.json: answered",
         "FAILED    mixes/b.json in batches of 4 requests: a: 1, not 2: it needs batchSize 1",
         "ok        parent.json: answered, as recorded",
-        "note      in batches of 4 requests the handler fails, and each is run by itself: "
+        "note      the handler fails in batches of 4 requests, each is then run alone: "
         "use batchSize 1",
         "note      no request was tried",
         "ok        queue.json: answered",
-        "ok        in batches of 2 requests the same answers",
+        "ok        same answers in batches of 2 requests",
         "FAILED    refuses.json: 503 ZeroDivisionError: division by zero",
         "note      no request was tried",
         "ok        silent/1.json: answered",
         "ok        silent/2.json: answered",
-        "ok        in batches of 4 requests the same answers: batchSize may be raised",
+        "ok        same answers in batches of 4 requests: batchSize may be raised",
         "ok        stops.json: answered",
         "note      stops.json in batches of 4 requests: 500 the handler did not answer within 1 s "
         "(responseTimeout)",
         "FAILED    streams.json: 500 the handler failed with status 503 in mid-stream",
         "ok        its warm-up: answered",
-        "ok        in batches of 2 requests the same answers",
+        "ok        same answers in batches of 2 requests",
         "ok        wide.json: answered",
-        "note      batches not tried: batchSize 3, jobQueueSize 100, 2 rows a request",
+        "note      batches not tried: batchSize 3, jobQueueSize 100, 2 rows per request",
         "note      no request was tried",
         "note    nobody.json: no model has this name",
         r"note    \udcff.json: no model has this name",
@@ -207,7 +207,7 @@ def test_only_default_versions_are_tried(tmp_path: Path, forks: Interpreter) -> 
     assert [line.partition(": loaded ")[0] for line in lines_of(report)] == [
         "ok      m 1.0",
         "ok        its warm-up: answered",
-        "ok        in batches of 4 requests the same answers: batchSize may be raised",
+        "ok        same answers in batches of 4 requests: batchSize may be raised",
         "ok      m 2.0",
         "note      no request was tried: it is not the default version",
         "models: 2, failures: 0",

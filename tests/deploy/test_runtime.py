@@ -162,7 +162,7 @@ def test_keys_need_a_working_directory_that_can_be_written_to(image: Path, model
     on = {"TS_DISABLE_TOKEN_AUTHORIZATION": "false"}
     with container(image, models, image, **on) as running:
         assert running.wait(60) == 1
-        assert "needs a folder that key_file.json can be written to" in running.log
+        assert "needs a writable folder for key_file.json" in running.log
     with tempfile.TemporaryDirectory(prefix="scratch-") as name:
         Path(name).chmod(0o777)  # like the volume at /tmp
         with container(image, models, Path(name), **on) as running, running.client() as http:

@@ -12,6 +12,7 @@ import pytest
 from kserve_torch.errors import ServingError
 from kserve_torch.settings.limits import LIMITS
 from kserve_torch.settings.report import reference
+from kserve_torch.settings.table import KEYS
 
 from ..server import ROOT, Server
 from ..test_floors import FLOORS, NOUNS
@@ -105,6 +106,21 @@ def test_the_reference_is_what_the_settings_say() -> None:
 def test_every_limit_of_a_model_is_explained() -> None:
     page = (DOCS / "configuration.md").read_text(encoding="utf-8")
     assert [name for name in LIMITS if f"| `{name}` |" not in page] == []
+
+
+def test_the_table_of_limits_has_the_defaults() -> None:
+    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Limits\n")[2].partition("\n## ")[0]
+    row = re.compile(r"^\| [^|]+ \| ([\d,]+)( MiB)?[^|]* \| (.+) \| [^|]+ \|$", re.MULTILINE)
+    listed = 0
+    for number, mebi, names in row.findall(section):
+        for name in re.findall(r"`(\w+)`", names):
+            assert name in KEYS or name in LIMITS
+            if name in KEYS:
+                size = int(number.replace(",", "")) * (2**20 if mebi else 1)
+                assert size == KEYS[name].default, name
+                listed += 1
+    assert listed > 10
 
 
 def test_the_table_of_statuses_is_what_the_errors_say() -> None:

@@ -15,14 +15,14 @@ def said(server: Server, *words: str) -> list[str]:
 def test_a_start_without_models_says_why_once_and_which_sockets_are_open(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         first, last = said(server, "model", "ready", STARTED)
-        (line,) = [line for line in server.lines if "listening at" in line]
+        (line,) = [line for line in server.lines if "listening on" in line]
         ports = server.ports
     assert first.startswith(
         f"server: no models to load: no archives or model folders in {tmp_path}"
     )
-    assert first.endswith("the server is live, not ready")
+    assert first.endswith("the server is live but not ready")
     assert last == STARTED
-    assert line.partition("listening at ")[2] == (
+    assert line.partition("listening on ")[2] == (
         f"http://127.0.0.1:{ports['inference']} (inference, management), "
         f"http://127.0.0.1:{ports['metrics']} (metrics), "
         f"http://0.0.0.0:{ports['http']} (inference), "

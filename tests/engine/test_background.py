@@ -38,7 +38,7 @@ async def test_it_goes_on_when_the_caller_has_left(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.ERROR):
         await ended.wait()
         await asyncio.sleep(0)
-    assert "a change of models failed: broken in the end" in caplog.text
+    assert "loading or unloading a model failed: broken in the end" in caplog.text
 
 
 async def test_kept_work_is_a_task() -> None:

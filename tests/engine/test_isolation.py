@@ -95,8 +95,8 @@ async def test_a_lane_says_once_a_minute_that_its_batches_are_run_in_parts(
         bench.outcomes()
     told = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert told == [
-        "m 1.0 predict: a batch of 3 requests is run again in parts "
-        "(batch_splits_total counts them): boom"
+        "m 1.0 predict: a batch of 3 requests failed and is run again in parts "
+        "(see batch_splits_total): boom"
     ]
 
 

@@ -287,7 +287,7 @@ async def test_what_waits_for_a_pool_that_is_worn_out_is_answered(
     bench.pool.give_up_hung()
     with pytest.raises(DeadlineExceeded):
         await held.ticket.future
-    with pytest.raises(NotReady, match="1 handler threads hang"):
+    with pytest.raises(NotReady, match="1 handler threads are hung"):
         await waiting.future
     bench.pool.relieve()
     assert bench.pool.roster.size == 0

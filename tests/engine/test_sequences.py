@@ -60,8 +60,8 @@ async def test_a_sequence_has_all_its_requests_at_one_worker(
     assert version.scaled_to == (1, 1)
     warnings = [record.getMessage() for record in caplog.records if "sequenceB" in record.msg]
     assert warnings == [
-        "m 1.0: sequenceBatching: one worker instead of up to 4, because a sequence's state is in "
-        "the worker that had its first request"
+        "m 1.0: sequenceBatching: using one worker instead of up to 4, because a sequence's state "
+        "is in the worker that served its first request"
     ]
 
 

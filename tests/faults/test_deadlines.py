@@ -154,5 +154,5 @@ def test_hung_handlers(client: Client, gate: Callable[[], Gate]) -> None:
         # Python cannot stop a thread; it goes home when its handler answers after all.
         wall.open()
         until(lambda: client.metric("workers", model_name="hangs", state="HUNG") == 0)
-    assert re.search(r"worker \d+ hangs: .* not answered for 1 s, 1 requests", client.server.log)
+    assert re.search(r"worker \d+ is hung: .* not answered for 1 s; 1 requests", client.server.log)
     assert client.http.get("/v2/health/live").json() == {"live": True}

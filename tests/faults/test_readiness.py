@@ -128,7 +128,7 @@ def test_too_many_hung_workers(tmp_path: Path, gate: Callable[[], Gate]) -> None
         hung = [client.begin(PROTOCOLS[i], "m", wall.command) for i, wall in enumerate(walls)]
         assert not any(one.result().ok for one in hung)
         assert health(client) == {"live": False, "ready": False}
-        assert index(client)["m"] == ("UNAVAILABLE", "4 handler threads hang")
+        assert index(client)["m"] == ("UNAVAILABLE", "4 handler threads are hung")
         assert client.ask(V2, "other", "say on").ok
         # They come back after all: nothing needs a restart any more.
         for wall in walls:

@@ -385,7 +385,9 @@ async def test_a_failure_after_202_is_in_the_log(
     code, _ = await ask(management, "POST", "/models?url=bad.mar&synchronous=false")
     await settled()
     assert code == 202
-    assert "a change of models failed: Failed to start workers for model bad" in caplog.text
+    assert (
+        "loading or unloading a model failed: Failed to start workers for model bad" in caplog.text
+    )
     assert (await ask(management, "GET", "/models/bad"))[0] == 404
 
 

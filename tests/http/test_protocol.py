@@ -274,7 +274,7 @@ def test_a_stream_that_breaks_is_logged_with_the_handlers_traceback_alone(
                 client.send(*pieces)
                 assert client.rest().endswith(b"\r\n\r\n2\r\na \r\n")
     assert server.log.count("Traceback") == server.log.count("ValueError: half way") // 2 == 2
-    assert server.log.count("WARNING kserve_torch.http.protocol: an answer was broken off") == 2
+    assert server.log.count("WARNING kserve_torch.http.protocol: a response was aborted") == 2
     assert "uvicorn" not in server.log
 
 

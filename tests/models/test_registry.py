@@ -432,7 +432,7 @@ async def test_too_many_hung_threads_end_liveness(tmp_path: Path) -> None:
         assert (version.live, version.ready, registry.live()) == (False, False, False)
         # A replacement may take it just before the fourth is given up, and hang as well.
         assert isinstance(waiting, NotReady | DeadlineExceeded)
-        with pytest.raises(NotReady, match=r"[45] handler threads hang"):
+        with pytest.raises(NotReady, match=r"[45] handler threads are hung"):
             await registry.submit(request("x"))
         assert await registry.drain(1)
 

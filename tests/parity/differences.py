@@ -29,12 +29,12 @@ ANYTHING = ("status", "body", "body*")
 
 DIFFERENCES = (
     Difference(
-        reason="`/` answers that the server is alive, as KServe's own server does",
+        reason="`/` reports that the server is alive, as KServe's own server does",
         where=ANYTHING,
         steps=("inference: GET /", "management: GET /"),
     ),
     Difference(
-        reason="the API descriptions are of this server, complete and in its own words",
+        reason="the API descriptions describe this server, completely and in its own words",
         where=("body*",),
         steps=(
             "inference: OPTIONS /",
@@ -91,42 +91,42 @@ DIFFERENCES = (
         ),
     ),
     Difference(
-        reason="a missing version has one message on all routes",
+        reason="a missing version has the same message on all routes",
         where=MESSAGE,
         steps=("management: PUT /models/echo/9.0/set-default",),
     ),
     Difference(
-        reason="a set, an array or a date in a result is put into JSON where TorchServe gives up",
+        reason="sets, arrays and dates in results become JSON; TorchServe fails",
         where=ANYTHING,
         steps=("inference: POST /predictions/echo (mode set)",),
     ),
     Difference(
-        reason="`explain` and `url_path` are there on all routes that predict, not on some",
+        reason="`explain` and `url_path` are available on all prediction routes, not on some",
         where=("body.explain", "body.url_path"),
         steps=("inference: POST /models/echo/invoke?z=1 (headers)",),
     ),
     Difference(
-        reason="a request that is too large is told so; TorchServe's answer is empty",
+        reason="a request that is too large gets an error text; TorchServe's response is empty",
         where=("body",),
         steps=("inference: POST /predictions/echo (7 MB)",),
     ),
     Difference(
-        reason="the last page names no next one",
+        reason="the last page has no token for a next one",
         where=("body.nextPageToken",),
         steps=("management: GET /models?limit=1",),
     ),
     Difference(
-        reason="a customised description is given for all versions as well",
+        reason="a customised description is also available for all versions",
         where=("body[[]*].customizedMetadata",),
         steps=("management: GET /models/echo/all?customized=true",),
     ),
     Difference(
-        reason="GET changes no default version; TorchServe takes the path for one of a version",
+        reason="GET does not change the default version; TorchServe reads the path as a version",
         where=ANYTHING,
         steps=("management: GET /models/echo/1.0/set-default",),
     ),
     Difference(
-        reason="`loadedAtStartup` is about the version; in TorchServe about all of the same name",
+        reason="`loadedAtStartup` is per version; in TorchServe, per model name",
         where=("body[[]*].loadedAtStartup",),
         steps=(
             "management: GET /models/echo/2.0 (no workers)",
@@ -144,22 +144,22 @@ DIFFERENCES = (
         steps=("management: GET /models/echo (registered by JSON)",),
     ),
     Difference(
-        reason="JSON that cannot be read is the client's mistake",
+        reason="invalid JSON is a client error",
         where=ANYTHING,
         steps=("management: POST /models (half of a JSON text)",),
     ),
     Difference(
-        reason="a path within the store is taken as one; TorchServe drops its folders",
+        reason="a path within the store is used as given; TorchServe drops its folders",
         where=ANYTHING,
         steps=("management: POST /models?url=sub/echo.mar",),
     ),
     Difference(
-        reason="two dots within a file's name do not lead out of the store",
+        reason="two dots in a file name do not leave the store",
         where=MESSAGE,
         steps=("management: POST /models?url=a..b.mar",),
     ),
     Difference(
-        reason="what the handler cannot read is the client's mistake, and the message names it",
+        reason="input that the handler cannot read is a client error, and the message names it",
         where=ANYTHING,
         steps=(
             *(
@@ -189,7 +189,7 @@ DIFFERENCES = (
         ),
     ),
     Difference(
-        reason="no instances have no predictions; TorchServe's batch is then mismatched",
+        reason="no instances get no predictions; TorchServe reports a mismatched batch",
         where=ANYTHING,
         steps=(
             "inference: POST /predictions/echo (json: no instances)",
@@ -198,7 +198,7 @@ DIFFERENCES = (
         ),
     ),
     Difference(
-        reason="grey pictures are brought to the three channels that the network wants",
+        reason="greyscale images are converted to the three channels that the network expects",
         where=ANYTHING,
         steps=(
             "inference: POST /predictions/image_classifier (grey picture)",
@@ -206,7 +206,7 @@ DIFFERENCES = (
         ),
     ),
     Difference(
-        reason="a row that is a picture by itself, and a text as a tensor of its bytes, are read",
+        reason="a row that is an image itself, and text as a tensor of its bytes, are accepted",
         where=ANYTHING,
         steps=(
             "inference: POST /predictions/mnist (json: picture)",
@@ -218,7 +218,7 @@ DIFFERENCES = (
         ),
     ),
     Difference(
-        reason="a model whose answer is no tensor cannot be explained, and the answer says so",
+        reason="a model whose output is no tensor cannot be explained, and the response says so",
         where=ANYTHING,
         steps=(
             "inference: POST /explanations/image_segmenter (upload)",
@@ -226,7 +226,7 @@ DIFFERENCES = (
         ),
     ),
     Difference(
-        reason="errors of v1 and v2 have the form of these protocols",
+        reason="errors on v1 and v2 have the format of these protocols",
         where=("body.code", "body.error", "body.message", "body.type"),
         steps=(
             "inference: POST /v1/models/nope:predict (kserve: no such model)",
@@ -239,7 +239,7 @@ DIFFERENCES = (
         steps=("inference: GET /v1/models/echo:predict (kserve: GET)",),
     ),
     Difference(
-        reason="elements of BYTES are texts, so an object goes as its JSON text",
+        reason="BYTES elements are text, so an object is sent as its JSON text",
         where=("body.outputs[[]*].data[[]*]",),
         steps=(
             "inference: POST /predictions/echo (kservev2: inputs)",
@@ -254,7 +254,7 @@ DIFFERENCES = (
         ),
     ),
     Difference(
-        reason="an output keeps its shape; the setting `v2_flatten` gives TorchServe's flat one",
+        reason="an output keeps its shape; the setting `v2_flatten` restores TorchServe's flat one",
         where=("body.outputs[[]*].shape",),
         steps=tuple(
             f"inference: POST /v2/models/mnist/explain (kservev2: mnist_v2_{form})"

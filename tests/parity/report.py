@@ -36,7 +36,10 @@ class Report:
         README.write_text(f"{before}{BEGIN}\n{self._table()}\n{_reasons()}\n{END}{after}", "utf-8")
 
     def _table(self) -> str:
-        lines = ["| what | requests | equal | differ on purpose | differ |", "| --- " * 5 + "|"]
+        lines = [
+            "| area | requests | equal | intended differences | other differences |",
+            "| --- " * 5 + "|",
+        ]
         for group in GROUPS:
             sent, equal, wrong = (c[group] for c in (self._sent, self._equal, self._wrong))
             lines.append(f"| {group} | {sent} | {equal} | {sent - equal - wrong} | {wrong} |")
@@ -47,6 +50,6 @@ GROUPS = ("inference API", "management API", "handlers", "envelopes")
 
 
 def _reasons() -> str:
-    lines = ["| what differs on purpose | requests |", "| --- | --- |"]
+    lines = ["| intended difference | requests |", "| --- | --- |"]
     lines += [f"| {one.reason} | {len(one.steps)} |" for one in DIFFERENCES]
     return "\n".join(lines) + "\n"

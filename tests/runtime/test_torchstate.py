@@ -140,7 +140,7 @@ def test_nothing_waits_for_ever_for_a_call_that_hangs(caplog: pytest.LogCaptureF
     assert torch.get_default_dtype() is torch.float32
     assert [record.getMessage() for record in caplog.records] == [
         "models with different default dtypes take turns: a call has waited 0.05 s for others that "
-        "still run, and goes ahead beside them"
+        "are still running, and now runs alongside them"
     ]
 
 

@@ -95,7 +95,7 @@ async def test_a_load_that_fails_when_its_caller_has_left(
         await asyncio.wait(background._UNFINISHED)
     gc.collect()
     assert told == []
-    assert "a change of models failed: " in caplog.text
+    assert "loading or unloading a model failed: " in caplog.text
 
 
 async def test_unloading_what_is_not_there(repository: TorchModelRepository) -> None:

@@ -86,7 +86,7 @@ def test_two_explicit_hosts_on_one_port_are_refused() -> None:
         )
     assert str(caught.value) == (
         "management_address: http://127.0.0.1:8085 and inference_address http://0.0.0.0:8085 "
-        "name one port; write the same address twice, or another port"
+        "use the same port; give both the same address or different ports"
     )
 
 

@@ -173,7 +173,7 @@ def test_the_command_line_of_the_stock_runtime_starts_unchanged(tmp_path: Path) 
     assert settings.unknown == ()
     assert settings.service_envelope is None
     (notice,) = settings.notices
-    assert notice.startswith("service_envelope: unknown name")
+    assert notice.startswith("service_envelope: unknown envelope")
 
 
 def test_the_addresses_of_the_mnist_guide_stay_local(load: Load) -> None:
@@ -204,7 +204,7 @@ def test_a_variable_that_the_layout_beats_is_named(tmp_path: Path) -> None:
     settings = load_settings(argv, {"TS_MODEL_STORE": str(tmp_path)})
     assert settings.model_store == folder / "model-store"
     assert settings.notices == (
-        f"model_store: {folder}/model-store, by model_dir's layout; {tmp_path} is not used "
+        f"model_store: {folder}/model-store from the layout of model_dir; {tmp_path} is ignored "
         "(environment TS_MODEL_STORE)",
     )
     assert not load_settings(argv, {"TS_MODEL_STORE": f"{folder}/model-store"}).notices
@@ -213,7 +213,7 @@ def test_a_variable_that_the_layout_beats_is_named(tmp_path: Path) -> None:
 def test_a_stop_that_leaves_no_time_for_answers_is_announced(load: Load) -> None:
     assert load("--grace_period", "6").notices == ()
     (notice,) = load("--grace_period", "2.5").notices
-    assert notice.startswith("grace_period: 2.5 s leave none after drain_seconds, 5 s")
+    assert notice.startswith("grace_period: 2.5 s leaves no time after drain_seconds, 5 s")
 
 
 # --- ports ----------------------------------------------------------------------------------------
@@ -238,8 +238,8 @@ def test_management_joins_inference_unless_started_as_torchserve(load: Load) -> 
         "grpc://127.0.0.1:7071": "management",
     }
     assert settings.notices == (
-        "grpc_port: http://127.0.0.1:8081 has it, so KServe's gRPC port is not opened; port 7070 "
-        "has the same service",
+        "grpc_port: http://127.0.0.1:8081 uses it, so KServe's gRPC port is not opened; port 7070 "
+        "offers the same service",
     )
 
 
@@ -287,7 +287,7 @@ def test_in_kserves_layout_the_ports_of_its_probes_stay_open(tmp_path: Path, by_
     assert opened["http://0.0.0.0:8080"] == "inference"
     assert opened["grpc://0.0.0.0:8081"] == "oip"
     assert opened["grpc://0.0.0.0:7070"] == "inference"
-    assert any(notice.startswith("http_port: open to other") for notice in settings.notices)
+    assert any(notice.startswith("http_port: reachable from other") for notice in settings.notices)
     closed = sockets(load_settings(argv, {"TS_INFERENCE_ADDRESS": "http://127.0.0.1:8085"}))
     assert not any("0.0.0.0:80" in address and "8082" not in address for address in closed)
 
@@ -366,7 +366,7 @@ def test_what_is_loaded_at_start(
 @pytest.mark.parametrize("text", ["0", "-1", "inf", "soon"])
 @pytest.mark.parametrize("name", ["default_response_timeout", "default_startup_timeout"])
 def test_a_time_limit_leaves_some_time(load: Load, name: str, text: str) -> None:
-    with pytest.raises(SettingError, match=rf"{name}.*a number of seconds above 0"):
+    with pytest.raises(SettingError, match=rf"{name}.*a number of seconds > 0"):
         load(file=f"{name}={text}")
 
 
@@ -397,12 +397,12 @@ def test_limits_are_found_by_version_and_a_lone_snapshot_entry_by_name(load: Loa
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("job_queue_size=many", "job_queue_size: 'many' is not a whole number from 1 up"),
-        ("job_queue_size=0", "job_queue_size: '0' is not a whole number from 1 up"),
-        ("grpc_inference_port=70700", "'70700' is not a whole number from 1 to 65535"),
+        ("job_queue_size=many", "job_queue_size: 'many' is not an integer >= 1"),
+        ("job_queue_size=0", "job_queue_size: '0' is not an integer >= 1"),
+        ("grpc_inference_port=70700", "'70700' is not an integer from 1 to 65535"),
         ("enable_metrics_api=maybe", "enable_metrics_api: 'maybe' is not true or false"),
-        ("default_response_timeout=-1", "'-1' is not a number of seconds above 0"),
-        ("default_response_timeout=nan", "'nan' is not a number of seconds above 0"),
+        ("default_response_timeout=-1", "'-1' is not a number of seconds > 0"),
+        ("default_response_timeout=nan", "'nan' is not a number of seconds > 0"),
         ("metrics_mode=loud", "metrics_mode: 'loud' is not one of prometheus, log, legacy"),
         ("inference_address=8085", "'8085' is not http://HOST[:PORT]"),
         ("allowed_urls=[", "allowed_urls: unterminated character set"),
@@ -424,7 +424,7 @@ def test_a_wrong_value_is_one_line_with_key_value_and_what_is_allowed(
 
 def test_more_processes_are_refused_with_what_to_do_instead(load: Load) -> None:
     assert load("--workers", "1").workers == 1
-    with pytest.raises(SettingError, match="raise maxWorkers of the model or the replicas"):
+    with pytest.raises(SettingError, match="add replicas, or raise the model's maxWorkers"):
         load("--workers", "2")
 
 

@@ -75,11 +75,11 @@ def test_values_in_quotes_are_what_they_say() -> None:
         (snapshot(VERSION.replace("true", "1")), "m.1.0.defaultVersion: 1 is not true or false"),
         (
             snapshot(VERSION.replace('"batchSize": 2', '"batchSize": "two"')),
-            "m.1.0.batchSize: 'two' is not a whole number from 1 up",
+            "m.1.0.batchSize: 'two' is not an integer >= 1",
         ),
         (
             snapshot(VERSION.replace('"maxWorkers": 5', '"maxWorkers": 5.5')),
-            "m.1.0.maxWorkers: 5.5 is not a whole number from 0 up",
+            "m.1.0.maxWorkers: 5.5 is not an integer >= 0",
         ),
     ],
 )

@@ -96,12 +96,12 @@ def test_help_shows_every_option_with_its_default() -> None:
     for key in KEYS.values():
         assert all(flag in text for flag in key.flags[:1])
         assert key.flags == () or key.help in text
-    assert "--drain_seconds SECONDS after SIGTERM, still take new connections (default: 5)" in text
-    assert "(default: inference_address; as torchserve http://127.0.0.1:8081)" in text
+    assert "--log_json [true|false] write the log as JSON objects (default: false)" in text
+    assert "(default: inference_address; if started as torchserve, http://127.0.0.1:8081)" in text
 
 
 def test_help_names_what_is_accepted_without_effect() -> None:
-    _, _, text = help_text("torchserve").partition("\naccepted, without effect:\n")
+    _, _, text = help_text("torchserve").partition("\naccepted, but without effect:\n")
     options = text.replace(",", "").split()
     assert {"--start", "--foreground", "--ncs", "--log-config", "--workflow-store"} <= {*options}
     assert all(option.startswith("--") for option in options)
