@@ -80,7 +80,8 @@ def of_dtype(dtype: np.dtype[Any]) -> str | None:
 
 def bf16_to_fp32(bits: np.ndarray) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Float32 values of bfloat16 bit patterns; exact, because BF16 is the upper half of FP32."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    upper = np.asarray(bits.astype(np.uint32) << np.uint32(16))  # numpy makes scalars of scalars
+    return upper.view(np.float32)
 
 
 def fp32_to_bf16(values: np.ndarray) -> np.ndarray[Any, np.dtype[np.uint16]]:

@@ -79,7 +79,7 @@ def wide_json_text(value: Any, option: int = 0) -> bytes:
             # Read and written again, for json itself cannot make null of NaN and infinities.
             finite = json.loads(text, parse_constant=lambda _: None)
             return json.dumps(finite, indent=2 if option & orjson.OPT_INDENT_2 else None).encode()
-        except (TypeError, ValueError, RecursionError):
+        except (TypeError, ValueError, RuntimeError):  # too deep, or torch's, for odd tensors
             raise error from None
 
 

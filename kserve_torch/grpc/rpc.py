@@ -16,8 +16,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,11 +145,8 @@ def _handler(
             aclosing(function(received(data), call)) as responses,
         ):
             async for response in responses:
-                try:
+                with _while_client_is_there():
                     await context.write(response)
-                except grpc.aio.InternalError:
-                    # gRPC has ended the call: the client has gone.
-                    raise asyncio.CancelledError from None
 
     def received(data: Any) -> Any:
         return streams.parse_each(kind, data) if method.client_streaming else _parse(kind, data)
@@ -227,4 +224,14 @@ async def _guarded(
         context.set_trailing_metadata(metadata_of(call.trailing))
     except Exception as error:
         status = status_of(error, path)
-        await context.abort(status.code, status.text, status.metadata())
+        with _while_client_is_there():
+            await context.abort(status.code, status.text, status.metadata())
+
+
+@contextmanager
+def _while_client_is_there() -> Iterator[None]:
+    """Sending; gRPC would log a traceback if the client leaves, or its deadline passes, in it."""
+    try:
+        yield
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None

@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 TIMEOUT_HEADER = "x-request-timeout-ms"
 #: Response headers that are the server's to set.
 OURS = frozenset({"content-type", "content-length", "transfer-encoding", "connection", "date"})
+#: The same where the body is the server's: a handler that asks another server and hands on its
+#: headers would have clients unpack what is not packed.
+ABOUT_BODY = frozenset({"content-encoding", "inference-header-content-length"})
 
 #: RFC 9110 5.1 and 5.5; beyond ASCII, what Latin-1 can write. Anything else could smuggle in more.
 _NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
@@ -84,7 +87,9 @@ def check_status(row: RowReply) -> None:
 
 
 def row_headers(reply: Reply) -> list[tuple[str, str]]:
-    """Response headers that the handler set, for any of the rows; none of the request's (T-22).
+    """Headers that the handler set, for any of the rows, beside a body that is the server's.
+
+    None of the request's is among them (T-22).
 
     Raises:
         HandlerError: one of them cannot be sent.
@@ -93,7 +98,9 @@ def row_headers(reply: Reply) -> list[tuple[str, str]]:
     for row in reply.rows:
         if row.headers:
             merged.update(row.headers)
-    return sendable(merged) if merged else []
+    if not merged:
+        return []
+    return [pair for pair in sendable(merged) if pair[0].lower() not in ABOUT_BODY]
 
 
 def sendable(headers: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -61,9 +61,12 @@ def test_data(sent, data):
     assert type(rows.data_of(sent)) is type(data)
 
 
-def test_bf16_arrays_are_in_single_precision():
-    values = rows.data_of(tensor(np.array([0x3F80], np.uint16), "BF16"), arrays=True)
+@pytest.mark.parametrize("shape", [(1,), ()])
+def test_bf16_arrays_are_in_single_precision(shape):
+    values = rows.data_of(tensor(np.full(shape, 0x3F80, np.uint16), "BF16"), arrays=True)
     assert values.dtype == np.float32
+    assert values.shape == shape
+    assert values == 1.0
 
 
 @pytest.mark.parametrize("row", [{"data": 1}, {}, [1], [], "a", 1, None, bytearray(b"x")])

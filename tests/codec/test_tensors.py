@@ -240,6 +240,16 @@ def test_the_wrong_element_of_an_array_is_named(datatype, array, wrong):
     assert refusal(datatype, [array.size], array) == WHERE + wrong
 
 
+@given(
+    data=st.lists(st.integers(-150, 150) | st.sampled_from([1.0, "1", None]), min_size=1)
+    | st.builds(lambda good, bad: [1] * good + [bad], st.integers(0, 70), st.just(128))
+)
+def test_the_first_of_the_wrong_elements_is_named(data):
+    wrong = [i for i, x in enumerate(data) if type(x) is not int or not -128 <= x <= 127]
+    named = f"{WHERE}.data[{wrong[0]}]: {data[wrong[0]]!r} is not an INT8" if wrong else None
+    assert refusal("INT8", [len(data)], data) == named
+
+
 def test_null_is_nan_in_float_tensors_only():
     assert np.isnan(from_json("FP32", [2], [None, 1]).array).tolist() == [True, False]
     with pytest.raises(InvalidInput, match=r"data\[0\]: None is not an INT32"):

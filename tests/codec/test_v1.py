@@ -188,6 +188,13 @@ def test_a_result_without_a_json_form_is_named(result):
         v1.encode([0, result], Verb.EXPLAIN)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_tensor_that_torch_itself_cannot_turn_into_lists():
+    ragged = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
+    with pytest.raises(HandlerError, match=r"^predictions\[0\]: "):
+        v1.encode([ragged])
+
+
 def test_a_result_that_contains_itself():
     loop: list = []
     loop.append(loop)

@@ -1,12 +1,14 @@
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 from google.protobuf.message import Message
 
+from kserve_torch.grpc import oip
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
-from kserve_torch.grpc.rpc import metadata_of
+from kserve_torch.grpc.rpc import Streams, bind, metadata_of
 
 from .serving import Serving
 
@@ -76,3 +78,26 @@ def test_what_metadata_cannot_carry_is_left_out() -> None:
         "x-n": "a\nb",
     }
     assert metadata_of(headers) == (("x-own", "1"),)
+
+
+async def test_a_client_that_leaves_while_its_error_is_sent(serving: Serving) -> None:
+    """Its deadline has come, mostly: gRPC would log a traceback for it.
+
+    The moment cannot be hit at will, so the call's context is one that always meets it.
+    """
+
+    class Leaving:
+        async def abort(self, *status: object) -> None:
+            raise grpc.aio.InternalError("the call has ended")
+
+        def time_remaining(self) -> float:
+            return 0.0
+
+        def invocation_metadata(self) -> None:
+            return None
+
+    service = bind(oip.SERVICE, oip.OpenInference(serving.registry, 1), Streams()).service(
+        SimpleNamespace(method=f"/{oip.SERVICE.full_name}/ModelInfer")
+    )
+    with pytest.raises(asyncio.CancelledError):
+        await service.unary_unary(b"", Leaving())

@@ -48,6 +48,10 @@ def answer(row, i, context):
         for name in ("x-own", "Date", "X-Request-Id", "Cache-Control"):
             context.set_response_header(i, name, "1")
         return ""
+    if mode == "another server's":
+        for name in ("X-Own", "Content-Encoding", "Inference-Header-Content-Length"):
+            context.set_response_header(i, name, "1")
+        return ""
     if mode == "raise":
         raise ValueError("broken in " + context.system_properties["model_dir"])
     if mode == "code":

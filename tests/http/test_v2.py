@@ -88,6 +88,12 @@ async def test_parameters_go_through_and_headers_come_back(registry: Registry) -
     assert answer.content_type == "application/octet-stream"
 
 
+async def test_headers_about_another_body_stay_behind(registry: Registry) -> None:
+    answer = await answered(registry, {"inputs": [text("x")]}, mode="another server's")
+    assert list(answer.headers) == [("X-Own", "1")]
+    assert parsed(answer)["parameters"] == {"X-Own": "1"}
+
+
 def binary(name: str) -> dict[str, Any]:
     return {"name": name, "parameters": {"binary_data": True}}
 

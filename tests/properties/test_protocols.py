@@ -113,7 +113,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 def arrays(datatype: str, elements: st.SearchStrategy[Any] | None = None) -> Any:
     """Arrays of a datatype, in any shape of up to four dimensions; some have no elements."""
-    shapes = hnp.array_shapes(max_dims=4, min_side=0, max_side=3)
+    shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=3)
     if datatype == "BYTES":
         element = st.binary(max_size=5) if elements is None else elements
         return shapes.flatmap(
@@ -145,7 +145,7 @@ BF16 = st.integers(0, 0xFFFF).filter(lambda bits: bits & 0x7FFF <= 0x7F80)
 
 def assert_same(sent: Tensor, datatype: str, shape: Sequence[int], raw: bytes) -> None:
     assert datatype == sent.datatype
-    assert list(shape) == list(sent.shape)
+    assert list(shape) == (list(sent.shape) or [1])  # a scalar comes back as one element
     assert raw == bytes(buffers.to_raw(sent))
 
 
