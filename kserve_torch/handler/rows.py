@@ -17,7 +17,8 @@ PAYLOAD_FIELDS = ("data", "body", "image")
 #: What is never empty: a number is a payload also if it is 0, and an array's truth value raises.
 _NEVER_EMPTY = (np.ndarray, torch.Tensor, int, float, np.generic)
 _LARGEST = 2**63 - 1  # of torch's integers
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*")
+#: Possessive, or long white space before a wrong letter would take quadratic time.
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*+={0,2}\s*+")
 
 
 def payloads(rows: Sequence[Any]) -> list[Any]:

@@ -18,8 +18,11 @@ from kserve_torch.handler.explain import LazyAttribution
 from kserve_torch.handler.tokens import VOCABULARY_FILES, get_tokenizer, load_vocabulary
 from kserve_torch.runtime.context import Context
 
-#: HTML tags and entities.
-CLEANUP_REGEX = re.compile(r"<.*?>|&([a-z0-9]+|#[0-9]{1,6}|#x[0-9a-f]{1,6});")
+_ENTITY = re.compile(r"&([a-z0-9]+|#[0-9]{1,6}|#x[0-9a-f]{1,6});")
+#: HTML tags and entities. Takes quadratic time on many ``<`` without ``>``.
+CLEANUP_REGEX = re.compile(f"<.*?>|{_ENTITY.pattern}")
+#: Finds the same in linear time, and each ``<`` without ``>`` with the rest of its line.
+_MARKUP = re.compile(rf"<[^>\n]*+>?|{_ENTITY.pattern}")
 CONTRACTIONS_PATTERN = re.compile(f"({'|'.join(CONTRACTION_MAP)})", re.IGNORECASE | re.DOTALL)
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -76,7 +79,7 @@ class TextHandler(BaseHandler):
         return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
 
     def _remove_html_tags(self, text: str) -> str:
-        return CLEANUP_REGEX.sub("", text)
+        return _MARKUP.sub(_without_markup, text)
 
     def _remove_punctuation(self, text: str) -> str:
         return text.translate(_NO_PUNCTUATION)
@@ -95,6 +98,12 @@ class TextHandler(BaseHandler):
         shares = torch.softmax(attributions, dim=0 if attributions.dim() in (1, 3) else 1)
         scaled: torch.Tensor = shares / torch.linalg.vector_norm(shares.sum(dim=-1))
         return scaled
+
+
+def _without_markup(match: re.Match[str]) -> str:
+    found = match[0]
+    is_open = found.startswith("<") and not found.endswith(">")
+    return _ENTITY.sub("", found) if is_open else ""
 
 
 def _expand(match: re.Match[str]) -> str:
