@@ -13,6 +13,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,7 @@ def execute_call(
             continue
         thread_local_data.micro_batch_idx = micro.index
         out_queue.put(micro if isinstance(micro.value, Exception) else _step(micro, handle))
+        del micro  # waiting for the next one must not keep this one's data
 
 
 def _step(micro: _Micro, handle: Callable[[Any], Any]) -> _Micro:
@@ -64,8 +66,19 @@ def _step(micro: _Micro, handle: Callable[[Any], Any]) -> _Micro:
         return _Micro(micro.index, error)
 
 
+def _wake(groups: Mapping[str, list[WorkerThread]], queues: Mapping[str, queue.Queue[Any]]) -> None:
+    """Let all threads end, without waiting for them."""
+    for method, group in groups.items():
+        for worker in group:
+            worker.event.set()
+        for _ in group:
+            queues[f"{method}_in"].put(None)
+
+
 class MicroBatching:
     """Set as a handler's ``handle``; the handler keeps its three steps.
+
+    The threads end with `shutdown`, or when the handler is garbage: they refer to it weakly.
 
     Args:
         parent_handler: the handler.
@@ -90,6 +103,7 @@ class MicroBatching:
         queues: list[queue.Queue[Any]] = [queue.Queue() for _ in range(len(HANDLER_METHODS) + 1)]
         self.queues = {f"{m}_in": queues[i] for i, m in enumerate(HANDLER_METHODS)}
         self.queues |= {f"{m}_out": queues[i + 1] for i, m in enumerate(HANDLER_METHODS)}
+        weakref.finalize(self, _wake, self.thread_groups, self.queues).atexit = False
         self.parallelism = dict(parallelism or {})
 
     @property
@@ -117,7 +131,11 @@ class MicroBatching:
 
     def _start(self, method: str) -> WorkerThread:
         event = threading.Event()
-        run = getattr(self.handler, method)
+        handler = weakref.ref(self.handler)
+
+        def run(data: Any) -> Any:
+            return getattr(handler(), method)(data)
+
         queues = self.queues[f"{method}_in"], self.queues[f"{method}_out"]
         arguments = (*queues, run, self.thread_local_data, event)
         thread = threading.Thread(target=execute_call, args=arguments, daemon=True)
