@@ -86,9 +86,14 @@ def load_vocabulary(path: Path, unpickler: Any = None) -> Any:
         return _named(path, load_pickled(path, torch.device("cpu"), unpickler))
     try:
         text = path.read_text(encoding="utf-8")
-        return _named(path, json.loads(text) if path.suffix == ".json" else text.splitlines())
+        return _named(path, json.loads(text) if path.suffix == ".json" else _lines(text))
     except ValueError as error:
         raise LoadFailed(f"{path.name}: not readable as {path.suffix[1:] or 'text'}") from error
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as a file has them; `str.splitlines` ends one at tokens such as U+2028 too."""
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def _named(path: Path, content: Any) -> Any:
