@@ -152,7 +152,9 @@ def _satisfied(line: str) -> bool:
         version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
         return False
-    return requirement.url is None and requirement.specifier.contains(version, prereleases=True)
+    if requirement.url is not None or requirement.extras:  # pip knows what an extra needs
+        return False
+    return requirement.specifier.contains(version, prereleases=True)
 
 
 def _pip(arguments: list[str], folder: Path) -> str:

@@ -16,7 +16,7 @@ from kserve_torch.namespace import packages
 from kserve_torch.runtime.instance import Instance
 from kserve_torch.runtime.preparation import LoadOptions
 
-from ..makers import make_archive
+from ..makers import make_archive, write
 
 OPTIONS = "--no-index\n--find-links wheels\n"
 HANDLER = """
@@ -108,7 +108,7 @@ def test_without_the_setting_nothing_is_installed(tmp_path: Path) -> None:
         "torch \\\n  >=2",
         "no-such-package; python_version < '3'",
         "--index-url http://localhost:1/\nnumpy  # fine",
-        "numpy[extra]>=1 --hash=sha256:0",
+        "numpy>=1 --hash=sha256:0",
     ],
 )
 def test_what_is_there_needs_no_pip(
@@ -131,6 +131,24 @@ def test_only_what_is_missing_is_installed(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir() if path.name != "__pycache__") == [
         "demo.py",
         "kt_demo-1.0.dist-info",
+    ]
+
+
+def test_what_an_extra_needs_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = tmp_path / "site"
+    info = {
+        "METADATA": "Metadata-Version: 2.1\nName: kt-base\nVersion: 1.0\nProvides-Extra: more\n"
+        'Requires-Dist: kt-demo; extra == "more"\n',
+        "RECORD": "",
+    }
+    write(site, {f"kt_base-1.0.dist-info/{name}": content for name, content in info.items()})
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    archive = opened(tmp_path, OPTIONS + "kt-base[more]\n", wheel("demo", "1.0", ""))
+    namespace = packages.packages_of(archive, "m", tmp_path / "work")
+    assert namespace is not None
+    assert [path.name for path in Path(namespace.path[0]).glob("*.dist-info")] == [
+        "kt_demo-1.0.dist-info"
     ]
 
 
