@@ -107,7 +107,7 @@ def _text(model: Mapping[str, Any], key: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise InvalidArchive(f"{MANIFEST_PATH}: model.{key}: got {kind_of(value)}, text is wanted")
     if value and not is_sendable(value):
-        raise InvalidArchive(f"{MANIFEST_PATH}: model.{key}: holds half of a surrogate pair")
+        raise InvalidArchive(f"{MANIFEST_PATH}: model.{key}: holds a lone surrogate")
     return value or None
 
 

@@ -1,6 +1,6 @@
-"""Elements of tensors: Python values to arrays, and the error that names the wrong one.
+"""Elements of tensors: Python values to arrays, or an error that names the wrong element.
 
-Every reader takes ``where``, how the protocol names the tensor (``inputs[0] "image"``).
+Every reader takes ``where``: the tensor as the protocol names it (``inputs[0] "image"``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def numbers(flat: Iterable[Any], kind: Datatype, where: str) -> np.ndarray:
 
 
 def _wrong_element(flat: list[Any], kind: Datatype, where: str) -> InvalidInput:
-    """The error that names the first element which is no ``kind``."""
+    """An error that names the first element that does not fit ``kind``."""
     i = next(i for i, value in enumerate(flat) if not _fits(value, kind))
     article = "an" if kind.name[0] in "IF" else "a"
     return InvalidInput(f"{where}.data[{i}]: {brief(flat[i])} is not {article} {kind.name}")
