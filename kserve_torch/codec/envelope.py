@@ -42,14 +42,13 @@ def open_envelope(name: str | None, row: dict[str, Any]) -> Opened:
     """Open the row that a native body was decoded to.
 
     Args:
-        name: ``service_envelope``. None, ``<no value>`` (from a template) and unknown names mean no
-            envelope; ``kfserving`` and ``kfservingv2`` are older names (CONTRACT V4, Q2).
+        name: ``service_envelope``, None for none.
         row: `NativeRequest.row`.
 
     Raises:
         InvalidInput: the content does not have the envelope's form.
     """
-    return _ENVELOPES.get(name or "", _open_none)(row)
+    return _ENVELOPES[name](row)
 
 
 def _open_none(row: dict[str, Any]) -> Opened:
@@ -76,13 +75,12 @@ def _open_kservev2(row: dict[str, Any]) -> Opened:
     return Opened(rows=request.inputs, element="inputs[{}]", seal=partial(_seal_v2, request))
 
 
-_ENVELOPES: Mapping[str, Callable[[dict[str, Any]], Opened]] = {
+_ENVELOPES: Mapping[str | None, Callable[[dict[str, Any]], Opened]] = {
+    None: _open_none,
     "body": _open_body,
     "json": _open_json,
     "kserve": _open_kserve,
     "kservev2": _open_kservev2,
-    "kfserving": _open_kserve,
-    "kfservingv2": _open_kservev2,
 }
 
 
