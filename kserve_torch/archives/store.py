@@ -15,13 +15,11 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from kserve_torch.archives.folders import PACKED
 from kserve_torch.errors import DownloadFailed, ModelNotFound
 
 if TYPE_CHECKING:
     from kserve_torch.settings import Settings
-
-#: What an archive file of a name is called, besides a folder of that name.
-SUFFIXES = (".mar", ".tar.gz", ".tgz")
 
 _SCHEME = re.compile(r"(file|https?)://", re.IGNORECASE)
 
@@ -70,7 +68,7 @@ class ModelStore:
         """
         if PurePosixPath(name).name != name:
             return None
-        for candidate in (name, *(name + suffix for suffix in SUFFIXES)):
+        for candidate in (name, *(name + suffix for suffix in PACKED)):
             try:
                 self._within(candidate)
             except ModelNotFound:
