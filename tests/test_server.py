@@ -146,7 +146,7 @@ def test_what_cannot_be_read_in_a_store_is_passed_over(caplog: pytest.LogCapture
         make_archive(folder / "a.mar", {"handler.py": ECHO})
         with unprivileged():
             assert found(folder) == [(None, "a.mar")]
-    assert "lost+found: Permission denied; it is passed over" in caplog.text
+    assert "lost+found: Permission denied; skipped" in caplog.text
 
 
 def test_model_name_names_the_one_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,7 @@
 """Finds the archive that a registration names: in the model store, by ``file:`` or over HTTP.
 
-Names are the client's words, so a path counts only after it was resolved and found inside of the
-store (CONTRACT A8, A9, T-45).
+Names come from clients, so a path is used only if it resolves to a place inside the store (CONTRACT
+A8, A9, T-45).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class ModelStore:
     def __init__(self, settings: Settings) -> None:
         self._root = settings.model_store or settings.model_dir
         self._allowed = settings.allowed_urls
-        # Who names the hosts means them, wherever they are; the default, "every URL", does not.
+        # Whoever names hosts means them, wherever they are; the default, "every URL", does not.
         self._public_only = not settings.given("allowed_urls")
         self._downloads: Path | None = None
 
     async def resolve(self, url: str) -> Path:
-        """The file or folder that ``url`` names, downloaded if it is elsewhere.
+        """The file or folder that ``url`` names, downloaded if it is remote.
 
         Args:
             url: a path within the store, or a ``file:``, ``http:`` or ``https:`` URL.
@@ -64,7 +64,7 @@ class ModelStore:
     def by_name(self, name: str) -> str | None:
         """The path within the store of the archive called ``name``, as `resolve` takes it.
 
-        A folder goes before a file (CONTRACT O83, Q14).
+        A folder wins over a file (CONTRACT O83, Q14).
         """
         if PurePosixPath(name).name != name:
             return None
@@ -77,7 +77,7 @@ class ModelStore:
         return None
 
     def discard(self, path: Path) -> None:
-        """Remove a download that is needed no more; a path that is none is left alone."""
+        """Remove a download that is no longer needed; any other path is left alone."""
         if self._downloads is not None and path.parent.parent == self._downloads:
             _remove(path.parent)
 
@@ -105,7 +105,7 @@ class ModelStore:
             raise ModelNotFound(f"Given URL {url} does not match any allowed URL(s)")
 
     async def _fetch(self, url: str) -> Path:
-        # Most servers never need it, and what it imports is a tenth of their start.
+        # Most servers never need it, and importing it would take a tenth of their start.
         await asyncio.to_thread(importlib.import_module, "kserve_torch.archives.download")
         from kserve_torch.archives.download import download
 
@@ -122,7 +122,7 @@ class ModelStore:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, of which another thread may just remove the whole or a part."""
+    """Remove a folder; another thread may be removing it, or part of it, at the same time."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
