@@ -12,7 +12,7 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-#: Linux' unshare(2) flag: the thread gets root, working directory and umask of its own.
+#: Linux's unshare(2) flag: the thread gets its own root, working directory and umask.
 _CLONE_FS = 0x200
 
 
@@ -29,7 +29,7 @@ def own_directory(folder: Path) -> bool:
     """Make ``folder`` the working directory of the calling thread alone, as long as it lives.
 
     Returns:
-        False where the system does not allow it; nothing has changed then.
+        False if the system does not allow it; then nothing has changed.
     """
     if not _thread.own and not _unshare():
         if not _explained.is_set():
@@ -46,7 +46,7 @@ def own_directory(folder: Path) -> bool:
 
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """Work in ``folder``; where all threads share one directory, one at a time and for now only."""
+    """Work in ``folder``; if threads share one directory, one at a time, and change back after."""
     if _thread.own:
         os.chdir(folder)
         yield
