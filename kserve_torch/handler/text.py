@@ -47,7 +47,7 @@ class TextHandler(BaseHandler):
         """Load model and vocabulary.
 
         Raises:
-            LoadFailed: with the one clear reason.
+            LoadFailed: with the reason.
         """
         super().initialize(context)
         path = self.get_source_vocab_path(context)
@@ -57,7 +57,7 @@ class TextHandler(BaseHandler):
         )
 
     def get_source_vocab_path(self, ctx: Context) -> str:
-        """The vocabulary's file: what an old manifest names, else the first of `VOCABULARY_FILES`.
+        """The vocabulary's file: named by an old manifest, else the first of `VOCABULARY_FILES`.
 
         Raises:
             LoadFailed: there is none.
@@ -71,11 +71,11 @@ class TextHandler(BaseHandler):
         raise LoadFailed(f"no vocabulary in the archive; looked for {', '.join(files)}")
 
     def _expand_contractions(self, text: str) -> str:
-        """``don't`` to ``do not``; the first letter stays as it is, other apostrophes vanish."""
+        """``don't`` to ``do not``; the first letter stays, other apostrophes are removed."""
         return CONTRACTIONS_PATTERN.sub(_expand, text).replace("'", "")
 
     def _remove_accented_characters(self, text: str) -> str:
-        """Letters without their accents; what has no ASCII form vanishes."""
+        """Letters without their accents; other characters outside of ASCII are removed."""
         return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
 
     def _remove_html_tags(self, text: str) -> str:
@@ -90,7 +90,7 @@ class TextHandler(BaseHandler):
         return self.tokenizer(text)
 
     def get_word_token(self, input_tokens: Sequence[str]) -> list[str]:
-        """Tokens without the mark that byte-pair encodings put before a word."""
+        """Tokens without the mark that byte-pair encodings put in front of a word."""
         return [token.replace("\u0120", "") for token in input_tokens]
 
     def summarize_attributions(self, attributions: torch.Tensor) -> torch.Tensor:
