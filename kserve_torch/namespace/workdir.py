@@ -12,6 +12,9 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
+#: Seconds to wait for the directory that threads share. A load that hangs never gives it back; the
+#: others must get on within their startupTimeout.
+PATIENCE = 30.0
 #: Linux's unshare(2) flag: the thread gets its own root, working directory and umask.
 _CLONE_FS = 0x200
 
@@ -46,12 +49,23 @@ def own_directory(folder: Path) -> bool:
 
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """Work in ``folder``; if threads share one directory, one at a time, and change back after."""
+    """Work in ``folder``; if threads share one directory, one at a time, and change back after.
+
+    A thread that has waited for `PATIENCE` seconds goes ahead in whatever directory there is.
+    """
     if _thread.own:
         os.chdir(folder)
         yield
         return
-    with _shared:
+    if not _shared.acquire(timeout=PATIENCE):
+        log.warning(
+            "another model has been loading for %g s: this one loads without its working "
+            "directory, where relative names work with open() only",
+            PATIENCE,
+        )
+        yield
+        return
+    try:
         before = os.open(".", os.O_RDONLY)
         try:
             os.chdir(folder)
@@ -59,6 +73,8 @@ def working_in(folder: Path) -> Iterator[None]:
         finally:
             os.fchdir(before)
             os.close(before)
+    finally:
+        _shared.release()
 
 
 def _unshare() -> bool:
