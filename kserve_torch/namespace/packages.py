@@ -39,7 +39,8 @@ _PATH = re.compile(
     r"(?!\w[\w+.-]*:|[/\"'$])(\S+)"
 )
 
-_lock = threading.Lock()
+#: By folder: pip may take minutes, and other models need not wait for it.
+_locks: dict[Path, threading.Lock] = {}
 _namespaces: dict[Path, Namespace] = {}
 
 
@@ -67,7 +68,7 @@ def packages_of(archive: Archive, name: str, workdir: Path) -> Namespace | None:
         return None
     digest = sha256(requirements.read_bytes()).hexdigest()[:12]
     target = workdir / "packages" / f"{name}-{digest}"
-    with _lock:
+    with _locks.setdefault(target, threading.Lock()):
         if target not in _namespaces:
             install(wanted, target, archive.root)
             _namespaces[target] = Namespace(target)

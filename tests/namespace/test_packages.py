@@ -1,9 +1,10 @@
 import io
 import subprocess
 import sys
+import threading
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,34 @@ def test_what_an_extra_needs_is_installed(tmp_path: Path, monkeypatch: pytest.Mo
     assert [path.name for path in Path(namespace.path[0]).glob("*.dist-info")] == [
         "kt_demo-1.0.dist-info"
     ]
+
+
+def test_an_installation_that_takes_long_keeps_no_other_model_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, quick = (opened(tmp_path, f"kt-{name}", name=name) for name in ("slow", "quick"))
+    begun, done = threading.Event(), threading.Event()
+
+    def install(lines: Sequence[str], target: Path, folder: Path) -> None:
+        target.mkdir(parents=True)
+        if lines == ["kt-slow"]:
+            begun.set()
+            done.wait(30)
+
+    monkeypatch.setattr(packages, "install", install)
+    first, second = (
+        threading.Thread(target=packages.packages_of, args=(archive, "m", tmp_path))
+        for archive in (slow, quick)
+    )
+    first.start()
+    assert begun.wait(10)
+    second.start()
+    second.join(10)
+    waits = second.is_alive()
+    done.set()
+    for thread in (first, second):
+        thread.join()
+    assert not waits
 
 
 def test_further_files(tmp_path: Path) -> None:
