@@ -49,7 +49,7 @@ def execute_call(
     thread_local_data: threading.local,
     event: threading.Event,
 ) -> None:
-    """Run one step on micro batches until ``event`` is set and None comes to wake it up."""
+    """Run one step on micro batches until ``event`` is set; None wakes it up."""
     while not event.is_set():
         micro = in_queue.get()
         if micro is None:
@@ -62,7 +62,7 @@ def execute_call(
 def _step(micro: _Micro, handle: Callable[[Any], Any]) -> _Micro:
     try:
         return _Micro(micro.index, handle(micro.value))
-    except Exception as error:  # it is raised again where the batch was handed in
+    except Exception as error:  # `MicroBatching.handle` raises it
         return _Micro(micro.index, error)
 
 
@@ -83,10 +83,10 @@ class MicroBatching:
     Args:
         parent_handler: the handler.
         micro_batch_size: rows per micro batch.
-        parallelism: threads per step; 1 where it names none.
+        parallelism: threads per step, 1 by default.
 
     Attributes:
-        thread_local_data: its ``micro_batch_idx`` is what the step on the calling thread works on.
+        thread_local_data: its ``micro_batch_idx`` is the calling thread's micro batch.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class MicroBatching:
 
     @property
     def parallelism(self) -> dict[str, int]:
-        """Threads per step, as far as they were set."""
+        """Threads per step, where they were set."""
         return dict(self._parallelism)
 
     @parallelism.setter
@@ -161,8 +161,8 @@ class MicroBatching:
 
         Raises:
             RuntimeError: a step has no threads.
-            BadRow: a step refused a row; with its index among ``data``, not in its micro batch.
-            Exception: what a step raised, of the first micro batch that failed.
+            BadRow: a step refused a row; its index is that in ``data``, not in the micro batch.
+            Exception: what a step raised for the first micro batch that failed.
         """
         for method, group in self.thread_groups.items():
             if not group:
@@ -186,7 +186,7 @@ class MicroBatching:
         return getattr(self.thread_local_data, "micro_batch_idx", None)
 
     def __call__(self, data: list[Any], context: Any) -> list[Any]:
-        """Answer one batch: predictions in micro batches, all else as the handler does it."""
+        """Answer one batch: predictions in micro batches, all else by the handler itself."""
         start = time.perf_counter()
         self.handler.context = context
         if self.handler._is_describe() or self.handler._is_explain() or profiler.enabled():
