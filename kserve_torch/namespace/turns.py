@@ -11,7 +11,7 @@ This is in the import machinery, so that a library's own late imports take turns
 It cannot deadlock. Threads without an archive never wait: the event loop's, and those that a module
 starts and joins while it is imported. And a thread goes ahead without its turn, as in plain Python,
 once the one that it waits for has made no progress for `PATIENCE` seconds: that one may be waiting
-for a lock that this one holds.
+for a lock that this one holds. Until it makes progress, no thread waits for it again.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class Turns:
         self._thread = _Thread()
         self._lock = threading.RLock()
         self._steps = 0
+        #: `_steps` at which the holder was found stuck: nobody waits for it again.
+        self._stuck_at = -1
         os.register_at_fork(after_in_child=self._forked)
 
     def begin(self) -> None:
@@ -64,12 +66,14 @@ class Turns:
             self._lock.release()
 
     def _wait(self) -> bool:
-        steps = -1
-        while steps != self._steps:
+        while True:
             steps = self._steps
-            if self._lock.acquire(timeout=self._patience):
+            patience = 0 if steps == self._stuck_at else self._patience
+            if self._lock.acquire(timeout=patience):
                 return True
-        return False
+            if steps == self._steps:
+                self._stuck_at = steps
+                return False
 
     def _forked(self) -> None:
         """The thread with the turn is not in the new process, unless it is the one that forked."""
