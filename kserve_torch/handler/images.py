@@ -132,7 +132,7 @@ class ToRGB:
         """``image`` itself if it is RGB already.
 
         Raises:
-            InvalidInput: it has 32-bit pixels, for which no value means white.
+            InvalidInput: it has 32-bit pixels, whose range is unknown.
         """
         if image.mode == "RGB":
             return image

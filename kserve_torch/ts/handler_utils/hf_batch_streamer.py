@@ -17,7 +17,7 @@ __getattr__ = late(
 class TextIteratorStreamerBatch:
     """A streamer for ``generate`` of Hugging Face models: ``{"text": ...}`` per row and step.
 
-    Needs the package transformers. The iteration ends with a row's text: rows of a batch are
+    Needs the package transformers. The iteration ends when one row's text does: rows are
     generated in step, finished ones padded. After that it can be used for the next ``generate``.
     """
 
