@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from kserve_torch import __version__, pidfile
 from kserve_torch.errors import SettingError
-from kserve_torch.runtime.machine import limit_spinning
+from kserve_torch.runtime.machine import wait_briefly
 from kserve_torch.settings import Settings, load_settings
 from kserve_torch.settings.options import help_text, read_command_line
 from kserve_torch.settings.report import settings_report
@@ -128,7 +128,7 @@ def _importing(interrupted: int) -> Iterator[None]:
         signal.signal(number, lambda number, frame: os._exit(interrupted))
     # Importing kserve parses sys.argv with kserve's own parser (CONTRACT K25).
     sys.argv = sys.argv[:1]
-    limit_spinning()
+    wait_briefly()
     gc.disable()  # nothing of what an import makes is garbage, and to look for it takes 0.2 s
     yield
     gc.enable()

@@ -35,7 +35,7 @@ def numbers(flat: Iterable[Any], kind: Datatype, where: str) -> np.ndarray:
 
 
 def _wrong_element(flat: list[Any], kind: Datatype, where: str) -> InvalidInput:
-    """An error that names the first element that does not fit ``kind``."""
+    """The error that names the first element which is no ``kind``."""
     i = next(i for i, value in enumerate(flat) if not _fits(value, kind))
     article = "an" if kind.name[0] in "IF" else "a"
     return InvalidInput(f"{where}.data[{i}]: {brief(flat[i])} is not {article} {kind.name}")

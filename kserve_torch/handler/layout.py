@@ -78,7 +78,7 @@ class ChannelsLast:
             twins = _twins(self.model, torch.channels_last)
             twin = _copy(self.model, twins)
             inputs = [value.clone(memory_format=torch.channels_last) for value in args]
-        except Exception as error:  # a model may hold what cannot be copied
+        except Exception as error:  # a model may hold anything, also what cannot be copied
             log.info("the model stays in the usual memory order: %s", error)
             self._tries = 0
             return self.model(*args)

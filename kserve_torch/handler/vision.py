@@ -96,7 +96,7 @@ class VisionHandler(BaseHandler):
         return integrated_gradients(self.ig, tensor_data, target)
 
     def _scores(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The output to explain: the model's, which must be one tensor."""
+        """What explanations are about: the model's output, if it is one tensor."""
         output = self.model(inputs)
         if not isinstance(output, torch.Tensor):
             kind = type(output).__name__

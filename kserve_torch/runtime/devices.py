@@ -1,4 +1,4 @@
-"""Which accelerator a worker's instance runs on (CONTRACT 3.2, Y5)."""
+"""Which accelerator a worker's instance is put on (CONTRACT 3.2, Y5)."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class Instance:
         Raises:
             RequestFault: one request holds a row that the handler cannot read.
             OutOfMemory: the batch does not fit.
-            HandlerError: the handler raised (its exception is the cause), or did not return one
+            HandlerError: the handler raised (its exception is the cause), or its answer is not one
                 result per row (CONTRACT R6, T-03).
         """
         counts = [1 if r.verb is Verb.DESCRIBE else len(r.rows) for r in requests]

@@ -27,7 +27,7 @@ _PATH = re.compile(
 _NOISE = re.compile(r"\x1b\[[\d;]*m| at 0x[\da-fA-F]+(?=>)")
 _NAMESPACE = re.compile(re.escape(PREFIX) + r"\d+\.?")
 
-#: How torch's RuntimeErrors say that memory ran out; newer ones have a class of their own.
+#: What RuntimeErrors of torch say when memory ran out; newer ones have a class of their own.
 _MEMORY = ("CUDA out of memory", "can't allocate memory", "ALLOC_FAILED", "HIP out of memory")
 
 #: How Python refuses `signal.signal` in a thread.

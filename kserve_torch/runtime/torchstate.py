@@ -199,6 +199,6 @@ def _set_interop_threads_once(nthreads: int) -> None:
 
 
 def install() -> None:
-    """Replace torch's own functions with ones that record what a handler chooses."""
+    """Put functions that note what a handler chooses into the place of torch's own."""
     torch.set_default_dtype, torch.set_default_tensor_type = _noted
     torch.set_num_interop_threads = _set_interop_threads_once

@@ -28,7 +28,7 @@ class _Given:
     def find(self, key: Key) -> tuple[str, str] | None:
         """Text and source of ``key``: command line, then environment, then file; None if unset.
 
-        An empty variable counts as unset: KServe fills them from labels that may be missing.
+        The empty text says nothing: KServe fills variables from labels that may be missing.
         """
         if key.name in self.options:
             return self.options[key.name], f"{COMMAND_LINE} {key.flags[0]}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kserve_torch.runtime.machine import cores, limit_spinning
+from kserve_torch.runtime.machine import cores, wait_briefly
 
 from ..makers import write
 from ..processes import Interpreter
@@ -60,7 +60,7 @@ def test_systems_that_pin_no_process_to_cores(
         ("150000 100000", {"OMP_WAIT_POLICY": "active"}, None),
     ],
 )
-def test_threads_spin_briefly_in_a_container_with_a_cpu_limit(
+def test_threads_wait_briefly_in_a_container_with_a_cpu_limit(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     limit: str,
@@ -69,7 +69,7 @@ def test_threads_spin_briefly_in_a_container_with_a_cpu_limit(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
     monkeypatch.setattr(os, "environ", environment)
-    limit_spinning(write(tmp_path / "cgroup", {"cpu.max": limit}))
+    wait_briefly(write(tmp_path / "cgroup", {"cpu.max": limit}))
     assert environment.get("GOMP_SPINCOUNT") == rounds
 
 
