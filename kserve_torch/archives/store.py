@@ -1,7 +1,7 @@
 """Finds the archive that a registration names: in the model store, by ``file:`` or over HTTP.
 
-Names come from clients, so a path is used only if it resolves to a place inside the store (CONTRACT
-A8, A9, T-45).
+Names are the client's words, so a path counts only after it was resolved and found inside of the
+store (CONTRACT A8, A9, T-45).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ModelStore:
     def __init__(self, settings: Settings) -> None:
         self._root = settings.model_store or settings.model_dir
         self._allowed = settings.allowed_urls
-        # Whoever names hosts means them, wherever they are; the default, "every URL", does not.
+        # Who names the hosts means them, wherever they are; the default, "every URL", does not.
         self._public_only = not settings.given("allowed_urls")
         self._downloads: Path | None = None
 
