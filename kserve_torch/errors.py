@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-#: TorchServe's text where a method is not offered, or its model API is off (CONTRACT N21, G20).
+#: TorchServe's text where a route lacks a method, or its model API is off (CONTRACT N21, G20).
 NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
 
 
 class ServingError(Exception):
-    """Root of everything that a client can be answered with.
+    """Root of all errors that a client can get as an answer.
 
     Attributes:
         http: status on the ``/v1`` and ``/v2`` routes.
@@ -37,7 +37,7 @@ class ServingError(Exception):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        # Half of a surrogate pair is text for Python, and nothing that a protocol could send.
+        # A str may hold lone surrogates, which no protocol can send.
         self.message = message.encode("utf-8", "replace").decode()
 
 
@@ -96,10 +96,10 @@ class RouteNotFound(ClientError):
 
 
 class MethodNotAllowed(ClientError):
-    """The route exists, but not with this method (or its changing calls are switched off).
+    """The route exists, but not with this method (or the calls that change things are off).
 
     Attributes:
-        allowed: the methods that it exists with; none if they are not what is wrong.
+        allowed: the route's methods; empty if the method is not the reason.
     """
 
     http = 405
@@ -113,7 +113,7 @@ class MethodNotAllowed(ClientError):
 
 
 class Forbidden(ClientError):
-    """Understood, and refused."""
+    """Understood, but refused."""
 
     http = 403
     native = 403
@@ -122,7 +122,7 @@ class Forbidden(ClientError):
 
 
 class Conflict(ClientError):
-    """What is to be created is there already."""
+    """What the client wants to create exists already."""
 
     http = 409
     native = 409
@@ -182,13 +182,13 @@ class ServerError(ServingError):
 
 
 class HandlerError(ServerError):
-    """The handler raised, or answered what cannot be sent (CONTRACT R6, R7, T-28)."""
+    """The handler raised, or returned what cannot be sent (CONTRACT R6, R7, T-28)."""
 
     native = 503
 
 
 class PredictionError(HandlerError):
-    """The handler raised ``PredictionException(message, error_code)``: its code goes out."""
+    """The handler raised ``PredictionException(message, error_code)``: its code is sent."""
 
     def __init__(self, message: str, code: int = 500) -> None:
         super().__init__(message)
@@ -196,7 +196,7 @@ class PredictionError(HandlerError):
 
 
 class LoadFailed(ServerError):
-    """A model could not be loaded; the message is the one clear reason."""
+    """A model could not be loaded; the message is the one reason."""
 
     http = 503
     grpc = "UNAVAILABLE"
@@ -254,7 +254,7 @@ class OutOfMemory(ServerError):
 
 
 class Unsupported(ServerError):
-    """Something the protocol knows and this server, build or model does not do."""
+    """Part of the protocol, but not supported by this server, build or model."""
 
     http = 501
     native = 501
@@ -263,4 +263,4 @@ class Unsupported(ServerError):
 
 
 class SettingError(Exception):
-    """A wrong setting: one line with key, value and what is allowed; ends the start with exit 1."""
+    """A wrong setting: one line with key, value and what is allowed; the start ends with exit 1."""

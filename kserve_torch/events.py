@@ -1,4 +1,4 @@
-"""What happened, as frozen facts, and the protocol of those who want to know.
+"""What happened, as frozen facts, and the interface of those who observe it.
 
 The engine emits; metrics and logs subscribe. An observer runs on the event loop, but `Measured` and
 `WorkerChanged` come from workers' threads; it must be quick and must not raise.
@@ -127,14 +127,14 @@ Event = Accepted | Shed | Finished | BatchRan | WorkerChanged | StateChanged | R
 
 
 class Observer(Protocol):
-    """Whoever is told of events."""
+    """Something that is told of events."""
 
     def __call__(self, event: Event) -> None:
         """Take note of ``event``."""
 
 
 class Observers:
-    """Tells each event to those who asked for its kind, in the order in which they came."""
+    """Tells each event to those who asked for its kind, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._by_kind: dict[type[Event], list[Observer]] = {kind: [] for kind in get_args(Event)}

@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def frozen(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
-    """A class decorator for values of which each request makes some.
+    """A class decorator for values that every request makes.
 
-    Python's own frozen dataclasses set each field by a call: 0.1 µs a field, and a request makes
-    values of sixty fields.
+    Python's own frozen dataclasses set each field by a call: 0.1 µs a field, and a request sets
+    sixty of them.
 
     Args:
         kw_only: as for `dataclasses.dataclass`.

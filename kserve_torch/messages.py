@@ -18,18 +18,17 @@ from kserve_torch.frozen import frozen
 #: ``str`` or parsed JSON (CONTRACT R1, R2); v1 instances are as in the JSON, so of any type.
 Row = Any
 
-#: Most rows of one call. Each costs some 500 bytes of objects beside its data, and a body of a few
+#: Most rows of one call. Each costs 500 bytes of objects besides its data, and a body of a few
 #: megabytes can hold millions of empty ones.
 MAX_ROWS = 100_000
 
-#: Called from a worker's thread with intermediate results of a streaming handler, by the row of the
-#: request. It is true once there were some: part of the answer is out, and the request must not be
-#: run a second time.
+#: Called on a worker's thread with intermediate results of a streaming handler, by row of the
+#: request. Truthy once it was called: part of the answer is out, so the request must not run again.
 Emit = Callable[[Mapping[int, "RowReply"]], None]
 
 
 class _Nothing(dict[str, Any]):
-    """An empty mapping that stays empty, and so may be a default of dataclasses."""
+    """An empty mapping that stays empty, so that dataclasses may have it as a default."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]  # dicts have none
 
@@ -45,7 +44,7 @@ NOTHING: Mapping[str, Any] = _Nothing()
 #: The bits of a UUID that say its variant and version (RFC 9562 5.4), and all others.
 _VERSION_4 = 0x4000_8000 << 48
 _OPEN_BITS = (1 << 128) - 1 - (0xF000_C000 << 48)
-#: Of our own, because handlers may seed the one that the random module shares.
+#: Not the one that the random module shares: handlers may seed that.
 _ids = Random()
 
 
@@ -94,14 +93,14 @@ class Request:
     Attributes:
         id: the client's id or a fresh one; a handler reads it with ``context.get_request_id``.
         model: the registered name.
-        version: the version that is to answer, or None for the default.
-        asked: the version that the client named, "" for none; metrics tell by it (CONTRACT X2).
+        version: the version that must answer, or None for the default.
+        asked: the version that the client named, "" for none; a label of metrics (CONTRACT X2).
         verb: predict, explain or describe.
         rows: what becomes the handler's ``data`` list. A `Tensor` becomes the row dict of CONTRACT
             V3 on the worker's thread, with an array or nested lists as the handler prefers.
-        again: makes the rows anew from what the client sent, on any thread: a handler may have
-            changed them before its batch failed. None if all are of tensors, which nobody changes.
-        headers: request headers, any case; the handler's view of them ignores case (CONTRACT R4).
+        again: rebuilds the rows from what the client sent, on any thread: a handler may have
+            changed them before its batch failed. None if all are tensors, which cannot change.
+        headers: request headers, in any case; handlers' look-ups ignore case (CONTRACT R4).
         content_types: per row field, its content type, where the transport knows one (CONTRACT R4).
         parameters: request parameters of the protocol.
         url_path: what followed ``/predictions/{m}/{v}/`` (CONTRACT R4).
@@ -147,7 +146,7 @@ class RowReply:
 
 @frozen(kw_only=True)
 class Timing:
-    """Where a request's time went, in seconds, and the size of the batch that it went with.
+    """Where a request's time went, in seconds, and the size of its batch.
 
     ``began`` is the ``time.monotonic()`` at which it left the queue for the handler, 0.0 if it
     never did.

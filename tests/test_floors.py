@@ -32,7 +32,7 @@ FLOORS: list[dict[str, str]] = [
         "archives.extract": "",
         "archives.folders": "archives.manifest",
         "archives.manifest": "archives.text",
-        "archives.store": "archives.download",
+        "archives.store": "archives.download archives.folders",
         "archives.text": "archives.extract",
         "namespace.figures": "namespace.scopes",
         "namespace.imports": "namespace.scopes namespace.searchpath namespace.turns",

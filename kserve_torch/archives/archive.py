@@ -1,7 +1,7 @@
 """A model archive, opened: where its files are, what its manifest says, what it is called.
 
-Four forms are read: ``.mar`` (zip), ``.tar.gz``, an unpacked archive and a bare folder. Packed ones
-are unpacked below the work folder; folders are served in place and never written to.
+It may be a ``.mar`` (zip), a ``.tar.gz``, an unpacked archive or a bare folder. Packed ones are
+unpacked below the work folder; folders are served in place and never written to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kserve_torch.archives.manifest import Manifest, parse_manifest, read_manife
 from kserve_torch.errors import InvalidArchive, LoadFailed, ModelNotFound
 from kserve_torch.messages import NOTHING
 
-#: By the ending of weights that bring their own model.
+#: By the file ending of weights that contain their model.
 _PLATFORMS = {"onnx": "onnx_onnxv1", "pt2": "pytorch_export", "pt": "pytorch_torchscript"}
 
 
@@ -36,7 +36,7 @@ class Archive:
         root: the folder that its files are read from.
         manifest: its manifest; a bare folder's is made up.
         config: model-config.yaml, without known keys of the wrong type; empty if there is none.
-        yaml: model-config.yaml as it is written, which handlers see.
+        yaml: model-config.yaml as written, for handlers.
         source: the file or folder that was opened.
         url: the source as a registration call names it.
         extracted: the folder that `close_archive` removes; None if it is served in place.
@@ -71,16 +71,16 @@ def open_archive(
     Args:
         source: a ``.mar``, a ``.tar.gz``, an unpacked archive or a bare folder.
         workdir: packed archives are unpacked to a fresh folder below it.
-        name: goes before the archive's own name (CONTRACT A5).
-        handler: goes before the manifest's handler.
-        default_handler: the handler of an archive that brings neither manifest nor handler file.
+        name: overrides the archive's own name (CONTRACT A5).
+        handler: overrides the manifest's handler.
+        default_handler: for an archive with neither manifest nor handler file.
 
     Raises:
         ModelNotFound: there is no such file.
-        InvalidArchive: damaged, hostile or incomplete; the message is the one reason.
+        InvalidArchive: damaged, hostile or incomplete; the message is the reason.
         LoadFailed: the disk is full, or too many files are open.
     """
-    source = source.absolute()  # workers' threads have directories of their own
+    source = source.absolute()  # workers' threads have working directories of their own
     extracted = None
     try:
         if not source.exists():
@@ -112,14 +112,14 @@ def close_archive(archive: Archive) -> None:
     """Remove what was unpacked; a folder served in place stays as it is."""
     if archive.extracted is not None:
         shutil.rmtree(archive.extracted, ignore_errors=True)
-    # Tracebacks keep the text of the files that they show, also of one that failed to load. A copy
-    # first: other threads add to it.
+    # Tracebacks cache the source files that they show, also of a model that failed to load. Copied
+    # first, because other threads add to it.
     for name in [name for name in list(linecache.cache) if name.startswith(str(archive.root))]:
         linecache.cache.pop(name, None)
 
 
 def _unpack(source: Path, workdir: Path) -> Path:
-    """Unpack ``source`` into a fresh folder; leaves nothing behind if that fails."""
+    """Unpack ``source`` into a fresh folder, which is removed if that fails."""
     if not source.is_file():
         raise InvalidArchive(f"{source.name}: neither a file nor a folder")
     try:
@@ -147,7 +147,7 @@ def _manifest(
 
 
 def _name(source: Path, given: str | None, *, keep: bool) -> str:
-    """The name given, or one made from the file's (CONTRACT A5); a bare folder's name is kept."""
+    """The given name, or one made from the file's (CONTRACT A5); a bare folder keeps its name."""
     if given is None and not (keep and MODEL_NAME.fullmatch(source.name)):
         stem = source.name if source.is_dir() else source.name.removesuffix(".tar.gz")
         stem = stem.rpartition(".")[0] or stem

@@ -1,4 +1,4 @@
-"""A bare folder, without a manifest: which of its files is what."""
+"""A bare folder, without a manifest: what each of its files is for."""
 
 from __future__ import annotations
 

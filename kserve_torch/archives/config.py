@@ -1,4 +1,4 @@
-"""model-config.yaml, as an archive brings it: read, and its known keys checked (CONTRACT 3.2)."""
+"""An archive's model-config.yaml: read, with its known keys checked (CONTRACT 3.2)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 CONFIG_NAME = "model-config.yaml"
 
-#: Most values in a configuration, aliases counted as often as they are used (alias bombs).
+#: Most values in a configuration; aliases count each time they are used (alias bombs).
 MAX_VALUES = 50_000
 
 
@@ -36,7 +36,7 @@ def read_yaml(root: Path, name: str) -> Mapping[str, Any]:
         raise InvalidArchive(f"{name}: named by the manifest, but not in the archive")
     try:
         parsed = yaml.safe_load(text)
-    except Exception as error:  # PyYAML lets Python's own out, such as KeyError for "!!bool x"
+    except Exception as error:  # PyYAML also raises Python's own, as KeyError for "!!bool x"
         raise InvalidArchive(f"{name}: not valid YAML: {_fault(error)}") from error
     if parsed is None:
         return MappingProxyType({})
@@ -47,7 +47,7 @@ def read_yaml(root: Path, name: str) -> Mapping[str, Any]:
 
 
 def _fault(error: BaseException) -> str:
-    """What a reader of YAML says, with the line as editors count."""
+    """What PyYAML says is wrong, with the line, counted from 1."""
     text = getattr(error, "problem", None) or first_line(error)
     mark = getattr(error, "problem_mark", None)
     return text if mark is None else f"{text} (line {mark.line + 1})"
@@ -67,9 +67,9 @@ def _refuse_alias_bomb(name: str, config: dict[str, Any]) -> None:
 
 
 def checked_config(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """``config`` without the known keys whose value has the wrong type; each gets one warning.
+    """``config`` without known keys that have a value of the wrong type; each gets a warning.
 
-    Unknown keys pass, they are the handler's (CONTRACT 3.2); one that looks like a known key gets a
+    Unknown keys stay: they are the handler's (CONTRACT 3.2). One that looks like a known key gets a
     warning.
     """
     good = {}
@@ -89,7 +89,7 @@ def _signature(value: Any) -> Any:
     return value
 
 
-#: Keys that are no limits; for those see `LIMITS`.
+#: Known keys besides `LIMITS`.
 _KEYS: Mapping[str, Check] = {
     **dict.fromkeys(
         (

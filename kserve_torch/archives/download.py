@@ -1,7 +1,7 @@
 """Fetches an archive over HTTP: streamed, bounded, and never from inside the cluster.
 
 A registration URL comes from a client, so it must not become a way into the cluster: unless the
-operator said which URLs are allowed, only addresses of the public Internet are connected to.
+operator set which URLs are allowed, it connects to addresses of the public Internet only.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Bytes that an archive may have.
+#: Largest archive, in bytes.
 MAX_BYTES = 64 * 1024**3
-#: Redirects that are followed; each target is checked like the first URL.
+#: Most redirects to follow; each target is checked like the first URL.
 MAX_REDIRECTS = 5
 #: Bytes between two lines of progress in the log.
 _PROGRESS_BYTES = 256 * 1024**2
 _CHUNK_BYTES = 1024**2
-# Content codings are not asked for: the file is wanted as it is.
+# No content coding: the file must arrive as it is.
 _HEADERS = {"accept": "*/*", "accept-encoding": "identity"}
 #: Seconds; the whole download has no limit of its own, an archive may be huge.
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
@@ -42,7 +42,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address, or the IPv4 address inside of it, is one of the public Internet."""
+    """Whether an IP address, or the IPv4 address within it, belongs to the public Internet."""
     parsed: Address = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):
         inner = parsed.ipv4_mapped or parsed.sixtofour
@@ -55,8 +55,7 @@ def is_public(address: str) -> bool:
 class PublicTransport(httpx.AsyncHTTPTransport):
     """Connects to public addresses only, and to the very address that was checked.
 
-    A name is resolved once: were it resolved again to connect, the second answer of a hostile name
-    server could be another one.
+    A name is resolved only once: a hostile name server could give another address the second time.
     """
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -99,14 +98,14 @@ async def download(
     public_only: bool,
     max_bytes: int = MAX_BYTES,
 ) -> Path:
-    """Fetch ``url`` into ``folder`` under the last name of its path.
+    """Fetch ``url`` into ``folder``; the file is named like the last part of its path.
 
     Args:
         url: an ``http`` or ``https`` URL.
-        folder: exists; nothing stays there of a download that fails or is cancelled.
+        folder: exists; nothing of a download that fails or is cancelled stays there.
         check: called with every URL that a redirect leads to; raises if it is not allowed.
         public_only: connect to addresses of the public Internet only.
-        max_bytes: most bytes that are taken.
+        max_bytes: largest file.
 
     Raises:
         DownloadFailed: it could not be fetched; the text says why.
@@ -138,7 +137,7 @@ def _failure(url: str, error: Exception) -> ServingError:
 
 
 def _reason(error: Exception) -> str:
-    """Why, in words that tell nothing about the network behind the server."""
+    """Why it failed, without anything about the network behind the server."""
     if isinstance(error, httpx.TimeoutException):
         return "it did not answer in time"
     if isinstance(error, httpx.TransportError):
@@ -150,7 +149,7 @@ def _reason(error: Exception) -> str:
 async def _opened(
     client: httpx.AsyncClient, url: str, check: Callable[[str], None]
 ) -> AsyncIterator[httpx.Response]:
-    """The response that the URL leads to in the end, its body not read yet."""
+    """The final response after redirects, its body not yet read."""
     for _ in range(MAX_REDIRECTS + 1):
         async with client.stream("GET", url) as response:
             if response.next_request is None:
@@ -189,7 +188,7 @@ def _too_large(max_bytes: int) -> DownloadFailed:
 
 
 def _shown(url: str) -> str:
-    """The URL for the log, without what may be secret: user, password and query."""
+    """The URL for the log, without parts that may be secret: user, password and query."""
     try:
         return str(httpx.URL(url).copy_with(userinfo=b"", query=None))
     except httpx.InvalidURL as error:

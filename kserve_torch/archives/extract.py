@@ -1,8 +1,8 @@
 """Unpack zip and tar files that may be hostile, into a fresh folder.
 
-Whatever the file holds, only regular files and folders below the target are made: links inside the
-archive become copies of what they point to, everything else is refused (CONTRACT A7, T-45). Sizes
-are counted as bytes arrive, never believed from a header.
+Only regular files and folders below the target are made: links inside the archive become copies of
+what they point to, everything else is refused (CONTRACT A7, T-45). Sizes are counted while
+unpacking; those in headers are not trusted.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ MAX_ENTRIES = 200_000
 #: Most bytes unpacked.
 MAX_BYTES = 1 << 40
 
-#: Most bytes unpacked per byte of the file, looked at from FREE_BYTES on. Weights compress to no
-#: less than a third; deflate itself ends at about 1000.
+#: Most bytes unpacked per byte of the file, checked from FREE_BYTES on. Weights compress to a third
+#: at best; the limit of deflate is about 1000.
 MAX_RATIO = 100
 
-#: Unpacked bytes up to which the ratio does not matter: a small model of zeros is no bomb.
+#: Unpacked bytes up to which the ratio does not matter: a small model of zeros is not a bomb.
 FREE_BYTES = 1 << 30
 
 _CHUNK = 1 << 20
 
-#: Of what the system says, that the machine ran out of something.
+#: System errors that say that the machine ran out of something.
 _SCARCE = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -57,7 +57,7 @@ def extract(source: Path, target: Path) -> None:
 
 
 class _Budget:
-    """How much an archive may still unpack to."""
+    """How much of an archive may still be unpacked."""
 
     def __init__(self, packed: int) -> None:
         self._packed = packed
@@ -79,7 +79,7 @@ class _Budget:
 
 @contextmanager
 def _translated(name: str) -> Iterator[None]:
-    """Turn what the standard library raises on bad files into one reason that names the file."""
+    """Turn what the standard library raises on bad files into one error that names the file."""
     try:
         yield
     except InvalidArchive as error:
@@ -107,7 +107,7 @@ def _translated(name: str) -> Iterator[None]:
 
 
 def blamed(error: OSError) -> type[InvalidArchive] | type[LoadFailed]:
-    """What to raise instead: it is the archive's fault, unless the machine ran out of something."""
+    """What to raise instead: the archive is to blame, unless the machine ran out of something."""
     return LoadFailed if error.errno in _SCARCE else InvalidArchive
 
 

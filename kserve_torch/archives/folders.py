@@ -1,6 +1,6 @@
-"""What a folder holds: archives, as a model store does, or the files of one.
+"""What a folder holds: archives, as a model store does, or the files of one archive.
 
-What is hidden, and what KServe's agent leaves behind, does not count.
+Hidden files and the marks that KServe's agent leaves do not count.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kserve_torch.archives.manifest import MANIFEST_PATH
 
 log = logging.getLogger(__name__)
 
-#: Names that a store's packed archives end with (CONTRACT A3).
+#: File endings of packed archives (CONTRACT A3).
 PACKED = (".mar", ".model", ".tar.gz", ".tgz")
 
 #: What a model may be called.
@@ -28,17 +28,17 @@ def find_archives(store: Path) -> list[Path]:
     """The archives of a model store, by name: packed files and folders that hold an archive.
 
     Raises:
-        OSError: the store cannot be read; what in it cannot be, such as a volume's
-            ``lost+found``, is passed over.
+        OSError: the store cannot be read; entries that cannot be, such as a volume's
+            ``lost+found``, are skipped.
     """
     return sorted((path for path in visible(store) if _found(path)), key=lambda path: path.name)
 
 
 def named_by_folder(path: Path) -> bool:
-    """Whether a folder of a model store says what its model is called (CONTRACT O83, Q14).
+    """Whether a model has the name of its folder in the model store (CONTRACT O83, Q14).
 
-    KServe's agent names folders after TrainedModels, and has them loaded by these names; one that
-    holds an archive as a file can be of no other origin. Unpacked archives name themselves.
+    KServe's agent names folders after TrainedModels, and loads models by these names; only the
+    agent makes folders that hold an archive as a file. Unpacked archives name themselves.
     """
     if not path.is_dir() or not MODEL_NAME.fullmatch(path.name):
         return False
@@ -72,7 +72,7 @@ def _is_archive(path: Path) -> bool:
 
 
 def visible(folder: Path) -> Iterator[Path]:
-    """What in a folder counts."""
+    """The entries of a folder that count."""
     return (
         path
         for path in folder.iterdir()
@@ -86,7 +86,7 @@ def python_files(folder: Path) -> list[str]:
 
 
 def descend(folder: Path) -> Path:
-    """The folder itself, or the only one in it (CONTRACT A3: SageMaker's form, tar's prefix)."""
+    """The folder itself, or the only one in it (CONTRACT A3: SageMaker's layout, tar's prefix)."""
     while not (folder / MANIFEST_PATH).is_file():
         inside = list(visible(folder))
         if len(inside) != 1 or not inside[0].is_dir():
@@ -96,7 +96,7 @@ def descend(folder: Path) -> Path:
 
 
 def packed_inside(folder: Path) -> Path | None:
-    """The one archive file in a folder with nothing else, as KServe's agent leaves them (Q14)."""
+    """The archive file that is all that a folder holds, as KServe's agent leaves it (Q14)."""
     inside = list(visible(folder)) if folder.is_dir() else []
     alone = len(inside) == 1 and inside[0].is_file() and inside[0].name.endswith(PACKED)
     return inside[0] if alone else None

@@ -28,10 +28,10 @@ class Manifest:
     Attributes:
         model_name: name that the archiver was given, or None.
         version: the model's version.
-        handler: ``module``, ``module.py`` or ``module:function``, as it is written.
+        handler: ``module``, ``module.py`` or ``module:function``, as written.
         model_file: the model's Python file, relative to the archive, or None.
         serialized_file: the weights, relative to the archive, or None.
-        requirements_file: the model's own packages, or None.
+        requirements_file: lists the packages that the model needs, or None.
         config_file: the model-config.yaml, or None.
         runtime: ``python`` or ``python3``.
         raw: the parsed JSON, which handlers see as ``context.manifest``.
@@ -70,8 +70,8 @@ def parse_manifest(raw: Mapping[str, Any], handler: str | None = None) -> Manife
     """Check a parsed manifest.
 
     Args:
-        raw: the JSON object; keys that nobody knows are left alone.
-        handler: goes before the manifest's own handler.
+        raw: the JSON object; unknown keys are ignored.
+        handler: overrides the manifest's own handler.
 
     Raises:
         InvalidArchive: a member is missing, of the wrong type, or names a file outside the archive.
@@ -100,14 +100,14 @@ def parse_manifest(raw: Mapping[str, Any], handler: str | None = None) -> Manife
 
 
 def _text(model: Mapping[str, Any], key: str) -> str | None:
-    """A text member; a number counts as its text, as in TorchServe's reader; "" is no value."""
+    """A text member; a number becomes text, as in TorchServe's reader; "" counts as absent."""
     value = model.get(key)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     if value is not None and not isinstance(value, str):
         raise InvalidArchive(f"{MANIFEST_PATH}: model.{key}: got {kind_of(value)}, text is wanted")
     if value and not is_sendable(value):
-        raise InvalidArchive(f"{MANIFEST_PATH}: model.{key}: holds half of a surrogate pair")
+        raise InvalidArchive(f"{MANIFEST_PATH}: model.{key}: holds a lone surrogate")
     return value or None
 
 

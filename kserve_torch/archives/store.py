@@ -16,13 +16,11 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from kserve_torch.archives.folders import PACKED
 from kserve_torch.errors import DownloadFailed, ModelNotFound
 
 if TYPE_CHECKING:
     from kserve_torch.settings import Settings
-
-#: What an archive file of a name is called, besides a folder of that name.
-SUFFIXES = (".mar", ".tar.gz", ".tgz")
 
 _SCHEME = re.compile(r"(file|https?)://", re.IGNORECASE)
 
@@ -42,7 +40,7 @@ class ModelStore:
         self._downloads: Path | None = None
 
     async def resolve(self, url: str) -> Path:
-        """The file or folder that ``url`` names, downloaded if it is elsewhere.
+        """The file or folder that ``url`` names, downloaded if it is remote.
 
         Args:
             url: a path within the store, or a ``file:``, ``http:`` or ``https:`` URL.
@@ -67,11 +65,11 @@ class ModelStore:
     def by_name(self, name: str) -> str | None:
         """The path within the store of the archive called ``name``, as `resolve` takes it.
 
-        A folder goes before a file (CONTRACT O83, Q14).
+        A folder wins over a file (CONTRACT O83, Q14).
         """
         if PurePosixPath(name).name != name:
             return None
-        for candidate in (name, *(name + suffix for suffix in SUFFIXES)):
+        for candidate in (name, *(name + suffix for suffix in PACKED)):
             try:
                 self._within(candidate)
             except ModelNotFound:
@@ -80,7 +78,7 @@ class ModelStore:
         return None
 
     def discard(self, path: Path) -> None:
-        """Remove a download that is needed no more; a path that is none is left alone."""
+        """Remove a download that is no longer needed; any other path is left alone."""
         if self._downloads is not None and path.parent.parent == self._downloads:
             _remove(path.parent)
 
@@ -107,7 +105,7 @@ class ModelStore:
             raise ModelNotFound(f"Given URL {url} does not match any allowed URL(s)")
 
     async def _fetch(self, url: str) -> Path:
-        # Most servers never need it, and what it imports is a tenth of their start.
+        # Most servers never need it, and importing it would take a tenth of their start.
         await asyncio.to_thread(importlib.import_module, "kserve_torch.archives.download")
         from kserve_torch.archives.download import download
 
@@ -146,7 +144,7 @@ def _beneath(root: Path, name: str) -> tuple[Path, Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, of which another thread may just remove the whole or a part."""
+    """Remove a folder; another thread may be removing it, or part of it, at the same time."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""Text files of an archive: untrusted, so no more is read than such a file can need."""
+"""Text files of an archive: untrusted, so their size is limited."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from kserve_torch.archives.extract import blamed
 from kserve_torch.errors import InvalidArchive
 
-#: Largest file that is read as a manifest or configuration, in bytes; real ones have thousands.
+#: Largest manifest or configuration that is read, in bytes; real ones have thousands.
 MAX_TEXT = 256 * 1024
 
 
@@ -33,11 +33,11 @@ def read_text(root: Path, name: str) -> str | None:
 
 
 def kind_of(value: Any) -> str:
-    """What a value that is not wanted is, for people, with its article."""
+    """The kind of an unwanted value, for error messages, with its article."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
     return "nothing" if value is None else names.get(type(value), f"a {type(value).__name__}")
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of a reader says, without the picture of the place below it."""
+    """The first line of a parser's error, without the excerpt below it."""
     return str(error).partition("\n")[0] or type(error).__name__

@@ -5,6 +5,6 @@
     body -> content -> v1 | v2 | native -> rows, tensors -> handler
     body <-          v1 | v2 | native <- results <- handler
 
-`datatypes` and `tensors` know arrays, `rows` knows what a handler wants to see of them, `results`
-what it gives back.
+`datatypes` and `tensors` are about arrays, `rows` about what a handler gets of them, `results`
+about what it returns.
 """

@@ -28,7 +28,7 @@ def tensor_from_raw(
 ) -> Tensor:
     """A tensor over ``buffer``, little-endian and row-major, without a copy and so read-only.
 
-    BYTES elements, each behind its u32 length, are copied out as ``bytes`` (CONTRACT O29).
+    BYTES elements, each after its u32 length, are copied to ``bytes`` (CONTRACT O29).
 
     Raises:
         InvalidInput: datatype, shape, the buffer's length or an element's length is wrong.
@@ -38,7 +38,7 @@ def tensor_from_raw(
     if kind.kind == "bytes":
         values = objects(_bytes_elements(memoryview(buffer), where), bytes, "bytes", where)
     elif len(buffer) % kind.size:
-        raise InvalidInput(f"{where}: {len(buffer)} bytes are no multiple of {kind.size}")
+        raise InvalidInput(f"{where}: {len(buffer)} bytes are not a multiple of {kind.size}")
     elif kind.kind == "bool":
         values = bools(np.frombuffer(buffer, np.uint8), where)
     else:
@@ -48,7 +48,7 @@ def tensor_from_raw(
 
 
 def bytes_tensor(name: str, elements: Sequence[bytes | str], shape: object, where: str) -> Tensor:
-    """A BYTES tensor of elements that are at hand already.
+    """A BYTES tensor of these elements.
 
     Raises:
         InvalidInput: their number does not fill ``shape``.
@@ -68,8 +68,9 @@ def _bytes_elements(buffer: memoryview, where: str) -> list[bytes]:
             raise InvalidInput(f"{where}.data[{len(elements)}]: its length prefix is cut short")
         offset = start + _LENGTH.unpack_from(buffer, start - _LENGTH.size)[0]
         if offset > end:
-            told, left = offset - start, end - start
-            raise InvalidInput(f"{where}.data[{len(elements)}]: {told} bytes told, {left} left")
+            length, left = offset - start, end - start
+            fault = f"length is {length}, {left} bytes are left"
+            raise InvalidInput(f"{where}.data[{len(elements)}]: {fault}")
         elements.append(bytes(buffer[start:offset]))
     return elements
 
@@ -78,7 +79,7 @@ def to_raw(tensor: Tensor) -> bytes | memoryview:
     """The elements as little-endian bytes; a view of the array where it is contiguous.
 
     Raises:
-        HandlerError: a BYTES element is text with half of a surrogate pair.
+        HandlerError: a BYTES element is text with a lone surrogate.
     """
     if tensor.datatype == "BYTES":
         return b"".join(_prefixed(encoded(tensor)))
@@ -91,7 +92,7 @@ def encoded(tensor: Tensor) -> list[bytes]:
     """The elements of a BYTES tensor, flat and row-major, text in UTF-8.
 
     Raises:
-        HandlerError: an element is text with half of a surrogate pair.
+        HandlerError: an element is text with a lone surrogate.
     """
     values: list[bytes | str] = tensor.array.reshape(-1).tolist()
     try:

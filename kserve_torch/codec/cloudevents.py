@@ -21,9 +21,9 @@ DEFAULT_SOURCE = "io.kserve.inference."
 _REQUIRED = ("specversion", "source", "type", "id")
 _STRUCTURED = frozenset(("time", "type", "source", "id", "specversion", "data"))
 _VERSIONS = ("1.0", "0.3")
-#: What the specification allows as the name of an attribute.
+#: Attribute names that the specification allows.
 _NAME = re.compile("[a-z0-9]+")
-#: What a header's value holds as it is; the rest is percent-encoded (HTTP binding, 3.1.3.2).
+#: Characters that stay as they are in a header; others are percent-encoded (HTTP binding, 3.1.3.2).
 _PLAIN = string.punctuation.translate({ord('"'): None, ord("%"): None})
 
 
@@ -33,9 +33,9 @@ class Event:
 
     Attributes:
         attributes: ``id``, ``source``, ``type``, ``specversion`` and whatever else it carries;
-            booleans and integers only as values of extensions.
+            only extensions may be booleans or integers.
         data: the request inside a structured event; empty for a binary one, whose data is the body.
-        structured: whether the answer is to be a structured event, too (CONTRACT K17).
+        structured: whether the answer must be a structured event, too (CONTRACT K17).
     """
 
     attributes: Mapping[str, str | int]
@@ -44,7 +44,7 @@ class Event:
 
 
 def from_headers(headers: Mapping[str, str]) -> Event | None:
-    """The binary event that request headers announce, or None unless all four required are there.
+    """The binary event in request headers, or None unless all four required ones are there.
 
     Args:
         headers: request headers with lower-case names.
@@ -109,7 +109,7 @@ def response_attributes(
 
 
 def to_headers(attributes: Mapping[str, str | int]) -> list[tuple[str, str]]:
-    """Response headers of a binary event, without attributes whose names are none."""
+    """Response headers of a binary event; attributes with invalid names are left out."""
     return [
         (f"ce-{name}", quote(_text(value), safe=_PLAIN, errors="replace"))
         for name, value in attributes.items()
@@ -118,7 +118,7 @@ def to_headers(attributes: Mapping[str, str | int]) -> list[tuple[str, str]]:
 
 
 def _text(value: str | int) -> str:
-    """An attribute's value where only text will do (specification, Type System)."""
+    """An attribute's value as text (specification, Type System)."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

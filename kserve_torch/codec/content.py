@@ -8,7 +8,7 @@ import zlib
 from kserve_torch.codec.document import JSON
 from kserve_torch.errors import InvalidInput, PayloadTooLarge, UnsupportedContent
 
-#: Python codecs that a ``charset`` may name; Python knows others that are no charsets.
+#: Python codecs that a ``charset`` may name; not all of Python's codecs are charsets.
 _CHARSETS = frozenset(
     (
         *("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"),
@@ -19,9 +19,9 @@ _CHARSETS = frozenset(
 )
 _WBITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
-#: Members that a gzip body may have: those of bgzip hold 64 KB each, empty ones would only cost.
+#: Most members of a gzip body: bgzip makes one per 64 KB, and empty ones cost time for nothing.
 _MAX_MEMBERS = 10_000
-#: Bytes of a body that are handed to zlib at once.
+#: Bytes of a body that zlib gets at once.
 _PIECE = 16 * 1024
 
 
@@ -108,7 +108,7 @@ def decode_body(body: bytes, content_encoding: str, limit: int) -> bytes:
 
 
 def _inflate(body: bytes, coding: str, limit: int) -> bytes:
-    """Undo one coding; ``deflate`` may lack its zlib wrapper, as some clients leave it out."""
+    """Undo one coding; some clients send ``deflate`` without its zlib wrapper."""
     raw = coding == "deflate" and not _has_zlib_header(body)
     wbits = -zlib.MAX_WBITS if raw else _WBITS[coding]
     members = 1 if coding == "deflate" else _MAX_MEMBERS
@@ -124,10 +124,10 @@ def _inflate(body: bytes, coding: str, limit: int) -> bytes:
 
 
 def _undone(body: bytes, wbits: int, most: int, members: int) -> tuple[bytes, str]:
-    """What up to ``members`` members make, one behind the other (RFC 1952 2.2), and what is wrong.
+    """Up to ``members`` members decompressed and joined (RFC 1952 2.2), and what is wrong, or "".
 
-    No more than ``most`` bytes are made. Pieces of the body are read in turn, because zlib copies
-    what is left behind each member.
+    Stops at ``most`` bytes. The body is read in pieces, because zlib copies the rest of its input
+    at the end of each member.
 
     Raises:
         zlib.error: the data is damaged.

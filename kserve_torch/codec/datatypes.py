@@ -19,8 +19,8 @@ class Datatype:
         name: ``FP32``, ``INT64``, ``BYTES``, ...
         kind: ``bool``, ``uint``, ``int``, ``float`` or ``bytes``.
         dtype: little-endian numpy type of the elements; ``uint16`` bit patterns for BF16.
-        code: `array.array` type code that converts and checks Python numbers; "" where JSON and
-            typed gRPC contents have no form of the datatype (CONTRACT O28, O63).
+        code: `array.array` type code that converts and checks Python numbers; "" for datatypes
+            that JSON and typed gRPC contents do not have (CONTRACT O28, O63).
         contents: the field of ``InferTensorContents`` that carries it; "" if only raw does.
     """
 
@@ -85,6 +85,6 @@ def bf16_to_fp32(bits: np.ndarray) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def fp32_to_bf16(values: np.ndarray) -> np.ndarray[Any, np.dtype[np.uint16]]:
-    """Bfloat16 bit patterns of float32 values that came from bfloat16; drops the lower half."""
+    """Bfloat16 bit patterns of float32 values that came from bfloat16: their upper halves."""
     upper = np.ascontiguousarray(values, np.float32).view(np.uint32) >> np.uint32(16)
     return upper.astype(np.uint16).reshape(values.shape)

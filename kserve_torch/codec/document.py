@@ -15,14 +15,14 @@ JSON = "application/json"
 
 #: Characters of a value in an error's text.
 _BRIEF = 60
-#: Python's own ``repr`` writes out all of a value, and raises RecursionError if it nests deeply.
+#: Not Python's ``repr``, which writes all of a value and raises RecursionError on deep nesting.
 _REPR = reprlib.Repr()
 _REPR.maxlist = _REPR.maxdict = _BRIEF // 2
 _REPR.maxstring = _REPR.maxlong = _REPR.maxother = 4 * _BRIEF
 
 
 def parse(body: bytes | bytearray | memoryview | str) -> Any:
-    """The value that a JSON text stands for; of duplicate keys the last one counts.
+    """The value of a JSON text; of duplicate keys the last one counts.
 
     Raises:
         InvalidInput: the text is not JSON, is not UTF-8 or nests too deeply (CONTRACT K10).
@@ -34,7 +34,7 @@ def parse(body: bytes | bytearray | memoryview | str) -> Any:
 
 
 def _fault(body: bytes | bytearray | memoryview | str, error: Exception) -> str:
-    """What is wrong with a text; of bytes that are no text orjson says what nobody understands."""
+    """What is wrong with a text; orjson's own message about bytes that are not UTF-8 is obscure."""
     if not isinstance(body, str):
         try:
             str(body, "utf-8")
@@ -78,7 +78,7 @@ def parameters_of(value: Mapping[str, Any], where: str = "") -> Mapping[str, Any
     """The ``parameters`` member; absent and null are empty (CONTRACT T-09).
 
     Raises:
-        InvalidInput: it is there and no object.
+        InvalidInput: it is not an object.
     """
     parameters = value.get("parameters")
     if parameters is None:
@@ -90,5 +90,5 @@ def parameters_of(value: Mapping[str, Any], where: str = "") -> Mapping[str, Any
 
 
 def is_sendable(text: str) -> bool:
-    """Whether there is UTF-8 for ``text``; for half of a surrogate pair there is none."""
+    """Whether ``text`` can be sent as UTF-8: it holds no lone surrogates."""
     return text.isascii() or text == text.encode("utf-8", "replace").decode()

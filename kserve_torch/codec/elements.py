@@ -1,6 +1,6 @@
-"""Elements of tensors: Python values to arrays, and the error that names the wrong one.
+"""Elements of tensors: Python values to arrays, or an error that names the wrong element.
 
-Every reader takes ``where``, how the protocol names the tensor (``inputs[0] "image"``).
+Every reader takes ``where``: the tensor as the protocol names it (``inputs[0] "image"``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Service envelopes: what `service_envelope` makes of bodies on native routes (CONTRACT 3.10).
+"""Service envelopes: how ``service_envelope`` unpacks bodies on native routes (CONTRACT 3.10).
 
-Every request is opened and sealed on its own, so that batches of any size come out right; two of
-TorchServe's envelopes read only the first request of a batch (CONTRACT T-01).
+Every request is opened and sealed on its own, so that batches of any size are answered correctly;
+two of TorchServe's envelopes read only the first request of a batch (CONTRACT T-01).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Opened:
     Attributes:
         rows: the handler's rows; none if the request had an empty list, which needs no handler.
         element: how errors name row ``i``, as a format.
-        seal: puts the rows' replies back into one, as the answer to the whole request.
+        seal: joins the rows' replies into the one answer to the request.
     """
 
     rows: Sequence[Row]
@@ -42,14 +42,13 @@ def open_envelope(name: str | None, row: dict[str, Any]) -> Opened:
     """Open the row that a native body was decoded to.
 
     Args:
-        name: ``service_envelope``. No name, ``<no value>`` (a template's) and unknown ones mean no
-            envelope; ``kfserving`` and ``kfservingv2`` are older names (CONTRACT V4, Q2).
+        name: ``service_envelope``, None for none.
         row: `NativeRequest.row`.
 
     Raises:
-        InvalidInput: the content is not what the envelope holds.
+        InvalidInput: the content does not have the envelope's form.
     """
-    return _ENVELOPES.get(name or "", _open_none)(row)
+    return _ENVELOPES[name](row)
 
 
 def _open_none(row: dict[str, Any]) -> Opened:
@@ -76,13 +75,12 @@ def _open_kservev2(row: dict[str, Any]) -> Opened:
     return Opened(rows=request.inputs, element="inputs[{}]", seal=partial(_seal_v2, request))
 
 
-_ENVELOPES: Mapping[str, Callable[[dict[str, Any]], Opened]] = {
+_ENVELOPES: Mapping[str | None, Callable[[dict[str, Any]], Opened]] = {
+    None: _open_none,
     "body": _open_body,
     "json": _open_json,
     "kserve": _open_kserve,
     "kservev2": _open_kservev2,
-    "kfserving": _open_kserve,
-    "kfservingv2": _open_kservev2,
 }
 
 
@@ -124,9 +122,9 @@ def _from_base64(instance: Any, i: int) -> Any:
 
 
 def _bytes(text: object, where: str) -> bytes:
-    """The bytes that base64 text stands for; line breaks and other white space are allowed.
+    """Base64 text decoded; line breaks and other white space are allowed.
 
-    Letters that are not base64's would else be skipped, and the handler get what nobody sent.
+    Strict, because Python else skips wrong letters, and the handler would get what nobody sent.
     """
     if not isinstance(text, str):
         raise InvalidInput(f"{where}: expected a string, got {document.kind_of(text)}")
@@ -167,5 +165,5 @@ def _as_one(reply: Reply, body: bytes) -> RowReply:
 
 
 def _failed(status: object) -> bool:
-    """Whether it is an error's, or none at all, which is refused where it would be sent."""
+    """Whether it is an error's, or not a number, which is refused when it is sent."""
     return not isinstance(status, int) or status >= 400

@@ -1,9 +1,9 @@
 """Large v2 bodies: flat numbers go from the JSON text into arrays, without a Python object each.
 
-simdjson and numpy need a third of the time of a list of floats. The lists of numbers are cut out of
-the text; what is left is a small document. Only what is beyond doubt is read here; everything else,
-mistakes above all, is left to `document.parse_object`, so that there is one place that knows what
-is wrong with a body.
+simdjson and numpy take a third of the time that lists of Python floats take. The lists of numbers
+are cut out of the text; what is left is a small document. Only the plain case is read here: all
+else, and every mistake, is left to `document.parse_object`, the one place that says what is wrong
+with a body.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import simdjson
 
 from kserve_torch.codec.datatypes import DATATYPES
 
-#: Bytes of a body from which on this is the shorter way; half of it for each of its tensors.
+#: Bytes from which on this is faster: of a body; half as many for each of its tensors.
 WORTH = 4096
 #: simdjson's element type for each kind of datatype, and numpy's name for what comes out.
 _ELEMENTS: Mapping[str, tuple[Literal["d", "i", "u"], type]] = {
@@ -30,7 +30,7 @@ _LIST = re.compile(rb'"data"\s*:\s*\[')
 
 
 def parse_object(body: bytes | memoryview) -> dict[str, Any] | None:
-    """A v2 request as a dict, or None if another reader must look at it.
+    """A v2 request as a dict, or None if `document.parse_object` must read it.
 
     The ``data`` of each tensor is an array of float64, int64 or uint64, as its ``datatype`` says;
     the values are not checked against the datatype's range.
@@ -40,7 +40,7 @@ def parse_object(body: bytes | memoryview) -> dict[str, Any] | None:
     text = bytes(body)
     if len(text) < WORTH // 2 * text.count(b'"data"'):
         return None
-    if b"\\" in text:  # else each quotation mark begins or ends a string, and keys are as they look
+    if b"\\" in text:  # without escapes each quotation mark begins or ends a string
         return None
     try:
         rest, lists = _cut(text)
@@ -50,7 +50,7 @@ def parse_object(body: bytes | memoryview) -> dict[str, Any] | None:
             if tensor["data"] != [number]:
                 return None
             tensor["data"] = _array(numbers, tensor["datatype"])
-    # What a parser refuses or finds too deep, and what is not as it should be.
+    # A parser refuses it, or a member is missing or of another type.
     except (ValueError, TypeError, LookupError, RuntimeError):
         return None
     return request
@@ -79,7 +79,7 @@ def _array(numbers: memoryview, datatype: str) -> np.ndarray:
 
     Raises:
         ValueError, TypeError: there is something else in it.
-        LookupError: no numbers are wanted.
+        LookupError: the datatype is unknown or not numeric.
     """
     element, dtype = _ELEMENTS[DATATYPES[datatype].kind]
     values = simdjson.Parser().parse(numbers)

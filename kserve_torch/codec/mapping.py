@@ -1,4 +1,4 @@
-"""How the tensors of a v2 request become rows, and what comes of the rows tensors again."""
+"""How the tensors of a v2 request become rows, and the rows' results tensors again."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kserve_torch.messages import Row, Tensor
 
 @dataclass(frozen=True, slots=True)
 class RowMapping:
-    """One of the two ways.
+    """One of the two mappings.
 
     Attributes:
         rows: the rows of a request's inputs; see `split_batch`.
-        element: what an error calls a row, with its number in place of ``{}``.
+        element: how errors name row ``i``, as a format.
         outputs: the tensors of the rows' results; arguments as for `result_to_tensors`.
     """
 
@@ -26,8 +26,8 @@ class RowMapping:
     outputs: Callable[..., list[Tensor]]
 
 
-#: By the words of a model's ``v2_rows``: each input is a row, or each element of the dimension 0
-#: that all inputs share (CONTRACT D2).
+#: By the value of a model's ``v2_rows``: each input is a row, or each element of dimension 0, which
+#: all inputs share (CONTRACT D2).
 MAPPINGS: Mapping[str, RowMapping] = MappingProxyType(
     {
         "tensor": RowMapping(lambda inputs: inputs, "inputs[{}]", result_to_tensors),

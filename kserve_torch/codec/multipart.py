@@ -15,11 +15,11 @@ from kserve_torch.errors import InvalidInput
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
-#: More fields than any form has; bounds the work that a small body can cause.
+#: More than any real form has; bounds the work that a small body can cause.
 MAX_FIELDS = 1000
 
 _BINARY = "application/octet-stream"
-#: The value of each byte as a hexadecimal digit; 16 if it is none.
+#: The value of each byte as a hexadecimal digit; 16 if it is not one.
 _DIGITS = np.full(256, 16, np.uint8)
 _DIGITS[list(b"0123456789abcdefABCDEF")] = [*range(16), *range(10, 16)]
 
@@ -45,10 +45,10 @@ class Part:
 
     @property
     def media_type(self) -> str:
-        """The Content-Type of a file, without parameters; "" for a plain field, whatever it says.
+        """The Content-Type of a file, without parameters; always "" for a plain field.
 
-        TorchServe knows the type of files only, so handlers parse the JSON of plain fields. A file
-        that says none is binary data.
+        TorchServe keeps the type of files only, so handlers parse the JSON of plain fields. A file
+        without a type is binary data.
         """
         if not self._disposition.keys() & {"filename", "filename*"}:
             return ""
@@ -135,9 +135,9 @@ def parse_urlencoded(body: bytes) -> list[tuple[str, bytes]]:
 
 
 def _unescaped(text: bytes) -> bytes:
-    """What an urlencoded text stands for; a ``%`` without two hexadecimal digits is itself.
+    """Urlencoded text decoded; a ``%`` without two hexadecimal digits stays.
 
-    `urllib.parse` makes an object of each escape: a body of nothing else would take four seconds.
+    `urllib.parse` makes an object per escape: a body of nothing else would take four seconds.
     """
     text = text.replace(b"+", b" ")
     if b"%" not in text:

@@ -20,7 +20,7 @@ _MULTIPART = "multipart/form-data"
 #: Media types of bodies whose fields become those of the row.
 FORMS = (_MULTIPART, _FORM)
 
-#: Bytes of a JSON body up to which integers beyond 64 bits are read as such.
+#: Largest JSON body, in bytes, whose integers beyond 64 bits stay exact.
 _LOOKED_AT = 4096
 _DIGITS_AS_0 = bytes.maketrans(b"123456789", b"0" * 9)
 #: The digits of -(2^63) - 1; all shorter integers are exact.
@@ -79,7 +79,7 @@ def _fields(body: bytes, content_type: str) -> list[tuple[str, bytearray, str]]:
 
 
 def _value(value: bytearray, media_type: str) -> Any:
-    """JSON parsed, text as ``str``, anything else and what cannot be decoded as it is (R2)."""
+    """JSON parsed, text as ``str``; all else, and what cannot be decoded, unchanged (R2)."""
     if media_type == JSON:
         return _json(value)
     if media_type.startswith("text"):
@@ -91,7 +91,7 @@ def _value(value: bytearray, media_type: str) -> Any:
 
 
 def _json(value: bytearray) -> Any:
-    """The JSON value; what orjson refuses, as NaN, or rounds is as TorchServe reads it (R2)."""
+    """The JSON value; what orjson refuses (NaN) or rounds is read as TorchServe does (R2)."""
     if not _has_long_number(value):
         with suppress(orjson.JSONDecodeError):
             return orjson.loads(value)
@@ -102,10 +102,10 @@ def _json(value: bytearray) -> Any:
 
 
 def _has_long_number(value: bytearray) -> bool:
-    """Whether so many digits stand in a row that orjson may make a float of an integer.
+    """Whether there are so many digits in a row that orjson may make a float of an integer.
 
-    To look takes 2 us for the longest body that is looked at, but longer than to parse what is
-    mostly text. So larger ones are not: they hold images and tensors, small ones ids and the like.
+    The search takes up to 2 us at this size, but on larger bodies of text it would take longer than
+    to parse them. Those hold images and tensors; it is small ones that hold ids and the like.
     """
     return len(value) <= _LOOKED_AT and _LONG in value.translate(_DIGITS_AS_0)
 

@@ -1,4 +1,4 @@
-"""What a handler gives back, as output tensors (CONTRACT T-02, T-24)."""
+"""What a handler returns, as output tensors (CONTRACT T-02, T-24)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kserve_torch.codec.values import as_array, as_numbers, is_array, wide_json_
 from kserve_torch.errors import HandlerError
 from kserve_torch.messages import Tensor
 
-#: What becomes an element of a BYTES tensor as it is.
+#: Types that become an element of a BYTES tensor unchanged.
 _TEXT = (str, bytes, bytearray, memoryview)
 _INTEGER = (int, np.integer)
 #: numpy's own limit.
@@ -40,9 +40,8 @@ def result_to_tensors(
 
     Args:
         results: one per row.
-        input_names: result i is called after input i, one without an input ``output-{i}``. The
-            tensors of a dict are called after its keys, behind ``{name}.`` if there are several
-            results.
+        input_names: result i has the name of input i, or else ``output-{i}``. A dict's tensors have
+            the names of its keys, after ``{name}.`` if there are several results.
         flatten: send every tensor with shape [n], as TorchServe does.
 
     Raises:
@@ -62,10 +61,10 @@ def result_to_tensors(
 def join_batch(
     results: Sequence[Any], input_names: Sequence[str], flatten: bool = False
 ) -> list[Tensor]:
-    """The output tensors of a batch, whose rows came from `rows.split_batch`.
+    """The output tensors of a batch whose rows came from `rows.split_batch`.
 
     Dimension 0 is the batch again. Results that are dicts of arrays with the same keys give a
-    tensor per key; others one tensor, called after the input if there was only one.
+    tensor per key; others give one tensor, with the name of the input if there was only one.
 
     Raises:
         HandlerError: a result is of a kind that no datatype holds.
@@ -97,7 +96,7 @@ def tensor_from_result(name: str, result: Any) -> Tensor:
         HandlerError: the result is of a kind that no datatype holds, or the name cannot be sent.
     """
     if not is_sendable(name):
-        raise HandlerError(f'output "{name}": the name holds half of a surrogate pair')
+        raise HandlerError(f'output "{name}": the name holds a lone surrogate')
     if is_array(result):
         datatype, values = _from_array(result, name)
     elif isinstance(result, list | tuple):
@@ -131,7 +130,7 @@ def _typed(datatype: str, values: np.ndarray, name: str) -> tuple[str, np.ndarra
 
 
 def _from_list(result: Sequence[Any], name: str) -> tuple[str, np.ndarray]:
-    """Datatype and array of a list: as one array if it is one, else an element per item."""
+    """Datatype and array of a list: one array if it is rectangular, else an element per item."""
     if result and all(map(is_array, result)):
         parts = [_from_array(part, name) for part in result]
         if len({(datatype, part.shape) for datatype, part in parts}) == 1:
@@ -158,7 +157,7 @@ def _rectangular(result: Sequence[Any]) -> np.ndarray | None:
 
 
 def _first_leaf(value: Any) -> Any:
-    """What the list begins with; not further down than arrays go, for a list may hold itself."""
+    """The first leaf of nested lists; not deeper than arrays go, for a list may hold itself."""
     for _ in range(_MAX_DIMS):
         if not (isinstance(value, list | tuple) and value):
             break
@@ -167,15 +166,15 @@ def _first_leaf(value: Any) -> Any:
 
 
 def _array(result: Sequence[Any]) -> np.ndarray:
-    """What numpy makes of the list; torch tensors of some kinds in it must become arrays before."""
+    """The list as numpy converts it; torch tensors of some kinds must become arrays first."""
     try:
         return np.array(result)
-    except (TypeError, RuntimeError):  # torch's, for what numpy cannot take as it is
+    except (TypeError, RuntimeError):  # from torch, for tensors that numpy cannot take
         return np.array(_with_arrays(result))
 
 
 def _with_arrays(value: Any) -> Any:
-    """Nested lists with each tensor as an array; bfloat16, of which numpy has none, as float32."""
+    """Nested lists with each tensor as an array; bfloat16, which numpy lacks, as float32."""
     if isinstance(value, list | tuple):
         return [_with_arrays(item) for item in value]
     return as_numbers(value) if is_array(value) else value
@@ -191,7 +190,7 @@ def _whole_numbers(result: Sequence[Any], rounded: np.ndarray) -> np.ndarray | N
 
     Args:
         result: the list.
-        rounded: numpy's array of it, which is right if some of the numbers are no integers.
+        rounded: numpy's array of it, which is right if not all of the numbers are integers.
     """
     leaves = np.array(result, object).reshape(-1).tolist()
     if not all(isinstance(leaf, _INTEGER) for leaf in leaves):
@@ -200,7 +199,7 @@ def _whole_numbers(result: Sequence[Any], rounded: np.ndarray) -> np.ndarray | N
 
 
 def _texts(result: Sequence[Any]) -> np.ndarray | None:
-    """Nested lists of text and bytes; numpy itself would take a bytearray for numbers."""
+    """Nested lists of text and bytes as an array; numpy itself reads a bytearray as numbers."""
     shape, items = [len(result)], list(result)
     while all(isinstance(item, list | tuple) for item in items):
         width = len(items[0])

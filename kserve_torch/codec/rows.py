@@ -1,4 +1,4 @@
-"""What a handler sees of tensors: one row per tensor, or one per element of dimension 0."""
+"""Tensors as handlers get them: one row per tensor, or one per element of dimension 0."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def to_row(row: Row, arrays: bool = False) -> Row:
     """What the handler gets for a row of a `Request`.
 
     A `Tensor` becomes ``{"name", "shape", "datatype", "data"}`` and ``"parameters"`` if it has any
-    (CONTRACT V3), of which `TARGET` is where handlers look for it as well; a dict that holds
-    tensors becomes the same dict of their data.
+    (CONTRACT V3); `TARGET` is also copied to where handlers look for it. A dict that holds tensors
+    becomes the same dict of their data.
 
     Args:
         row: an element of `Request.rows`.

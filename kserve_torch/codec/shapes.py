@@ -1,4 +1,4 @@
-"""Shapes of tensors: what clients may say, and arrays in them (CONTRACT T-18)."""
+"""Shapes of tensors: what clients may send, and arrays in that shape (CONTRACT T-18)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def shaped(values: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray
     """``values`` in its fitted shape.
 
     Raises:
-        InvalidInput: they do not fill it, or there are none and it is too large all the same.
+        InvalidInput: they do not fill it, or it has no elements and yet costs too much.
     """
     fitted = _fitted(shape, len(values), where)
     _check_emptiness(fitted, where)
@@ -65,7 +65,7 @@ def shaped(values: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray
 
 
 def _check_emptiness(shape: tuple[int, ...], where: str) -> None:
-    """Refuse what is empty and yet costs memory: as nested lists it is a list per empty part."""
+    """Refuse shapes without elements that cost memory: as nested lists, a list per empty part."""
     if 0 not in shape:
         return
     parts = prod(shape[: shape.index(0)])

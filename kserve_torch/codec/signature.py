@@ -1,7 +1,7 @@
-"""The tensors that a model takes and gives, as its metadata tells them (CONTRACT O5).
+"""The tensors that a model takes and returns, as its metadata lists them (CONTRACT O5).
 
-A `Signature` is ``{"inputs": [...], "outputs": [...]}`` of ``{"name", "datatype", "shape"}``, in
-which a dimension of -1 may have any length.
+A `Signature` is ``{"inputs": [...], "outputs": [...]}`` of ``{"name", "datatype", "shape"}``; a
+dimension of -1 may have any length.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ALLOWED = "inputs and outputs, each a list of name, datatype and shape"
 
 
 def is_signature(value: object) -> bool:
-    """Whether ``value``, from a model-config.yaml, is one that clients can be told."""
+    """Whether ``value``, from a model-config.yaml, is a signature that can be sent to clients."""
     return (
         isinstance(value, dict)
         and value.keys() <= {"inputs", "outputs"}
@@ -43,12 +43,12 @@ def _is_tensor(value: object) -> bool:
 
 
 def seen(rows: Sequence[Row], results: Sequence[Any], *, batch: bool = False) -> Signature:
-    """The signature that an answered request shows; empty if its rows are no tensors.
+    """The signature that follows from an answered request; empty if its rows are not tensors.
 
     Args:
         rows: as in `Request.rows`.
         results: one per row.
-        batch: whether the rows are elements of dimension 0, whose length is then open.
+        batch: whether the rows are elements of dimension 0, which then may have any length.
 
     Raises:
         HandlerError: a result is of a kind that no datatype holds.

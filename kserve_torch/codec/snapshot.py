@@ -1,4 +1,4 @@
-"""Results as they are now: a handler may write into what it answered when its next batch comes."""
+"""Copies of results: a handler may write to what it returned when its next batch comes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 from kserve_torch.codec.values import is_torch
 
-#: What nobody can change.
+#: Immutable types.
 _FIXED = frozenset((str, bytes, int, float, bool, type(None)))
 
 
 def snapshot(value: Any) -> Any:
-    """``value`` in memory of its own; arrays of torch are in the host's then.
+    """``value`` in memory of its own; torch tensors are moved to the host.
 
-    Dicts, lists, tuples, bytes and arrays are copied, with all that is in them; any other object is
+    Dicts, lists, tuples, bytes and arrays are copied with all that is in them; any other object is
     left as it is.
     """
     kind = type(value)
@@ -24,7 +24,7 @@ def snapshot(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: snapshot(member) for key, member in value.items()}
     if isinstance(value, list):
-        # Long lists are mostly of numbers: one look at all types, and no call for each.
+        # Long lists are mostly of numbers: one check of all types instead of a call for each.
         return value[:] if _FIXED.issuperset(map(type, value)) else list(map(snapshot, value))
     if kind is tuple:
         return tuple(map(snapshot, value))

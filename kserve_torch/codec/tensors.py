@@ -1,7 +1,7 @@
 """Tensors from and to JSON data and typed gRPC contents (CONTRACT O25-O28, O31, O63).
 
-Every reader takes ``where``, how the protocol names the tensor (``inputs[0] "image"``), and raises
-only `InvalidInput`, with ``where`` and the offending member or element in front.
+Every reader takes ``where``, the protocol's name for the tensor (``inputs[0] "image"``), and raises
+only `InvalidInput`, which begins with ``where`` and the member or element at fault.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def tensor_from_json(
 ) -> Tensor:
     """A tensor from parsed JSON.
 
-    ``data`` is flat or nested, any rectangular nesting of the right number of elements will do; a
-    bare value stands for a list of it (CONTRACT O25, T-18). ``null`` in a float tensor is NaN, as
-    in our own answers (CONTRACT O31). BYTES elements stay ``str`` (CONTRACT T-44). An array
-    will do as well; `large` makes flat ones of the widest numbers of the datatype's kind.
+    ``data`` is flat or nested in any rectangular way, with the right number of elements; a bare
+    value stands for a list of it (CONTRACT O25, T-18). ``null`` in a float tensor is NaN, as in our
+    own answers (CONTRACT O31). BYTES elements stay ``str`` (CONTRACT T-44). It may also be a
+    flat array of float64, int64 or uint64, as `large` makes them.
 
     Raises:
         InvalidInput: datatype, shape, an element or the number of elements is wrong.
@@ -75,17 +75,17 @@ def _flattened(data: list[Any], where: str) -> list[Any]:
 
 
 def _narrowed(values: np.ndarray, kind: Datatype, where: str) -> np.ndarray:
-    """``values`` as ``kind``, if none of them loses more than digits behind the point by it."""
+    """``values`` as ``kind``, if none of them loses more than decimal places."""
     dtype = kind.dtype.newbyteorder("=")
     with suppress(FloatingPointError), np.errstate(over="raise", invalid="raise"):
         narrow = values.astype(dtype)
         if kind.kind == "float" or (narrow == values).all():
             return narrow
-    return numbers(values.tolist(), kind, where)  # which says what element is wrong
+    return numbers(values.tolist(), kind, where)  # which names the wrong element
 
 
 def in_json(tensor: Tensor) -> Tensor:
-    """The tensor in a datatype that JSON has: FP16 and BF16 become FP32 (CONTRACT T-51)."""
+    """The tensor in a datatype with a JSON form: FP16 and BF16 become FP32 (CONTRACT T-51)."""
     if tensor.datatype == "FP16":
         values = tensor.array.astype(np.float32)
     elif tensor.datatype == "BF16":
@@ -150,7 +150,7 @@ def to_typed(tensor: Tensor) -> list[Any]:
     """The elements, flat and row-major, for the field that `Datatype.contents` names.
 
     Raises:
-        HandlerError: a BYTES element is text with half of a surrogate pair.
+        HandlerError: a BYTES element is text with a lone surrogate.
     """
     if tensor.datatype == "BYTES":
         return buffers.encoded(tensor)

@@ -27,7 +27,7 @@ class V1Request:
     Attributes:
         instances: the rows; may be empty, which is answered without a handler (CONTRACT K13).
         parameters: the body's ``parameters``.
-        content_types: of the fields of a body that was no JSON (CONTRACT R4).
+        content_types: of the fields of a body that was not JSON (CONTRACT R4).
         event: the structured CloudEvent around the body, or None.
     """
 
@@ -40,10 +40,10 @@ class V1Request:
 def decode(body: bytes, content_type: str) -> V1Request | V2Request:
     """Read a request body.
 
-    JSON is read whatever its charset, and also without a content type or under curl's default one.
-    Bodies of other types are one instance, ``{"data": text}`` for ``text/*``, else ``{"data":
-    bytearray}``; if they hold a JSON object with instances or inputs all the same, it is read as
-    that, as KServe does for ``application/octet-stream`` (CONTRACT K15, T-07).
+    JSON is read in any charset, and also without a content type or with curl's default one. A body
+    of another type that holds a JSON object with instances or inputs is read as JSON all the same,
+    as KServe does for ``application/octet-stream`` (CONTRACT K15, T-07). Any other body is one
+    instance: ``{"data": text}`` for ``text/*``, else ``{"data": bytearray}``.
 
     Returns:
         A `V2Request` for a body that has v2 ``inputs`` in place of ``instances``.
@@ -94,7 +94,7 @@ def instances_of(request: Mapping[str, Any]) -> list[Any]:
     """The ``instances`` of a request (CONTRACT K11, K12).
 
     Raises:
-        InvalidInput: they are missing or no list.
+        InvalidInput: they are missing or not a list.
     """
     if "instances" not in request:
         raise InvalidInput('Expected "instances" in the request')
@@ -121,7 +121,7 @@ def encode(results: Sequence[Any], verb: Verb = Verb.PREDICT) -> bytes:
 
 
 def _encode_one_by_one(results: Sequence[Any], verb: Verb) -> bytes:
-    """The slow path: what only `wide_json_text` writes, or a result to be named in the error."""
+    """The slow path: for what only `wide_json_text` writes, or an error that names the result."""
     texts: list[bytes] = []
     for i, result in enumerate(results):
         try:

@@ -55,8 +55,8 @@ def decode(
         body: the whole body, decoded from its content coding (CONTRACT O45).
         header_length: ``Inference-Header-Content-Length``: the length of the JSON part in front of
             the binary data (CONTRACT O40); 0 means that all of ``body`` is one tensor's data.
-        declared: name, datatype and shape of the model's inputs, which say what that one tensor is
-            (CONTRACT O44); BYTES, also without any, is one element without a length in front.
+        declared: name, datatype and shape of the model's inputs, which describe that one tensor
+            (CONTRACT O44); it is BYTES if there are none. BYTES is one element without a length.
 
     Raises:
         InvalidInput: names the member, tensor or element at fault.
@@ -75,13 +75,13 @@ def _parsed(body: bytes | memoryview) -> Mapping[str, Any]:
 
 
 def _json_part(body: memoryview) -> Mapping[str, Any]:
-    """What stands before the binary data; where that begins is the client's word."""
+    """The JSON before the binary data; the client says where that begins."""
     try:
         return _parsed(body)
     except InvalidInput as error:
         raise InvalidInput(
-            f"{error.message}; the JSON should be the first {len(body)} bytes of the body, says "
-            "Inference-Header-Content-Length"
+            f"{error.message}; the JSON should be the first {len(body)} bytes of the body "
+            "(Inference-Header-Content-Length)"
         ) from None
 
 
@@ -122,7 +122,7 @@ def from_document(request: Mapping[str, Any], blobs: bytes | memoryview = b"") -
     if id_ is not None and not isinstance(id_, str):
         raise InvalidInput(f"id: expected a string, got {document.kind_of(id_)}")
     if id_ is not None and not document.is_sendable(id_):
-        raise InvalidInput("id: holds half of a surrogate pair")
+        raise InvalidInput("id: holds a lone surrogate")
     parameters = document.parameters_of(request)
     return V2Request(
         id=id_,
@@ -165,7 +165,7 @@ def _named_members(members: object, key: str) -> Iterator[tuple[int, str, dict[s
             got = document.kind_of(name) if "name" in member else "nothing"
             raise InvalidInput(f"{key}[{i}].name: expected a string, got {got}")
         if not document.is_sendable(name):
-            raise InvalidInput(f"{key}[{i}].name: holds half of a surrogate pair")
+            raise InvalidInput(f"{key}[{i}].name: holds a lone surrogate")
         yield i, name, member
 
 
@@ -173,10 +173,10 @@ def note_once(name: str, names: set[str], where: str) -> None:
     """Add ``name`` to ``names``.
 
     Raises:
-        InvalidInput: it is there already.
+        InvalidInput: it was there already.
     """
     if name in names:
-        raise InvalidInput(f"{where}: the name is there twice")
+        raise InvalidInput(f"{where}: duplicate name")
     names.add(name)
 
 
@@ -190,7 +190,7 @@ def _binary_size(member: Mapping[str, Any], where: str) -> int | None:
             f"{where}.parameters.{SIZE}: {document.brief(size)} is not a number of bytes"
         )
     if member.get("data") is not None:  # KServe's client sends null beside an empty tensor's size
-        raise InvalidInput(f"{where}: has data and {SIZE}, only one of them can hold")
+        raise InvalidInput(f"{where}: has both data and {SIZE}")
     return size
 
 
@@ -239,7 +239,7 @@ def _flag(parameters: Mapping[str, Any], key: str, where: str) -> bool | None:
 
 
 def verb_of(request: V2Request) -> Verb:
-    """What is asked for by the parameter ``verb``; gRPC has no other word for an explanation.
+    """The verb that the parameter ``verb`` asks for: gRPC has no other way to ask to explain.
 
     Raises:
         InvalidInput: it is neither ``predict`` nor ``explain``.

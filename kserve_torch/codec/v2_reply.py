@@ -28,8 +28,8 @@ def encode(
     they were asked for in binary (CONTRACT T-51).
 
     Raises:
-        InvalidInput: the request selects an output that there is not.
-        HandlerError: an output is not UTF-8 text and was not asked for in binary, or no text.
+        InvalidInput: the request selects an output that does not exist.
+        HandlerError: an output's text is not UTF-8 and must be in JSON, or has a lone surrogate.
     """
     blobs: list[bytes | memoryview] = []
     answer: dict[str, Any] = {"id": id} if id is not None else {}
@@ -52,7 +52,7 @@ def _json(answer: dict[str, Any]) -> bytes:
     """The answer's JSON.
 
     Raises:
-        HandlerError: names the output that has half of a surrogate pair.
+        HandlerError: names the output that has a lone surrogate.
     """
     try:
         return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -69,7 +69,7 @@ def select(outputs: Sequence[Tensor], request: V2Request) -> Iterator[tuple[Tens
     """The outputs to send and whether each goes as binary data (CONTRACT O24, O42).
 
     Raises:
-        InvalidInput: the request names an output that there is not.
+        InvalidInput: the request names an output that does not exist.
     """
     if request.outputs is None:
         yield from ((tensor, request.binary_output) for tensor in outputs)

@@ -1,4 +1,4 @@
-"""Values that handlers return, as arrays and JSON; torch tensors are known by their methods."""
+"""Values that handlers return, as arrays and JSON; torch tensors are recognised by methods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kserve_torch.codec import datatypes
 
 
 def is_array(value: object) -> bool:
-    """Whether ``value`` is a numpy array or scalar, a torch tensor, or one of their kind."""
+    """Whether ``value`` is a numpy array or scalar, a torch tensor, or the like."""
     return isinstance(value, np.ndarray | np.generic) or is_torch(value) or _has_numpy(value)
 
 
@@ -36,7 +36,7 @@ def as_array(value: Any) -> tuple[str, np.ndarray]:
     if isinstance(value, np.ndarray | np.generic):
         return "", np.asarray(value)
     if hasattr(value, "detach"):
-        # By force: from another device, from a graph of gradients, or a view that is not resolved.
+        # By force: from another device, with gradients, or a conjugate or negative view.
         if str(value.dtype) == "torch.bfloat16":
             return "BF16", datatypes.fp32_to_bf16(value.float().numpy(force=True))
         return "", value.numpy(force=True)
@@ -44,7 +44,7 @@ def as_array(value: Any) -> tuple[str, np.ndarray]:
 
 
 def as_numbers(value: Any) -> np.ndarray:
-    """As `as_array`, with bfloat16 as float32: an array whose elements are what they look like."""
+    """As `as_array`, but bfloat16 as float32, so that the elements are numbers."""
     datatype, array = as_array(value)
     return datatypes.bf16_to_fp32(array) if datatype == "BF16" else array
 
@@ -59,14 +59,14 @@ def json_text(value: Any, option: int = 0) -> bytes:
     """
     with suppress(TypeError):
         return orjson.dumps(value, default, option | orjson.OPT_SERIALIZE_NUMPY)
-    option |= orjson.OPT_NON_STR_KEYS  # orjson is slower if it has to expect such keys
+    option |= orjson.OPT_NON_STR_KEYS  # slower, so only where needed
     with suppress(TypeError):
         return orjson.dumps(value, default, option | orjson.OPT_SERIALIZE_NUMPY)
     return orjson.dumps(value, default, option)  # arrays that are not in the machine's byte order
 
 
 def wide_json_text(value: Any, option: int = 0) -> bytes:
-    """As `json_text`; also integers beyond 64 bits, deep nesting and half surrogate pairs.
+    """As `json_text`; also integers beyond 64 bits, deep nesting and lone surrogates.
 
     Raises:
         TypeError: something in it has no JSON form.
@@ -76,7 +76,7 @@ def wide_json_text(value: Any, option: int = 0) -> bytes:
     except TypeError as error:
         try:
             text = json.dumps(value, default=default)
-            # Read and written again, for json itself cannot make null of NaN and infinities.
+            # Parsed and written again, because json cannot write NaN and infinities as null.
             finite = json.loads(text, parse_constant=lambda _: None)
             return json.dumps(finite, indent=2 if option & orjson.OPT_INDENT_2 else None).encode()
         except (TypeError, ValueError, RuntimeError):  # too deep, or torch's, for odd tensors
@@ -87,9 +87,9 @@ def default(value: Any) -> Any:
     """What orjson is to write for a value that it does not know."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes_text(bytes(value))
-    if isinstance(value, set | frozenset | tuple):  # a tuple that has names
+    if isinstance(value, set | frozenset | tuple):  # a named tuple
         return list(value)
-    if isinstance(value, float):  # of a class derived from it
+    if isinstance(value, float):  # of a subclass
         return float(value)
     if not is_array(value):
         raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,6 +1,6 @@
-"""The stock handlers: what an archive may name instead of bringing its own (CONTRACT H5).
+"""The stock handlers, which an archive may name instead of bringing its own (CONTRACT H5).
 
-This module is light; a handler's own module, and torch with it, is imported when it is asked for.
+Importing this is cheap; a handler's own module, and torch with it, is imported when needed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """BaseHandler: load the model, then ``preprocess -> inference -> postprocess`` for each batch.
 
-An archive's handler overrides the steps it does otherwise. Every step may be called on its own::
+An archive's handler overrides steps. Each step may also be called on its own::
 
     rows -> preprocess -> tensor -> inference -> output -> postprocess -> one result per row
                             `----> explain_handle -> get_insights -> one explanation per row
@@ -39,7 +39,7 @@ from kserve_torch.runtime.devices import device_for
 
 log = logging.getLogger(__name__)
 
-#: Methods that see raw rows: where an archive overrides one, rows must hold lists, not arrays.
+#: Methods that get raw rows: if an archive overrides one, rows must hold lists, not arrays.
 ROW_READERS = ("handle", "preprocess", "explain_handle", "get_insights")
 
 
@@ -47,11 +47,11 @@ class BaseHandler:
     """TorchServe's BaseHandler (CONTRACT 3.8): the base of nearly every archive's handler.
 
     Attributes:
-        accepts_arrays: whether rows may carry numpy arrays; worked out for each subclass.
+        accepts_arrays: whether rows may hold numpy arrays; found out for each subclass.
         model: the model, on ``device``, in evaluation mode; None before `initialize`.
         mapping: class index -> label, or None.
-        device: where the model and its inputs are.
-        map_location: the device's type as a word.
+        device: of the model and its inputs.
+        map_location: the device's type, as text.
         context: the Context of the running call.
         manifest: the parsed manifest.
         model_pt_path: the weights file, or None.
@@ -59,7 +59,7 @@ class BaseHandler:
         profiler_args: arguments for `torch.profiler.profile`.
         initialized: whether `initialize` finished.
         explain: whether the running call is an explanation.
-        target: kept for old subclasses; nothing here reads it.
+        target: for old subclasses; not used here.
     """
 
     accepts_arrays: ClassVar[bool] = True
@@ -69,8 +69,8 @@ class BaseHandler:
         if "accepts_arrays" not in cls.__dict__:
             cls.accepts_arrays = all(_is_ours(getattr(cls, name, None)) for name in ROW_READERS)
 
-    # On the class, because archives' handlers may set up theirs without calling __init__ here.
-    # But the model: a handler that is a torch module itself keeps it where torch looks last.
+    # On the class, because archives' handlers may not call this __init__. Not so the model: if a
+    # handler is a torch module, it is in _modules, which an attribute of the class would hide.
     model: Any
     mapping: dict[str, str] | None = None
     device: Any = None
@@ -95,7 +95,7 @@ class BaseHandler:
         """Load model, weights and labels from the archive.
 
         Raises:
-            LoadFailed: with the one clear reason.
+            LoadFailed: with the reason.
         """
         self.context = context
         self.model_yaml_config = getattr(context, "model_yaml_config", {})
@@ -158,8 +158,8 @@ class BaseHandler:
     def preprocess(self, data: list[Any]) -> Any:
         """Rows to one tensor ``[rows, ...]`` on the device; a row is numbers or holds them.
 
-        What only a subclass can pass keeps its dtype, as in TorchServe: an array or a tensor of all
-        rows, a number alone, and, where it reads the rows itself, arrays in place of rows.
+        Subclasses may also pass an array or a tensor of all rows, or a single number, or, if they
+        read the rows themselves, arrays instead of rows; these keep their dtype, as in TorchServe.
 
         Raises:
             BadRow: a row holds something else.
@@ -184,14 +184,14 @@ class BaseHandler:
             return self._forward(inputs, *args, **kwargs)
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model; one that turns out not to compile is replaced by its eager form."""
+        """Call the model; if it turns out not to compile, its eager form replaces it."""
         try:
             return self._run_model(*args, **kwargs)
         except RuntimeError as error:
             eager = uncompiled(self.model)
             if eager is self.model or not compiling_failed(error):
                 raise
-            output = eager(*args, **kwargs)  # raises if it is the input's fault after all
+            output = eager(*args, **kwargs)  # raises if the input is at fault after all
             log.warning("compiling the model failed, it stays eager: %s", error)
             self.model = eager
             return output
@@ -250,7 +250,7 @@ class BaseHandler:
         return self._header_says("describe")
 
     def _header_says(self, name: str) -> bool:
-        """Whether the batch's header ``name`` is the word True; a batch has one verb."""
+        """Whether the batch's header ``name`` is ``True``; a batch has one verb."""
         return self.context is not None and self.context.get_request_header(0, name) == "True"
 
     # --- explanations and descriptions ------------------------------------------------------------
@@ -288,10 +288,10 @@ def _is_ours(method: Any) -> bool:
 
 
 def _writeable(data: Any) -> Any:
-    """``data``, or a copy of an array that is a view of a request's bytes: tensors have no lock."""
+    """``data``, or a copy of a read-only array: torch would write to the request's bytes."""
     return data.copy() if isinstance(data, np.ndarray) and not data.flags.writeable else data
 
 
 def _holds_numbers(row: Any) -> bool:
-    """Whether a row is an array of a dtype that torch may have; others are the client's fault."""
+    """Whether a row is an array that torch may take; others are the client's fault."""
     return isinstance(row, np.ndarray) and row.dtype.kind in "biufc" and row.dtype.isnative

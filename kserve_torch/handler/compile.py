@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class PT2Backend(StrEnum):
-    """The backends that TorchServe lets an archive name."""
+    """The backends that TorchServe allows."""
 
     EAGER = "eager"
     AOT_EAGER = "aot_eager"
@@ -33,7 +33,7 @@ class PT2Backend(StrEnum):
 
 
 def check_valid_pt2_backend(backend: str) -> bool:
-    """Whether ``backend`` is one of `PT2Backend`; says so in the log if not."""
+    """Whether ``backend`` is one of `PT2Backend`; logs a warning if not."""
     if backend in {member.value for member in PT2Backend}:
         return True
     log.warning("pt2: %r is not a known torch.compile backend; the model stays eager", backend)
@@ -82,7 +82,7 @@ def compile_model(model: Any, options: dict[str, Any]) -> Any:
     """``model`` compiled, or as it is if `torch.compile` refuses; the first call does the work."""
     try:
         compiled = torch.compile(model, **options)
-    except Exception as error:  # whatever a backend raises, the eager model still serves
+    except Exception as error:  # a backend may raise anything; the eager model still works
         log.warning("torch.compile(%s) failed, the model stays eager: %s", options, error)
         return model
     log.info("model is compiled with %s", options or "the default backend")
@@ -95,5 +95,5 @@ def uncompiled(model: Any) -> Any:
 
 
 def compiling_failed(error: Exception) -> bool:
-    """Whether ``error`` is the compiler's, though it may be about the input that it saw."""
+    """Whether ``error`` is from the compiler; the input may be the cause all the same."""
     return isinstance(error, torch._dynamo.exc.TorchDynamoException)

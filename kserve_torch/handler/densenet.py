@@ -36,10 +36,10 @@ class DenseNetHandler(BaseHandler):
 
 
 def load_tensor(index: int, value: Any) -> torch.Tensor:
-    """A tensor that a client saved, read without unpickling anything else.
+    """A tensor that a client saved; nothing but tensors is unpickled.
 
     Raises:
-        BadRow: it is no tensor, or a sparse, nested, quantized or meta one.
+        BadRow: it is not a tensor, or a sparse, nested, quantized or meta one.
     """
     if not isinstance(value, (bytes, bytearray, memoryview)):
         return as_tensor(index, value, torch.float32)

@@ -1,8 +1,8 @@
-"""Attributions by captum, which is imported when the first explanation is asked for.
+"""Attributions by captum, which is imported with the first request for an explanation.
 
-captum takes a second to import and most models are never asked; so handlers hold a
-`LazyAttribution` where TorchServe's hold captum's own object. Archives that set captum's object
-themselves work too.
+captum takes a second to import and most models are never asked to explain, so handlers hold a
+`LazyAttribution` where TorchServe's hold captum's object. Archives may also set captum's object
+themselves.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from kserve_torch.handler.shapes import blame_input
 
 #: Steps of the integral, as in TorchServe (CONTRACT 3.8).
 N_STEPS = 15
-#: Rows that go through the model at once; an explanation makes `N_STEPS` of each row.
+#: Rows that go through the model at once; an explanation makes `N_STEPS` rows of each.
 INTERNAL_BATCH_SIZE = 64
 _NO_CLASS = re.compile(r"index (-?\d+) is out of bounds for dimension \d+ with size (\d+)")
 _NO_FORM = re.compile("Cannot choose target|too many indices for tensor")
 
 
 class LazyAttribution:
-    """A captum attribution method, made on first use; it can do all that captum's object can.
+    """A captum attribution method, created on first use; it has all of its attributes.
 
     Args:
         method: the class's name in ``captum.attr``.
-        arguments: gives the class's arguments: the model, and the layer for layer methods.
+        arguments: returns the class's arguments: the model, and the layer for layer methods.
     """
 
     def __init__(self, method: str, arguments: Callable[[], tuple[Any, ...]]) -> None:
@@ -56,9 +56,9 @@ class LazyAttribution:
 
 
 def _remembering(method: type[Any]) -> type[Any]:
-    """Captum's integrated gradients, which work the points of the integral out once, not each time.
+    """Captum's integrated gradients, but with the points of the integral computed only once.
 
-    They are eigenvalues of a matrix: a twentieth of a small model's explanation.
+    They are eigenvalues of a matrix: 5% of the time of a small model's explanation.
     """
     from captum.attr._utils.approximation_methods import approximation_parameters
 
@@ -67,7 +67,7 @@ def _remembering(method: type[Any]) -> type[Any]:
         step_sizes, alphas = approximation_parameters(rule)
         return step_sizes(steps), alphas(steps)
 
-    class IntegratedGradients(method):  # type: ignore[misc]  # its class comes late
+    class IntegratedGradients(method):  # type: ignore[misc]  # imported late
         def _attribute(
             self, *args: Any, n_steps: int = 50, method: str = "gausslegendre", **kwargs: Any
         ) -> Any:
@@ -87,11 +87,11 @@ def integrated_gradients(
         method: captum's ``IntegratedGradients`` or a `LazyAttribution` of it.
         inputs: a batch, ``[rows, ...]``.
         target: one class index for all rows, or a list with one per row.
-        internal_batch_size: at most so many rows go through the model at once.
+        internal_batch_size: most rows that go through the model at once.
 
     Raises:
-        BadRow: the model has no class that a row's target names.
-        InvalidInput: the model does not take ``inputs``, or a target of this form.
+        BadRow: a row's target is not a class of the model.
+        InvalidInput: the model does not accept ``inputs``, or a target of this form.
     """
     rows = len(inputs)
     limit = max(internal_batch_size, rows) if rows * N_STEPS > internal_batch_size else None
@@ -105,11 +105,11 @@ def integrated_gradients(
 
 @contextmanager
 def blame_target(target: Any, first: int = 0) -> Iterator[None]:
-    """Explain ``target``, one class or a list of them, of rows from ``first`` on.
+    """Translates captum's errors about ``target``, one class or a list, for rows from ``first`` on.
 
     Raises:
-        BadRow: in place of what captum raises about an index.
-        InvalidInput: in place of what it raises about the form of all.
+        BadRow: instead of an error about an index.
+        InvalidInput: instead of an error about the targets' form.
     """
     try:
         yield

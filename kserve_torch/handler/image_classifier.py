@@ -12,7 +12,7 @@ from kserve_torch.handler.labels import map_class_to_label
 from kserve_torch.handler.timer import timed
 from kserve_torch.handler.vision import VisionHandler
 
-#: ImageNet's mean and standard deviation per channel: what torchvision's models were trained with.
+#: ImageNet's mean and standard deviation per channel, with which torchvision's models were trained.
 IMAGENET_NORMALIZE = transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
 
 
@@ -30,7 +30,7 @@ def imagenet_processing() -> transforms.Compose:
 
 
 class ImageClassifier(VisionHandler):
-    """Answers ``{label: probability}`` with the ``topk`` best classes, the best one first."""
+    """Answers ``{label: probability}`` for the ``topk`` most probable classes, in that order."""
 
     topk = 5
     image_processing: Any = imagenet_processing()

@@ -1,4 +1,4 @@
-"""Images: bytes to PIL, PIL to tensors; the commonest pipeline for a whole batch at once."""
+"""Images: bytes to PIL, PIL to tensors; the most common transforms as one batch."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from kserve_torch.handler.rows import from_base64, is_base64
 #: PIL modes of 8 bits per channel whose pixels `to_batch` reads as ToTensor does.
 _CHANNELS = {"L": 1, "RGB": 3}
 _TO_NORMALIZED = [transforms.ToTensor, transforms.Normalize]
-#: Transforms that see one image alone and give up the interpreter lock where their time goes.
-_APART = (transforms.Resize, transforms.CenterCrop, transforms.Pad, transforms.Grayscale)
-#: Bytes of an image, on average, from which several threads pay: a JPEG of 640 x 480 pixels. With
-#: smaller ones they only meet the operators' threads, which wait actively after each forward pass.
+#: Transforms of single images that release the GIL for most of their time.
+_PARALLEL = (transforms.Resize, transforms.CenterCrop, transforms.Pad, transforms.Grayscale)
+#: Bytes of an image, on average, from which several threads pay off: a JPEG of 640 x 480 pixels.
+#: With smaller ones they compete with the intra-op threads, which spin after each forward pass.
 LARGE = 64 * 1024
 _BOMB = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 
@@ -58,19 +58,19 @@ def decode_image(index: int, data: Any) -> Image.Image:
 
 
 def decode_images(
-    encoded: Mapping[int, Any], processing: Callable[[Any], Any], team: Executor | None
+    encoded: Mapping[int, Any], processing: Callable[[Any], Any], pool: Executor | None
 ) -> tuple[list[Image.Image], Callable[[Any], Any]]:
-    """The images of some rows, begun, and what of ``processing`` is left; see `decode_image`.
+    """The rows' images after the first steps of ``processing``, and the remaining steps.
 
-    An image that a first Resize would make too large is one of too many pixels as well.
+    An image that a first Resize would make too large counts as one of too many pixels.
 
     Args:
-        encoded: by row, an image file's bytes or base64 text of them.
-        processing: what is to become of each image.
-        team: threads that decode `LARGE` images, and begin their processing, at the same time.
+        encoded: by row, an image file's bytes or base64 text of them; see `decode_image`.
+        processing: the transforms for each image.
+        pool: threads that decode `LARGE` images, and do their first steps, in parallel.
 
     Raises:
-        BadRow: an image cannot be decoded, or the first steps refuse it.
+        BadRow: an image cannot be decoded, or a first step refuses it.
     """
     edge = _shorter_edge(processing)
     first, rest = _begin(processing)
@@ -85,12 +85,12 @@ def decode_images(
         return image
 
     large = sum(map(len, encoded.values())) >= LARGE * len(encoded)
-    together = map if team is None or len(encoded) < 2 or not large else team.map
-    return list(together(begun, encoded.items())), rest
+    run = map if pool is None or len(encoded) < 2 or not large else pool.map
+    return list(run(begun, encoded.items())), rest
 
 
 def _shorter_edge(processing: Any) -> int | None:
-    """The length that a plain Compose gives to the shorter edge of images as they are, if any."""
+    """The length to which a plain Compose resizes the shorter edge of decoded images, if any."""
     if type(processing) is not transforms.Compose:
         return None
     steps = (step for step in processing.transforms if type(step) not in _SAME_SIZE)
@@ -102,7 +102,7 @@ def _shorter_edge(processing: Any) -> int | None:
 
 
 def _decode_to_resize(index: int, data: Any, edge: int | None) -> Image.Image:
-    """`decode_image`; a strip of few pixels has thousands of times as many at another width."""
+    """`decode_image`; a long strip of few pixels may have thousands of times as many resized."""
     image = decode_image(index, data)
     limit = Image.MAX_IMAGE_PIXELS
     if edge is not None and limit is not None:
@@ -117,22 +117,22 @@ def _too_many_pixels(index: int) -> BadRow:
 
 
 def _begin(processing: Any) -> tuple[list[Any], Any]:
-    """The steps that any thread may take, as they begin a plain Compose, and all others."""
+    """The first steps of a plain Compose, as far as any thread may run them, and the rest."""
     if type(processing) is not transforms.Compose:
         return [], processing
-    kinds = (*_APART, ToRGB)
+    kinds = (*_PARALLEL, ToRGB)
     first = list(takewhile(lambda step: type(step) in kinds, processing.transforms))
     return first, transforms.Compose(processing.transforms[len(first) :])
 
 
 class ToRGB:
-    """A transform: any image as RGB, for models that know nothing else."""
+    """A transform that converts any image to RGB."""
 
     def __call__(self, image: Image.Image) -> Image.Image:
         """``image`` itself if it is RGB already.
 
         Raises:
-            InvalidInput: its pixels are numbers that say nothing about what is white.
+            InvalidInput: it has 32-bit pixels, whose range is unknown.
         """
         if image.mode == "RGB":
             return image
@@ -146,17 +146,17 @@ class ToRGB:
         return "ToRGB()"
 
 
-#: Transforms that change colours alone.
+#: Transforms that change only colours.
 _SAME_SIZE = (ToRGB, transforms.Grayscale)
 
 
 def to_tensors(
     images: Sequence[Image.Image], processing: Callable[[Any], Any]
 ) -> Sequence[torch.Tensor] | torch.Tensor:
-    """``processing`` of each image; the commonest transforms at once, with bitwise the same result.
+    """``processing`` of each image; the most common transforms as one batch, bit-identical.
 
-    A Compose that ends with ToTensor, or with it and one Normalize, is taken apart there: what
-    stands before is called image by image, the end once for the batch.
+    A Compose that ends with ToTensor, or with it and one Normalize, is split there: the steps
+    before are called image by image, the end once for the batch.
 
     Returns:
         A sequence of tensors ``[channels, height, width]``, or one tensor of them all.
@@ -174,10 +174,9 @@ def to_tensors(
 
 
 def _split(processing: Any) -> tuple[list[Any], list[Any]]:
-    """The steps before ToTensor, and it with the Normalize that may follow.
+    """The steps before ToTensor, and ToTensor with the Normalize that may follow.
 
-    The second is empty for all other transforms, subclasses of these included: their code must be
-    called.
+    Both are empty for all other transforms; also for subclasses, whose code must be called.
     """
     if type(processing) is transforms.Compose:
         steps = list(processing.transforms)
@@ -188,7 +187,7 @@ def _split(processing: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _common_channels(images: Sequence[Any]) -> int:
-    """How many channels all images have, if they also have one size and a mode that we know."""
+    """The images' number of channels; 0 unless they have one size and one known mode."""
     first = images[0]
     if not all(isinstance(image, Image.Image) for image in images):
         return 0
@@ -197,7 +196,7 @@ def _common_channels(images: Sequence[Any]) -> int:
 
 
 def _fits(normalize: transforms.Normalize, channels: int) -> bool:
-    """Whether mean and std are numbers for so many channels, and no std is 0, which is refused."""
+    """Whether mean and std are numbers for this many channels, and no std is 0."""
     mean, std = normalize.mean, normalize.std
     if not (isinstance(mean, (list, tuple)) and isinstance(std, (list, tuple))):
         return False

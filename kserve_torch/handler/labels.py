@@ -14,14 +14,14 @@ log = logging.getLogger(__name__)
 
 
 class NoLabel(HandlerError, KeyError):
-    """The model found a class that the archive has no label for."""
+    """The archive has no label for a class that the model answered."""
 
 
 def load_label_mapping(mapping_file_path: str | Path) -> dict[str, str] | None:
     """Read class index -> label from a JSON file (CONTRACT 3.8).
 
-    The three forms are ``{"0": "cat"}``, ``{"0": ["n02123045", "cat"]}``, where the last element
-    counts, and ``{"object_type_names": ["cat", ...]}``.
+    The three forms are ``{"0": "cat"}``, ``{"0": ["n02123045", "cat"]}``, of which the last element
+    is the label, and ``{"object_type_names": ["cat", ...]}``.
 
     Returns:
         The mapping, or None if there is no such file.
@@ -63,12 +63,12 @@ def map_class_to_label(
 
     Args:
         probs: per row, one value per class.
-        mapping: class index, as a string, -> label; None keeps the index as the key.
+        mapping: class index, as a string, -> label; None for the index itself as the key.
         lbl_classes: per row, the class index of each value; None counts from 0.
 
     Raises:
         NoLabel: ``mapping`` lacks a class index.
-        TypeError: ``probs`` is no list, ``mapping`` no dict.
+        TypeError: ``probs`` is not a list, or ``mapping`` not a dict.
     """
     if not isinstance(probs, list):
         raise TypeError(f"probs: expected a list of lists, got {type(probs).__name__}")

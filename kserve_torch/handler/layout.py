@@ -1,8 +1,8 @@
-"""Convolutional models on the CPU keep their channels last in memory: the same answers, sooner.
+"""Convolutional models on the CPU use the channels-last memory format: the same answers, sooner.
 
-torch computes convolutions and pooling fastest in that order: torchvision's models of every family
-take between all and half of the time. But a model may rely on the usual order, most often by
-``x.view(n, -1)``, so it is tried on a copy of the model first, with the first batch.
+torch computes convolutions and pooling fastest in that format: torchvision's models take between
+half of the time and all of it. But a model may rely on the default format, most often by
+``x.view(n, -1)``, so the first batch is tried on a copy of the model.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from kserve_torch.runtime.tying import is_plain, tie
 
 log = logging.getLogger(__name__)
 
-#: Largest difference between the answers in both orders, as a share of the largest number.
+#: Largest difference between the answers in both formats, relative to the largest number.
 TOLERANCE = 1e-5
-#: Bytes of convolutions' weights up to which a model is tried: they are held twice for a moment.
+#: Most bytes of convolution weights for a trial, during which they are held twice.
 LARGEST = 256 * 2**20
-#: Batches that may fail, as the model does not take them, before it is given up.
+#: Batches that the model may refuse before there are no more trials.
 TRIES = 3
-#: Starts the message of ``Tensor.view`` about an order that it does not take.
+#: How ``Tensor.view`` begins to say that it cannot take this memory format.
 _NEEDS_CONTIGUOUS = "view size is not compatible"
 
-#: Models that keep their channels last; several instances of one share their weights.
+#: Models in channels-last format; several instances of one share their weights.
 _rearranged: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 _lock = threading.Lock()
 
 
 class ChannelsLast:
-    """Calls a model with its channels last, once a batch has shown that this changes nothing.
+    """Calls a model in channels-last format, once a batch has shown that this changes nothing.
 
     Args:
         model: float32, in evaluation mode, on the CPU, with two-dimensional convolutions of up to
             `LARGEST` bytes; any other is called as it is.
 
     Attributes:
-        model: the same.
+        model: the model.
     """
 
     def __init__(self, model: Any) -> None:
@@ -58,7 +58,7 @@ class ChannelsLast:
         Raises:
             Exception: whatever the model raises.
         """
-        if self._tries and args and not kwargs and all(map(_is_picture, args)):
+        if self._tries and args and not kwargs and all(map(_is_image_batch, args)):
             return self._try(*args)
         if not self._chosen:
             return self.model(*args, **kwargs)
@@ -82,7 +82,7 @@ class ChannelsLast:
             log.info("the model keeps the default memory format: %s", error)
             self._tries = 0
             return self.model(*args)
-        expected = self.model(*args)  # a batch that it does not take says nothing: the next one may
+        expected = self.model(*args)  # if it refuses this batch, the next one may decide
         self._tries = 0
         try:
             output = twin(*inputs)
@@ -99,35 +99,35 @@ class ChannelsLast:
 def _is_suitable(model: Any) -> bool:
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
         return False
-    if model.training or hasattr(model, "_orig_mod"):  # the latter is what torch.compile made
+    if model.training or hasattr(model, "_orig_mod"):  # the latter is from torch.compile
         return False
     modules = list(model.modules())
     return (
         any(type(module) in (nn.Conv2d, nn.ConvTranspose2d) for module in modules)
         and not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
-        and all(_is_computed_here(parameter) for parameter in model.parameters())
+        and all(_is_plain_float32(parameter) for parameter in model.parameters())
         and sum(weight.nbytes for weight in model.parameters() if weight.dim() == 4) <= LARGEST
     )
 
 
-def _is_computed_here(tensor: torch.Tensor) -> bool:
+def _is_plain_float32(tensor: torch.Tensor) -> bool:
     return is_plain(tensor) and tensor.device.type == "cpu" and tensor.dtype is torch.float32
 
 
-def _is_picture(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dim() == 4 and _is_computed_here(value)
+def _is_image_batch(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() == 4 and _is_plain_float32(value)
 
 
 def _last(value: Any) -> Any:
-    # A copy also where both orders are one, as with a single channel: a model may change what it is
-    # given, and it is given the same again if it turns out not to take this order.
-    return value.clone(memory_format=torch.channels_last) if _is_picture(value) else value
+    # Always a copy, also if both formats are the same, as with one channel: a model may change its
+    # input, and gets it again in the default format if it refuses this one.
+    return value.clone(memory_format=torch.channels_last) if _is_image_batch(value) else value
 
 
 @torch.inference_mode(False)
 @torch.no_grad()
 def _twins(model: nn.Module, order: torch.memory_format) -> dict[int, torch.Tensor]:
-    """Each parameter's twin by its ``id``: itself, or a copy where the order matters."""
+    """Each parameter's twin by its ``id``: itself, or a copy if the format matters."""
     return {
         id(tensor): nn.Parameter(tensor.contiguous(memory_format=order), tensor.requires_grad)
         if tensor.dim() == 4
@@ -143,7 +143,7 @@ def _copy(model: nn.Module, twins: dict[int, torch.Tensor]) -> nn.Module:
 
 @torch.inference_mode(False)
 def _rearrange(model: nn.Module, twins: dict[int, torch.Tensor]) -> None:
-    """Let ``model`` hold the twins, or those that another instance of it holds already."""
+    """Make ``model`` hold the twins, or those that another instance of it holds already."""
     for parameter in model.parameters():
         parameter.data = twins[id(parameter)].data
     with _lock:
@@ -154,7 +154,7 @@ def _rearrange(model: nn.Module, twins: dict[int, torch.Tensor]) -> None:
 
 
 def _are_alike(one: type, other: type) -> bool:
-    """Whether classes are one, or one of an archive's file: each instance imports its own."""
+    """Whether two classes are the same, or of one file, which each instance imports itself."""
     names = one.__qualname__ == other.__qualname__
     return one is other or (names and _file(one) == _file(other) is not None)
 
@@ -188,7 +188,7 @@ def _close(given: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 def _contiguous(output: Any) -> Any:
-    """The output as the model alone would give it: handlers may call ``view`` on its tensors."""
+    """The output in the default format: handlers may call ``view`` on its tensors."""
     if isinstance(output, torch.Tensor):
         return output.contiguous()
     if isinstance(output, list):

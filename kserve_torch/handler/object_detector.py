@@ -1,4 +1,4 @@
-"""ObjectDetector: what is where in an image."""
+"""ObjectDetector: labels and boxes of the objects in an image."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kserve_torch.handler.vision import VisionHandler
 
 
 class ObjectDetector(VisionHandler):
-    """Answers ``[{label: box, "score": s}, ...]`` per row, of torchvision's detection models.
+    """Answers ``[{label: box, "score": s}, ...]`` per row, for torchvision's detection models.
 
     Attributes:
-        threshold: detections of a lower score are left out.
+        threshold: detections with a lower score are left out.
     """
 
     image_processing: Any = transforms.Compose([ToRGB(), transforms.ToTensor()])

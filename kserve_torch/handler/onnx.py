@@ -1,4 +1,4 @@
-"""ONNX models through onnxruntime, with the face of a torch model."""
+"""ONNX models through onnxruntime, with the interface of a torch model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kserve_torch.handler.tensors import describe, is_cuda
 
 
 class OnnxModel:
-    """An ``onnxruntime.InferenceSession`` that is called with tensors, in the order of its inputs.
+    """An ``onnxruntime.InferenceSession``, called with tensors in the order of its inputs.
 
     Everything else (``run``, ``get_inputs``) is the session's: handlers written for TorchServe,
     where ``self.model`` is the bare session, work as they are.
@@ -41,8 +41,8 @@ class OnnxModel:
         """The model's outputs: one tensor, or a tuple of them.
 
         Raises:
-            InvalidInput: the model takes other shapes or dtypes.
-            Unsupported: gradients are wanted of it.
+            InvalidInput: the model needs other shapes or dtypes.
+            Unsupported: gradients are needed.
         """
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             raise Unsupported("an ONNX model has no gradients, and without them no explanations")

@@ -1,4 +1,4 @@
-"""Pixels of images as one batch of floats: what ToTensor and Normalize give, to the bit."""
+"""Pixels of images as one batch of floats, bit-identical to ToTensor and Normalize."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-#: Mean and standard deviation, of each channel or of all, as Normalize has them.
+#: Mean and standard deviation, per channel or for all, as Normalize has them.
 Scale = tuple[tuple[float, ...], tuple[float, ...]]
 
-#: Bytes of a batch up to which each is looked up. There are 256 kinds of them, and what operators
-#: cost beside their work is more than the work.
+#: Bytes of a batch up to which each byte is looked up in a table: so small a batch costs less than
+#: the overhead of torch's operators.
 FEW = 16 * 1024
 
 
@@ -22,7 +22,7 @@ def to_batch(images: Sequence[Image.Image], channels: int, scale: Scale | None) 
 
     Args:
         images: at least one, of 8 bits per channel.
-        channels: of each of them.
+        channels: of each image.
         scale: of the Normalize that follows, or None.
     """
     width, height = images[0].size
@@ -46,13 +46,13 @@ def _looked_up(pixels: np.ndarray, table: np.ndarray) -> torch.Tensor:
 
 @lru_cache(maxsize=64)
 def _table(channels: int, scale: Scale | None) -> np.ndarray:
-    """What becomes of each byte, by channel: float32 ``[channels, 256]``."""
+    """The result for each byte, by channel: float32 ``[channels, 256]``."""
     every = torch.arange(256, dtype=torch.uint8, device="cpu").view(1, 1, 256, 1)
     return _computed(every.expand(1, 1, 256, channels), scale).view(channels, 256).numpy()
 
 
 def _computed(pixels: torch.Tensor, scale: Scale | None) -> torch.Tensor:
-    """The same of bytes ``[rows, height, width, channels]``, however many."""
+    """The result for bytes ``[rows, height, width, channels]``, by torch's operators."""
     floats, usual = torch.get_default_dtype(), torch.contiguous_format
     batch = pixels.permute(0, 3, 1, 2).to(floats, memory_format=usual).div_(255)
     if scale is not None:
@@ -62,5 +62,5 @@ def _computed(pixels: torch.Tensor, scale: Scale | None) -> torch.Tensor:
 
 
 def _per_channel(values: Sequence[float]) -> torch.Tensor:
-    # A handler's default device may be another one: images are read into the host's memory.
+    # Images are in the host's memory; a handler's default device may be another one.
     return torch.tensor(values, dtype=torch.get_default_dtype(), device="cpu").view(-1, 1, 1)

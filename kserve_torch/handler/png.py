@@ -1,7 +1,7 @@
-"""Small plain PNG files, such as digits: the same pixels as from PIL's reader, in half of its time.
+"""Small plain PNG files, such as digits: the same pixels as from PIL's reader, in half the time.
 
-What PIL does for a file of 28 x 28 pixels is nearly all bookkeeping, for dozens of chunks that such
-a file does not have. Its decoder does the work here too.
+For a file of 28 x 28 pixels nearly all that PIL's reader does is bookkeeping, for dozens of chunk
+types that such a file does not have. Its decoder does the work here too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import zlib
 
 from PIL import Image
 
-#: Pixels up to which the decoding itself takes little.
+#: Pixels up to which the decoding itself takes little time.
 LARGEST = 128 * 128
 
 #: The signature, and the head of the first chunk, which has one size (PNG specification, 11.2.1).
@@ -26,10 +26,10 @@ _CHUNK = struct.Struct(">I4s")
 
 
 def read_plain_png(data: bytes | bytearray | memoryview) -> Image.Image | None:
-    """The image of a PNG file, if it is small, of 8 bits a channel, grey or RGB, and no more.
+    """The image of a PNG file, if it is small and plain: grey or RGB, 8 bits per channel.
 
     Returns:
-        The image, or None for all other data, damaged files included: PIL's reader takes those.
+        The image, or None for all else, damaged files included: those are for PIL's reader.
     """
     if len(data) < _SHORTEST or data[: len(_START)] != _START or data[-len(_END) :] != _END:
         return None
@@ -50,7 +50,7 @@ def read_plain_png(data: bytes | bytearray | memoryview) -> Image.Image | None:
 
 
 def _pixel_data(data: memoryview) -> memoryview | None:
-    """What the file's one IDAT chunk holds; None if it is damaged, or there are other chunks."""
+    """The content of the only IDAT chunk; None if it is damaged, or there are other chunks."""
     length, kind = _CHUNK.unpack_from(data, _FIRST_DATA)
     start, end = _FIRST_DATA + _CHUNK.size, len(data) - len(_END)
     if kind != b"IDAT" or start + length + 4 != end:
@@ -61,5 +61,5 @@ def _pixel_data(data: memoryview) -> memoryview | None:
 
 
 def _is_intact(chunk: memoryview) -> bool:
-    """Whether the checksum at a chunk's end is that of its kind and content."""
+    """Whether the checksum at a chunk's end is right."""
     return zlib.crc32(chunk[:-4]) == int.from_bytes(chunk[-4:], "big")

@@ -1,4 +1,4 @@
-"""What is in a row: the one payload that a handler works on, whoever sent it."""
+"""What is in a row: the one payload that a handler works on, from any protocol."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ import torch
 
 from kserve_torch.errors import BadRow, InvalidInput
 
-#: Fields that hold the payload, in the order of their right of way. TorchServe knows the first two.
+#: Fields that may hold the payload, by precedence. TorchServe knows the first two.
 PAYLOAD_FIELDS = ("data", "body", "image")
-#: What is never empty: a number is a payload also if it is 0, and an array's truth value raises.
+#: Types that are never empty: 0 is a payload too, and an array's truth value raises.
 _NEVER_EMPTY = (np.ndarray, torch.Tensor, int, float, np.generic)
 _LARGEST = 2**63 - 1  # of torch's integers
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*")
+#: Possessive, or much white space before a wrong letter would take quadratic time.
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*+={0,2}\s*+")
 
 
 def payloads(rows: Sequence[Any]) -> list[Any]:
     """`payload` of each row.
 
     Raises:
-        BadRow: the base64 text of one is none.
+        BadRow: a row's base64 text is invalid.
     """
     return [payload(row, index) for index, row in enumerate(rows)]
 
@@ -32,12 +33,12 @@ def payloads(rows: Sequence[Any]) -> list[Any]:
 def payload(row: Any, index: int = 0) -> Any:
     """The row's payload, as ``row.get("data") or row.get("body")`` finds it (CONTRACT 3.8).
 
-    Numbers, arrays and tensors are taken as they are, 0 and False too. A row that is no dict is its
-    own payload, ``{"b64": text}`` stands for the bytes that its text encodes, a dict without a
-    field has None.
+    Numbers, arrays and tensors count even if they are 0 or False. A row that is not a dict is its
+    own payload, ``{"b64": text}`` is the decoded text, and a dict without one of the fields has
+    None.
 
     Raises:
-        BadRow: its base64 text is none.
+        BadRow: its base64 text is invalid.
     """
     if not isinstance(row, dict):
         return row
@@ -65,7 +66,7 @@ def from_base64(text: str) -> bytes | None:
 
 
 def is_base64(text: str) -> bool:
-    """Whether ``text`` has base64's letters only; `from_base64` skips all others."""
+    """Whether ``text`` has only base64's letters; `from_base64` skips all others."""
     return _BASE64.fullmatch(text) is not None
 
 
@@ -106,8 +107,8 @@ def as_targets(rows: Sequence[Any]) -> list[Any]:
     """`as_target` of each row.
 
     Raises:
-        BadRow: the target of one is no class.
-        InvalidInput: they are for outputs of different dimensions, and a model has one.
+        BadRow: a row's target is not a class index.
+        InvalidInput: some rows have one index and others several, but a model has one output.
     """
     targets = [as_target(index, row) for index, row in enumerate(rows)]
     lengths = {len(target) if isinstance(target, tuple) else 1 for target in targets}

@@ -1,7 +1,7 @@
-"""Which of a model's errors say that the input has the wrong shape or dtype.
+"""Which of a model's errors mean that the input has the wrong shape or dtype.
 
-torch tells it in words only. Each pattern below is from a message that a layer raises about its
-input; anything else stays the model's own fault.
+torch says so only in the text. Each pattern below is from a message that a layer raises about its
+input; any other error counts as the model's own fault.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _ABOUT_THE_INPUT = re.compile(
 )
 
 
-#: By what the model raised: a handler with ``except RuntimeError`` around its inference still
-#: catches it.
+#: By the exception's class: a handler with ``except RuntimeError`` around its inference must still
+#: catch it.
 _KINDS: dict[type[Exception], type[InvalidInput]] = {
     kind: type("InvalidInput", (InvalidInput, kind), {})
     for kind in (RuntimeError, ValueError, IndexError, AssertionError)
@@ -47,7 +47,7 @@ _KINDS: dict[type[Exception], type[InvalidInput]] = {
 
 
 def _said(error: Exception) -> str:
-    """The line of an error's text that says what is wrong: the first, but TorchScript's last."""
+    """The line of an error's text that says what is wrong: the first; the last of TorchScript's."""
     lines = str(error).strip().splitlines() or [""]
     if "Traceback of TorchScript" not in str(error):
         return lines[0]
@@ -59,8 +59,8 @@ def blame_input(inputs: Any) -> Iterator[None]:
     """Run a model on ``inputs``, a tensor or several.
 
     Raises:
-        InvalidInput: in place of a model's error that is about the input, and of its kind as well;
-            says what was sent.
+        InvalidInput: instead of a model's error about the input; it is also an instance of that
+            error's class, and says what was sent.
     """
     try:
         yield

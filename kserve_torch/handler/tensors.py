@@ -15,13 +15,12 @@ _TOO_LARGE = "Overflow when unpacking"
 
 
 def as_tensor(index: int, value: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Numbers, nested lists of them, an array or a tensor as a tensor of its own memory.
+    """Numbers, nested lists of them, an array or a tensor as a tensor.
 
     Args:
         index: the row's index, for the error.
         value: the payload.
-        dtype: of the result; None infers it as `torch.as_tensor` does from lists, so that an array
-            gives what the same numbers in lists give.
+        dtype: of the result; None infers it as `torch.as_tensor` does from lists, for arrays too.
 
     Raises:
         BadRow: ``value`` is none of these, or is ragged, or has a number too large for the dtype.
@@ -41,7 +40,7 @@ def _dtype_of_lists(array: np.ndarray) -> torch.dtype:
     if array.dtype.kind == "f":
         return torch.get_default_dtype()
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
-        raise OverflowError(_TOO_LARGE)  # it would be a negative number
+        raise OverflowError(_TOO_LARGE)  # it would become negative
     return torch.bool if array.dtype.kind == "b" else torch.int64
 
 
@@ -59,11 +58,11 @@ def as_batch(
     """`as_tensor` of each value, in one batch ``[rows, ...]``; see `stack`.
 
     Raises:
-        BadRow: one of them is none of what that takes.
+        BadRow: one of them is not what `as_tensor` takes.
         InvalidInput: their shapes differ, or their dtypes in several requests.
     """
     if len(values) > 1 and _are_alike(values):
-        rows = np.array(values)  # one copy of all, where the longer way makes two of each
+        rows = np.array(values)  # one copy of all instead of two of each
         return torch.from_numpy(rows).to(dtype or _dtype_of_lists(rows))
     return stack([as_tensor(index, value, dtype) for index, value in enumerate(values)], context)
 
@@ -85,9 +84,9 @@ def _are_alike(values: Sequence[Any]) -> bool:
 def stack(tensors: Sequence[torch.Tensor], context: Any = None) -> torch.Tensor:
     """Tensors of one shape as a batch ``[rows, ...]``; ``[0]`` for none.
 
-    Rows of one request share a dtype that holds them all, as numbers of one list do. Rows of
-    several must have one already: integers change beside another client's floats. They are run
-    again apart.
+    Rows of one request are promoted to a common dtype, like the numbers of a list. Rows of several
+    requests must have one already, as another client's floats would change integers; such requests
+    are run again separately.
 
     Args:
         tensors: one per row.
@@ -100,7 +99,7 @@ def stack(tensors: Sequence[torch.Tensor], context: Any = None) -> torch.Tensor:
         return torch.empty(0)
     shape = tensors[0].shape
     if len(tensors) == 1:
-        # No copy, and the strides of a stack: those of ToTensor would choose other kernels.
+        # No copy, but the strides of a stack: with those of ToTensor torch chooses other kernels.
         return tensors[0].reshape(-1).view(1, *shape)
     for index, tensor in enumerate(tensors):
         if tensor.shape != shape:
@@ -114,12 +113,12 @@ def stack(tensors: Sequence[torch.Tensor], context: Any = None) -> torch.Tensor:
 
 
 def to_device(data: Any, device: torch.device | str | int | None) -> Any:
-    """``data`` on ``device``: tensors, what moves itself as they do, lists and tuples of both.
+    """``data`` on ``device``: tensors, anything with ``to``, lists and tuples of both.
 
-    Copies to a CUDA device go through pinned memory, so that they overlap with computing.
+    Copies to a CUDA device go through pinned memory, so that they overlap with computation.
 
     Args:
-        data: anything else is left as it is.
+        data: anything else stays as it is.
         device: whatever ``Tensor.to`` takes; None leaves tensors where they are.
     """
     if isinstance(data, torch.Tensor):
@@ -136,12 +135,12 @@ def to_device(data: Any, device: torch.device | str | int | None) -> Any:
 
 
 def is_cuda(device: torch.device | str | int | None) -> bool:
-    """Whether ``device``, in any of the ways that handlers write it, is a CUDA one."""
+    """Whether ``device``, in any form that handlers use, is a CUDA device."""
     return device is not None and torch.device(device).type == "cuda"
 
 
 def describe(data: Any) -> str:
-    """Shape and dtype of what goes into a model, as a client reads it: ``[2, 28, 28] float32``."""
+    """Shape and dtype of a model's input, for clients: ``[2, 28, 28] float32``."""
     if isinstance(data, torch.Tensor):
         return f"{list(data.shape)} {str(data.dtype).removeprefix('torch.')}"
     if isinstance(data, (list, tuple)):

@@ -1,4 +1,4 @@
-"""TextClassifier: the classes of a text by bags of n-grams."""
+"""TextClassifier: classes of texts, by bags of n-grams."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from kserve_torch.handler.tokens import ngrams_iterator
 
 
 class TextClassifier(TextHandler):
-    """Answers ``{label: probability}`` of a model that takes what ``EmbeddingBag`` takes.
+    """Answers ``{label: probability}``, for a model with the inputs of ``EmbeddingBag``.
 
-    TorchServe's looks at the first row of a batch only; this one answers every row.
+    TorchServe's reads only the first row of a batch; this one answers every row.
     """
 
     ngrams = 2
@@ -87,7 +87,7 @@ class TextClassifier(TextHandler):
 
 
 def as_text(index: int, value: Any) -> str:
-    """A payload as text: a string, UTF-8 bytes, or these as numbers, a row of an INT64 tensor.
+    """A payload as text: a string, UTF-8 bytes, or such bytes as numbers (an INT64 tensor).
 
     Raises:
         BadRow: it is none of these.

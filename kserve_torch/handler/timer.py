@@ -1,4 +1,4 @@
-"""Times of a handler's steps as metrics, for models whose configuration asks for them."""
+"""Times of a handler's steps as metrics, for models whose configuration enables them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _wanted(context: Any) -> bool:
 
 
 def _now() -> float:
-    """Seconds, once the device has done what was asked of it before."""
+    """Seconds, after the device has finished its queued work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -24,13 +24,13 @@ _DROPPED = re.compile(r"<br />|[;:]")
 
 
 def basic_english(line: str) -> list[str]:
-    """Lower-case words; ``'.,()!?`` stand alone, ``"`` vanishes, ``;:`` and ``<br />`` separate."""
+    """Lower-case words; ``'.,()!?`` are tokens, ``"`` is removed, ``;:`` and ``<br />`` split."""
     text = _DROPPED.sub(" ", line.lower().replace('"', ""))
     return _SPACED.sub(lambda match: f" {match[0]} ", text).split()
 
 
 def get_tokenizer(tokenizer: str | Tokenizer | None, language: str = "en") -> Tokenizer:
-    """A tokenizer by name: None splits at white space, ``basic_english``; a callable is itself one.
+    """A tokenizer by name, ``basic_english``; None splits at white space, a callable is used as is.
 
     Raises:
         ValueError: no such name, or ``basic_english`` for another language.
@@ -47,7 +47,7 @@ def get_tokenizer(tokenizer: str | Tokenizer | None, language: str = "en") -> To
 
 
 def ngrams_iterator(token_list: Sequence[str], ngrams: int) -> Iterator[str]:
-    """The tokens, then each two neighbours joined by a space, and so on up to ``ngrams``."""
+    """The tokens, then each two adjacent ones joined by a space, and so on up to ``ngrams``."""
     yield from token_list
     for n in range(2, ngrams + 1):
         for words in zip(*(token_list[start:] for start in range(n)), strict=False):
@@ -76,7 +76,7 @@ def load_vocabulary(path: Path, unpickler: Any = None) -> Any:
 
     Args:
         path: ``.json``: an object of token to number or a list of tokens; ``.pt``: these, or a
-            torchtext vocabulary, pickled; any other: a token per line.
+            torchtext vocabulary, pickled; any other suffix: a token per line.
         unpickler: see `weights.load_pickled`.
 
     Raises:
@@ -86,9 +86,14 @@ def load_vocabulary(path: Path, unpickler: Any = None) -> Any:
         return _named(path, load_pickled(path, torch.device("cpu"), unpickler))
     try:
         text = path.read_text(encoding="utf-8")
-        return _named(path, json.loads(text) if path.suffix == ".json" else text.splitlines())
+        return _named(path, json.loads(text) if path.suffix == ".json" else _lines(text))
     except ValueError as error:
         raise LoadFailed(f"{path.name}: not readable as {path.suffix[1:] or 'text'}") from error
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as a file has them; `str.splitlines` ends one at tokens such as U+2028 too."""
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def _named(path: Path, content: Any) -> Any:

@@ -27,7 +27,7 @@ class VisionHandler(BaseHandler):
     """Base of the image handlers (CONTRACT 3.8).
 
     Attributes:
-        image_processing: turns one PIL image into a tensor; subclasses set their own transforms.
+        image_processing: one PIL image to a tensor; subclasses set their own transforms.
         ig: integrated gradients of the model.
     """
 
@@ -35,18 +35,18 @@ class VisionHandler(BaseHandler):
     ig: Any = None
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
-        """With transforms of its own; not in ``__init__``, which archives' handlers may skip."""
+        """Gives it its own transforms; not in ``__init__``, which archives' handlers may skip."""
         handler = super().__new__(cls)
         owner = next(owner for owner in cls.__mro__ if "image_processing" in vars(owner))
-        if owner.__module__.startswith("kserve_torch."):  # one that all archives share
+        if owner.__module__.startswith("kserve_torch."):  # shared by all archives
             handler.image_processing = copy.deepcopy(cls.image_processing)
         return handler
 
     def initialize(self, context: Context) -> None:
-        """Load the model and make ready for explanations.
+        """Load the model and prepare explanations.
 
         Raises:
-            LoadFailed: with the one clear reason.
+            LoadFailed: with the reason.
         """
         super().initialize(context)
         self.ig = LazyAttribution("IntegratedGradients", lambda: (self._scores,))
@@ -57,8 +57,8 @@ class VisionHandler(BaseHandler):
     def preprocess(self, data: list[Any]) -> Any:
         """Rows to one float32 tensor ``[rows, ...]`` on the device.
 
-        A row holds an image file's bytes, base64 text of them, or numbers; numbers go without
-        `image_processing`.
+        A row holds an image file's bytes, base64 text of them, or numbers; `image_processing` does
+        not apply to numbers.
 
         Raises:
             BadRow: a row holds none of these.
@@ -74,7 +74,7 @@ class VisionHandler(BaseHandler):
         }
         if not encoded:
             return as_batch(values, torch.float32)
-        images, processing = decode_images(encoded, self.image_processing, self._team)
+        images, processing = decode_images(encoded, self.image_processing, self._pool)
         tensors = to_tensors(images, processing)
         if len(images) == len(values) and isinstance(tensors, torch.Tensor):
             return tensors
@@ -88,8 +88,8 @@ class VisionHandler(BaseHandler):
         )
 
     @cached_property
-    def _team(self) -> Executor | None:
-        """Threads that read images; of this handler alone, so that no other waits for them."""
+    def _pool(self) -> Executor | None:
+        """Threads that decode images, for this handler only, so that no other waits for them."""
         return ThreadPoolExecutor(THREADS, "images") if THREADS > 1 else None
 
     def get_insights(self, tensor_data: Any, _: Any, target: Any = 0) -> list[Any]:

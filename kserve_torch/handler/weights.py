@@ -1,7 +1,7 @@
 """Model files: from a path in the archive to something that can be called with tensors.
 
-The file's suffix chooses the loader, unless the archive brings a model file: then its one class is
-filled with the weights. Errors name files without their folders; they end up at clients.
+The file's suffix selects the loader, unless the archive has a model file: then the weights are
+loaded into its one class. Errors name files without their folders, because clients see them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kserve_torch.runtime.torchload import FORBID_PICKLE, forbidden
 log = logging.getLogger(__name__)
 
 _SHOWN = 3
-#: The beginning of the file that a checkout without Git LFS has in place of a large one.
+#: The beginning of a pointer file, which Git without LFS checks out instead of a large file.
 _POINTER = b"version https://git-lfs"
 
 
@@ -58,7 +58,7 @@ def model_class(module: ModuleType) -> type[nn.Module]:
 def load_eager(
     module: ModuleType, weights: Path | None, device: torch.device, unpickler: Any = None
 ) -> nn.Module:
-    """The class of a model file, filled with the state_dict in ``weights`` if there is one.
+    """The class of a model file, with the state_dict in ``weights`` if there is one.
 
     Raises:
         LoadFailed: not exactly one class, or weights that cannot be read or do not fit.
@@ -81,11 +81,11 @@ def load_state(path: Path, device: torch.device, unpickler: Any = None) -> Mappi
 
 
 def load_pickled(path: Path, device: torch.device | None, unpickler: Any = None) -> Any:
-    """What `torch.save` wrote: weights only if they are that, else a full unpickling (CONTRACT H8).
+    """What `torch.save` wrote: read as weights only, else unpickled in full (CONTRACT H8).
 
     Args:
         path: the file.
-        device: where its tensors go, None leaves them where they were.
+        device: where its tensors go; None for where they were.
         unpickler: a pickle module that finds the archive's own classes, or None.
 
     Raises:
@@ -110,7 +110,7 @@ def reading(path: Path) -> Iterator[None]:
     """Read ``path`` in the block.
 
     Raises:
-        LoadFailed: in place of whatever a reader raises on a damaged file or an absent package.
+        LoadFailed: instead of whatever a reader raises on a damaged file or a missing package.
     """
     try:
         yield
@@ -156,12 +156,12 @@ def _some(label: str, items: list[str]) -> str:
 
 
 def load_serialized(path: Path, device: torch.device, suffix: str | None = None) -> Any:
-    """A model that is whole in one file: TorchScript, an exported program, ONNX or a shared object.
+    """A model that is complete in one file: TorchScript, an exported program, ONNX or a ``.so``.
 
     Args:
         path: the file.
         device: where the model goes.
-        suffix: what the file is taken for, whatever its own suffix says; None goes by that.
+        suffix: overrides the file's own suffix, unless None.
 
     Raises:
         LoadFailed: no loader for this suffix, or the file cannot be read.
@@ -183,7 +183,7 @@ def load_script(path: Path, device: torch.device) -> nn.Module:
             f"{path.name}: torch.save wrote it, not torch.jit.save: a state_dict needs a model "
             "file (modelFile in the manifest)"
         )
-    # Archives hold TorchScript, whatever torch thinks of it now; who serves one cannot act on it.
+    # torch deprecates TorchScript, but whoever serves such an archive cannot act on the warning.
     warnings.filterwarnings("ignore", message=r"`torch\.jit\.load", category=FutureWarning)
     warnings.filterwarnings("ignore", message=r"`torch\.jit\.load", category=DeprecationWarning)
     model: nn.Module = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]  # torch does not type it
@@ -191,7 +191,7 @@ def load_script(path: Path, device: torch.device) -> nn.Module:
 
 
 def _is_saved_object(path: Path) -> bool:
-    """Whether `torch.save` wrote a file; both write zip files, this one no ``constants.pkl``."""
+    """Whether `torch.save` wrote a file; `torch.jit.save` adds a ``constants.pkl`` to the zip."""
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as file:

@@ -1,8 +1,8 @@
-"""pyplot's figures: those of each archive's instance are its own.
+"""pyplot's figures: each handler instance has its own.
 
-``plt.plot`` draws into the figure that is the process's current one, and ``plt.savefig`` saves it.
-Two workers that draw at the same moment would draw into each other's, so each has figures, and a
-current one, of its own.
+``plt.plot`` draws into the process's current figure, and ``plt.savefig`` saves it. Two workers that
+draw at the same moment would draw into each other's figure, so each has its own figures and its own
+current one.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 
 from kserve_torch.namespace import scopes
 
-#: Where pyplot has them, as ``Gcf.figs``.
+#: Where pyplot keeps them, as ``Gcf.figs``.
 _MODULE = "matplotlib._pylab_helpers"
 
 
 class Figures(MutableMapping[Any, Any]):
-    """pyplot's table of figures by number, the current one last: that of whose code calls.
+    """pyplot's table of figures by number, the current one last: the calling archive's own.
 
     Args:
-        servers: that of code that is no archive's.
+        servers: the table for code outside of archives.
     """
 
     def __init__(self, servers: OrderedDict[Any, Any]) -> None:
@@ -33,12 +33,12 @@ class Figures(MutableMapping[Any, Any]):
 
     @property
     def _own(self) -> OrderedDict[Any, Any]:
-        # A thread that a handler has started draws into what its handler draws into.
+        # A thread that a handler started draws into its handler's figures.
         scope = scopes.thread.scope or scopes.calling_scope()
         return self._only_ones() if scope is None else scope.figures
 
     def _only_ones(self) -> OrderedDict[Any, Any]:
-        """Those for a thread that may be anybody's, as of ``to_thread(plt.savefig, file)``."""
+        """Those for a thread of unknown origin, as in ``to_thread(plt.savefig, file)``."""
         drawn = [scope.figures for scope in list(scopes.scopes.values()) if scope.figures]
         return drawn[0] if len(drawn) == 1 else self._servers
 
@@ -58,7 +58,7 @@ class Figures(MutableMapping[Any, Any]):
         return len(self._own)
 
     def values(self) -> ValuesView[Any]:
-        """Those of an `OrderedDict`, which can be reversed."""
+        """An `OrderedDict`'s view, which can be reversed."""
         return self._own.values()
 
     def move_to_end(self, number: Any) -> None:
@@ -86,7 +86,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install() -> None:
-    """See that pyplot, once it is there, has `Figures`."""
+    """Give pyplot `Figures`, now or once it is imported."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
         if _MODULE in sys.modules:

@@ -7,9 +7,9 @@ Each archive's modules live below a package of their own in ``sys.modules``::
       -> kserve_torch_archive_3.model
       -> ArchiveFinder      searches the archive's folders, gives each module those ``__builtins__``
 
-Two more finders stand beside it: ``ts`` is `kserve_torch.ts` for everybody (DESIGN), and a bare
-name that nobody else knows is looked up in the archive that the calling thread is working for,
-because unpicklers ask for modules by bare name.
+There are two more finders: ``ts`` is `kserve_torch.ts` for everybody (DESIGN), and a bare name that
+is found nowhere else is looked up in the archive that the calling thread works for, because
+unpicklers ask for modules by bare name.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _SourceLoader(SourceFileLoader):
 
 
 class _BytecodeLoader(SourcelessFileLoader):
-    """The same for an archive that brings compiled modules only."""
+    """The same, for modules that an archive brings as bytecode only."""
 
     builtins: Mapping[str, Any]
 
@@ -66,7 +66,7 @@ _ANY = DistributionFinder.Context()
 
 
 class ArchiveFinder(importlib.abc.MetaPathFinder):
-    """Finds ``kserve_torch_archive_3.x`` in that archive's folders, and its installed packages."""
+    """Finds ``kserve_torch_archive_3.x`` in that archive's folders and installed packages."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -98,7 +98,7 @@ class ArchiveFinder(importlib.abc.MetaPathFinder):
 
 
 class _ServedLoader(importlib.abc.Loader):
-    """Loads an alias: the module comes ready from ``make``, its own attributes are left alone."""
+    """Loads an alias: ``make`` gives the finished module, whose own attributes stay."""
 
     def __init__(self, make: Callable[[], ModuleType]) -> None:
         self._make = make
@@ -110,7 +110,7 @@ class _ServedLoader(importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # importlib has just put the alias's spec on the module.
+        # importlib has just replaced it with the alias's.
         module.__spec__ = self._spec
 
 
@@ -129,7 +129,7 @@ class TsFinder(importlib.abc.MetaPathFinder):
 
 
 class _Alias(ModuleType):
-    """A bare module name, standing for the module of whatever archive the thread works for."""
+    """Stands under a bare name for the module of whatever archive the thread works for."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -139,24 +139,24 @@ class _Alias(ModuleType):
     def __getattr__(self, name: str) -> Any:
         scope = thread.scope
         full = scope.full_name(self.__name__) if scope else None
-        # Who looks through sys.modules, as inspect does, asks each for ``__file__`` and the like;
-        # that must not import a module of the archive. Who asks for ``__spec__`` wants this one.
+        # Code that goes through sys.modules, as inspect does, asks each module for ``__file__`` and
+        # the like; that must not import the archive's module. Asking for ``__spec__`` may.
         wanted = not name.startswith("__") or name in ("__all__", "__spec__")
         asks = not wanted and full not in sys.modules
         if scope is None or full is None or asks:
             raise AttributeError(f"{self.__name__} is a module of an archive that is not active")
         module = scope.import_module(self.__name__)
         if name == "__all__" and not hasattr(module, name):
-            # A star import would look for the names in this module.
+            # A star import would else take the names of this module.
             return [public for public in vars(module) if not public.startswith("_")]
         return getattr(module, name)
 
 
 class _AliasLoader(_ServedLoader):
-    """Loads an `_Alias`, and reads the files beside it as ``pkgutil.get_data`` asks for them."""
+    """Loads an `_Alias`, and reads files beside the module for ``pkgutil.get_data``."""
 
     def exec_module(self, module: ModuleType) -> None:
-        # `_Alias` passes the question on, so that each archive's own files are found.
+        # `_Alias` forwards the look-up, so that each archive's own files are found.
         del module.__spec__
 
     def get_data(self, path: str) -> bytes:
@@ -164,7 +164,7 @@ class _AliasLoader(_ServedLoader):
 
 
 class BareNameFinder(importlib.abc.MetaPathFinder):
-    """The last resort for ``import model`` in code that is no archive's, such as an unpickler."""
+    """The last resort for ``import model`` in code outside of archives, such as an unpickler."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -186,7 +186,7 @@ _lock = threading.Lock()
 
 
 def install() -> None:
-    """Put the finders in place, once; a ``ts`` that somebody imported before makes room."""
+    """Put the finders in place, once; a ``ts`` that was imported before is dropped."""
     with _lock:
         if any(isinstance(finder, ArchiveFinder) for finder in sys.meta_path):
             return
@@ -203,7 +203,7 @@ def known_elsewhere(name: str, *, folders: bool = True) -> bool:
 
     Args:
         name: of the module.
-        folders: whether one that is but folders, without ``__init__.py``, counts.
+        folders: whether a namespace package, a folder without ``__init__.py``, counts.
     """
     if name in sys.modules:
         return not is_alias(name)
@@ -213,22 +213,22 @@ def known_elsewhere(name: str, *, folders: bool = True) -> bool:
 
 
 def is_alias(name: str) -> bool:
-    """Whether a module ``name`` is there only because some archive's was asked for by that name."""
+    """Whether ``name`` is in ``sys.modules`` only as an alias for archives' modules."""
     return isinstance(sys.modules.get(name), _Alias)
 
 
 def forget(package: str) -> None:
-    """Take an archive's modules, and all aliases, out of ``sys.modules``."""
-    # A copy is made in one step; a list of items is not, and other threads import meanwhile.
+    """Remove an archive's modules, and all aliases, from ``sys.modules``."""
+    # Copying is atomic, unlike list(items()): other threads import meanwhile.
     for name, module in sys.modules.copy().items():
         if name.partition(".")[0] == package or isinstance(module, _Alias):
             sys.modules.pop(name, None)
 
 
 def forget_loggers(package: str) -> None:
-    """Forget the loggers of an archive's modules: `logging` keeps each name that it ever heard."""
+    """Forget the loggers of an archive's modules: `logging` itself never forgets a name."""
     loggers = logging.root.manager.loggerDict
-    with logging._lock:  # type: ignore[attr-defined]  # others go through them in it
+    with logging._lock:  # type: ignore[attr-defined]  # others iterate under it
         for name in [*loggers]:
             if name.partition(".")[0] == package:
                 del loggers[name]

@@ -1,14 +1,14 @@
-"""Standard modules as archives see them: with parts that are each archive's own.
+"""Standard modules as archives see them: some members are each archive's own.
 
-Handlers make pickled classes known by the names under which they were pickled::
+Handlers register pickled classes under the names with which they were pickled::
 
     import __main__, sys
     setattr(__main__, "Net", Net)          each archive has a __main__ of its own
-    sys.modules["models"] = my_models      its name for its module, and nobody else's; so with a
+    sys.modules["models"] = my_models      the name is for this archive only; so is that of a
                                            module that it is about to run from a file
 
-Whatever else an archive puts into ``sys.modules`` is for everybody, as it is where a library is to
-find a stand-in for another one.
+Anything else that an archive puts into ``sys.modules`` is for everybody: it may be a stand-in that
+a library is meant to find.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _MAIN = "__main__"
 
 
 class Lent(ModuleType):
-    """A standard module, of which some members are an archive's own."""
+    """A proxy for a standard module, with some members that are an archive's own."""
 
     def __init__(self, module: ModuleType, **own: Any) -> None:
-        # Without the parent's, which would give it a ``__spec__`` of None.
+        # Not the parent's, which would set ``__spec__`` to None.
         vars(self).update(own, _module=module, __doc__=module.__doc__)
 
     def __getattr__(self, name: str) -> Any:
@@ -43,12 +43,12 @@ class Lent(ModuleType):
         return {*dir(self._module), *vars(self)}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What pickles functions by value, as cloudpickle does, knows modules by their name."""
+        """By name: cloudpickle, which pickles functions by value, pickles their modules too."""
         return importlib.import_module, (self.__name__,)
 
 
 class _Sys(Lent):
-    """``sys``, whose members are set for the process: its streams and hooks are one for all."""
+    """``sys``: setting a member sets it for the process, as its streams and hooks are shared."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(sys, name, value)
@@ -58,7 +58,7 @@ class _Sys(Lent):
 
 
 class _Main(ModuleType):
-    """The process's ``__main__``: what it lacks is looked up in that of the thread's archive."""
+    """The process's ``__main__``; what it lacks is looked up in the thread's archive's."""
 
     def __getattr__(self, name: str) -> Any:
         scope = thread.scope
@@ -68,11 +68,11 @@ class _Main(ModuleType):
 
 
 class _Copy(dict[str, Any]):
-    """What ``sys.modules`` held."""
+    """A snapshot of ``sys.modules``."""
 
 
 class Modules(MutableMapping[str, Any]):
-    """``sys.modules`` with an archive's modules under their bare names as well."""
+    """``sys.modules``, with an archive's modules under their bare names as well."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -101,7 +101,7 @@ class Modules(MutableMapping[str, Any]):
         if full is not None:  # or it was another name for the module, which stays
             self._scope.bind(name, None)
 
-    # What concerns all of them is one step, as with a dict: other threads import meanwhile.
+    # What concerns all modules is atomic, as with a dict: other threads import meanwhile.
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.copy())
@@ -110,7 +110,7 @@ class Modules(MutableMapping[str, Any]):
         return len(sys.modules)
 
     def items(self) -> ItemsView[str, Any]:
-        """As `copy` has them."""
+        """Those of `copy`."""
         return self.copy().items()
 
     def values(self) -> ValuesView[Any]:
@@ -118,7 +118,7 @@ class Modules(MutableMapping[str, Any]):
         return self.copy().values()
 
     def copy(self) -> _Copy:
-        """All of them, by the names that they have for everybody."""
+        """All modules, by their names in ``sys.modules``."""
         return _Copy(sys.modules)
 
     def clear(self) -> None:
@@ -133,12 +133,12 @@ class Modules(MutableMapping[str, Any]):
         super().update(other, **more)
 
     def _loaded(self, name: object) -> str | None:
-        """The full name of an archive's module that is loaded."""
+        """The full name of the archive's module ``name``, if it is loaded."""
         full = self._scope.full_name(name) if isinstance(name, str) else None
         return full if full in sys.modules else None
 
     def _is_to_run(self, module: object) -> bool:
-        """Whether it is of one of the archive's files, by ``spec_from_file_location``, and new."""
+        """Whether it is new and of one of the archive's files (``spec_from_file_location``)."""
         loader = getattr(getattr(module, "__spec__", None), "loader", None)
         return (
             isinstance(loader, SourceFileLoader)
@@ -147,7 +147,7 @@ class Modules(MutableMapping[str, Any]):
         )
 
     def _adopt(self, name: str, module: Any) -> None:
-        """Make it a module of the archive, whose classes then know it by a name of its own."""
+        """Make it a module of the archive, under a full name that its classes then record."""
         full = f"{self._scope.name}.{name}"
         module.__name__ = module.__spec__.name = module.__spec__.loader.name = full
         vars(module)["__builtins__"] = self._scope.builtins
@@ -162,14 +162,14 @@ def _bare(full: str) -> str:
 
 
 def install() -> None:
-    """Let unpicklers that know nothing of archives find what is in the archive's ``__main__``."""
+    """Let unpicklers that know nothing of archives find what is in an archive's ``__main__``."""
     main = sys.modules[_MAIN]
     if type(main) is ModuleType:
         main.__class__ = _Main
 
 
 def lent_to(scope: Scope) -> dict[str, ModuleType]:
-    """What an archive gets in the place of standard modules, by their names."""
+    """What an archive gets in place of standard modules, by name."""
     return {
         "importlib": Lent(importlib, import_module=scope.import_module),
         "pickle": scope.pickle_module,
@@ -178,13 +178,13 @@ def lent_to(scope: Scope) -> dict[str, ModuleType]:
 
 
 def pickle_module(scope: Scope) -> ModuleType:
-    """``pickle`` that finds the archive's classes first, in whatever thread it is used."""
+    """A ``pickle`` that finds the archive's classes first, on any thread."""
 
     class Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str, /) -> Any:
             if module == _MAIN and hasattr(scope.main, name.partition(".")[0]):
                 return attrgetter(name)(scope.main)
-            # Another instance may have written it, or this one before the server's last start.
+            # Pickled by another instance, or before the server was restarted.
             known = _bare(module) if module.startswith(PREFIX) else module
             return super().find_class(scope.full_name(known) or module, name)
 

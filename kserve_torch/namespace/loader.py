@@ -1,7 +1,7 @@
 """One import namespace per handler instance: archives may share module names (CONTRACT D4, T-35).
 
-TorchServe gave every worker a process with the model's folder on ``sys.path`` and as its working
-directory. Here a worker is a thread with a `Namespace`, which gives the same view of both.
+TorchServe's workers are processes, with the model's folder on ``sys.path`` and as their working
+directory. Here a worker is a thread with a `Namespace`, which gives it the same view of both.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _numbers = itertools.count()
 
 
 class Namespace:
-    """What one instance's code can import by bare name, and from where it opens files.
+    """What one instance's code can import by bare name, and where it opens files.
 
     Code of the archive sees its modules as ``import model``; in ``sys.modules`` they are called
     ``kserve_torch_archive_<n>.model``, so no two archives, and no two instances of one archive,
-    share a module. Look-ups go by the importing module, so they are right in every thread and also
-    long after loading.
+    share a module. Look-ups depend on the importing module, so they are right on every thread, and
+    long after loading too.
 
     Args:
-        root: the archive's folder: relative file names mean files in it.
+        root: the archive's folder, where relative file names start.
         path: folders that modules come from; the root if empty (CONTRACT A11).
         packages: namespace of the packages installed for this model, or None.
     """
@@ -81,15 +81,16 @@ class Namespace:
     def _search(self, top: str) -> str | None:
         """Look for a module in the archive, then in its packages.
 
-        As on TorchServe's ``sys.path`` the archive goes first, but not before a standard module
-        that is loaded already, and its folders without ``__init__.py`` come last but for such
-        folders elsewhere: the directory that the server was started in has its own ``models``.
+        As on TorchServe's ``sys.path`` the archive comes first, but after standard modules that are
+        loaded already. Its namespace packages (folders without ``__init__.py``) come after regular
+        packages elsewhere, but before namespace packages elsewhere: the server's working directory
+        may have a folder ``models`` too.
         """
         if top in sys.stdlib_module_names and top in sys.modules:
             self._foreign.add(top)
             return None
         before, after = searchpath.folders(self.root)
-        # In place: it is the ``__path__`` of the archive's package.
+        # In place, because it is the ``__path__`` of the archive's package.
         self.path[:] = dict.fromkeys([*before, *self._folders, *after])
         folder = None
         for namespace in (self, self.packages):
@@ -104,7 +105,7 @@ class Namespace:
         return folder
 
     def bind(self, name: str, full: str | None) -> None:
-        """Let ``name`` mean the archive's module ``full``; None to look for it anew."""
+        """Let ``name`` mean the archive's module ``full``; None to search for it again."""
         self._foreign.discard(name)
         if full is None:
             self._full_names.pop(name, None)
@@ -112,7 +113,7 @@ class Namespace:
             self._full_names[name] = full
 
     def package_folders(self) -> list[str]:
-        """Folders with packages that were installed for this model alone."""
+        """Folders with the packages that were installed for this model only."""
         return self.packages.path if self.packages else []
 
     # --- importing ---
@@ -121,7 +122,7 @@ class Namespace:
         """Import ``name`` as the archive's code would: ``importlib.import_module`` for archives.
 
         Raises:
-            ImportError: as ever, with the bare name.
+            ImportError: as usual, with the bare name.
         """
         with _bare_names():
             absolute = importlib.util.resolve_name(name, package)
@@ -145,12 +146,12 @@ class Namespace:
             module = builtins.__import__(full or name, globals, locals, fromlist or (), level)
         if fromlist or full is None:
             return module
-        # ``import a.b`` binds a; the import above returned the package that a is in.
+        # ``import a.b`` binds a; the import above returned the archive's package.
         top = full.removesuffix(name.partition(".")[1] + name.partition(".")[2])
         return sys.modules[top]
 
     def _standard(self, name: str) -> ModuleType | None:
-        """What the archive has in the place of a standard module."""
+        """What the archive has in place of a standard module."""
         return self.main if name == "__main__" else self._lent.get(name)
 
     def _open_name(self, name: str) -> str | None:
@@ -158,16 +159,16 @@ class Namespace:
         if full is not None and self.closed:
             raise ImportError(f"cannot import {name!r}: the model is unloaded", name=name)
         if full is None and imports.is_alias(name.partition(".")[0]):
-            # Another archive's; it must not seem to be there where an import is only tried.
+            # It is another archive's; code that only tries an import must not find it.
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return full
 
     # --- files ---
 
     def _open(self, file: Any, *args: Any, **kwargs: Any) -> Any:
-        """``open`` in the archive's modules: relative names mean the model's files, if it has them.
+        """``open`` in the archive's modules: relative names mean the model's files, if they exist.
 
-        The worker's own thread has their folder as its directory; this is for all others.
+        The worker's own thread has that working directory; this is for other threads.
         """
         if isinstance(file, str | os.PathLike) and not os.path.isabs(file):
             path = os.path.join(self.root, os.fspath(file))
@@ -181,22 +182,22 @@ class Namespace:
         """Make the archive's folder the calling thread's working directory, as long as it lives.
 
         Returns:
-            False where the system has no directories per thread; then `activate` is all there is.
+            False if the system has no working directories per thread.
         """
         return own_directory(self.root)
 
     def activate(self) -> AbstractContextManager[None]:
-        """While in it, the calling thread works for this archive: unpicklers find its modules."""
+        """Within it, the calling thread works for this archive: unpicklers find its modules."""
         return _Active(self)
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """`activate`, with the archive's folder as working directory wherever it runs (T-36)."""
+        """`activate`, with the archive's folder as the working directory, on any thread (T-36)."""
         with self.activate(), working_in(self.root):
             yield
 
     def close(self) -> None:
-        """Forget all modules; code that still runs can import nothing more of the archive."""
+        """Forget all modules; code that still runs can import no more of the archive."""
         if self.closed:
             return
         self.closed = True
@@ -206,13 +207,13 @@ class Namespace:
             imports.forget_loggers(self.name)
             scopes.pop(self.name, None)
         for folder in (str(self.root), *self.path):
-            # A copy first: other threads add to it.
+            # Copied first, because other threads add to it.
             for name in [name for name in list(sys.path_importer_cache) if name.startswith(folder)]:
                 sys.path_importer_cache.pop(name, None)
 
 
 class _Active:
-    """A plain class, because every call of a handler goes through it."""
+    """A class instead of a generator for speed: every call of a handler goes through it."""
 
     __slots__ = ("_before", "_namespace")
 
@@ -227,10 +228,10 @@ class _Active:
 
 
 def _claim(namespace: Namespace) -> str:
-    """Register ``namespace`` under a number that no other one has ever had.
+    """Register ``namespace`` under a number that was never used before.
 
-    TorchScript keeps each class by its module's name for the life of the process: under an old
-    number it would take another archive's class for this one's.
+    TorchScript keeps classes by their module's name for the life of the process: under a reused
+    number it would confuse this archive's classes with another's.
     """
     with _lock:
         name = f"{PREFIX}{next(_numbers)}"
@@ -243,7 +244,7 @@ def _claim(namespace: Namespace) -> str:
 
 @contextmanager
 def _bare_names() -> Iterator[None]:
-    """Let a failed import speak of ``model``, not of ``kserve_torch_archive_3.model``."""
+    """Make a failed import name ``model``, not ``kserve_torch_archive_3.model``."""
     try:
         yield
     except ModuleNotFoundError as error:

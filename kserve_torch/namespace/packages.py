@@ -1,7 +1,7 @@
 """Packages that one model brings along: ``requirements.txt`` with ``install_py_dep_per_model``.
 
-pip works out what the server's environment lacks; only that is installed, into a folder which this
-model alone can import from (CONTRACT A10).
+pip finds out what the server's environment lacks; only that is installed, into a folder from which
+only this model can import (CONTRACT A10).
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ from kserve_torch.namespace.loader import Namespace
 
 log = logging.getLogger(__name__)
 
-#: Longest that pip may work for one model, in seconds.
+#: Time limit for one run of pip, in seconds.
 TIMEOUT = 600.0
 
 _FURTHER = re.compile(r"(-r|-e|--requirement|--editable)\b")
-#: An option with a relative path; URLs, quoted paths and those that begin with a variable are left
-#: to pip.
+#: An option with a relative path; URLs, quoted paths and paths that begin with a variable are left
+#: as they are.
 _PATH = re.compile(
     r"(?<!\S)(-[rcf]|--(?:requirement|constraint|find-links)\b)[\s=]*+"
     r"(?!\w[\w+.-]*:|[/\"'$])(\S+)"
 )
 
-_lock = threading.Lock()
+#: By folder: pip may take minutes, and other models need not wait for it.
+_locks: dict[Path, threading.Lock] = {}
 _namespaces: dict[Path, Namespace] = {}
 
 
 def packages_of(archive: Archive, name: str, workdir: Path) -> Namespace | None:
-    """The namespace with the packages that ``archive`` asks for and the environment lacks.
+    """A namespace with the packages that ``archive`` needs and the environment lacks.
 
-    All instances of a model share it: many compiled packages can be loaded only once.
+    All instances of a model share it, because many compiled packages can be loaded only once.
 
     Returns:
         None if nothing is missing.
@@ -67,7 +68,7 @@ def packages_of(archive: Archive, name: str, workdir: Path) -> Namespace | None:
         return None
     digest = sha256(requirements.read_bytes()).hexdigest()[:12]
     target = workdir / "packages" / f"{name}-{digest}"
-    with _lock:
+    with _locks.setdefault(target, threading.Lock()):
         if target not in _namespaces:
             install(wanted, target, archive.root)
             _namespaces[target] = Namespace(target)
@@ -80,7 +81,7 @@ def install(lines: Sequence[str], target: Path, folder: Path) -> None:
     Args:
         lines: lines of a requirements file: requirements, paths, pip's options.
         target: new folder for the packages.
-        folder: what relative paths in ``lines`` start from.
+        folder: where relative paths in ``lines`` start.
 
     Raises:
         LoadFailed: pip failed, or took too long.
@@ -91,7 +92,7 @@ def install(lines: Sequence[str], target: Path, folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         file, staged = Path(scratch, "requirements.txt"), Path(scratch, "packages")
         file.write_text("\n".join(lines), encoding="utf-8")
-        # --target alone ignores what is installed and would bring a second torch along.
+        # --target alone ignores what is installed: it would install a second torch.
         report = json.loads(
             _pip(["--dry-run", "--quiet", "--report", "-", "-r", str(file)], folder)
         )
@@ -106,7 +107,7 @@ def install(lines: Sequence[str], target: Path, folder: Path) -> None:
 
 
 def _link(item: dict[str, Any]) -> str:
-    """One entry of pip's installation report as a requirement for exactly that file."""
+    """An entry of pip's installation report as a requirement for exactly that file."""
     where, name = item["download_info"], item["metadata"]["name"]
     if "vcs_info" in where:
         vcs = where["vcs_info"]
@@ -115,7 +116,7 @@ def _link(item: dict[str, Any]) -> str:
 
 
 def _missing(text: str, folder: Path) -> list[str]:
-    """Lines that the environment does not satisfy, after all option lines; [] if none is left."""
+    """Lines that the environment does not satisfy, after all option lines; [] if there are none."""
     lines = [_anchored(line, folder) for line in _lines(text)]
     options = [line for line in lines if _is_option(line)]
     wanted = [line for line in lines if not _is_option(line) and not _satisfied(line)]
@@ -123,12 +124,12 @@ def _missing(text: str, folder: Path) -> list[str]:
 
 
 def _is_option(line: str) -> bool:
-    """Whether a line only says how to install; ``-r`` and ``-e`` say what."""
+    """Whether a line says only how to install; ``-r`` and ``-e`` say what."""
     return line.startswith("-") and not _FURTHER.match(line)
 
 
 def _anchored(line: str, folder: Path) -> str:
-    """Make paths absolute: pip reads them from the folder of the file that they stand in."""
+    """Make paths absolute, because pip resolves them from the folder of the requirements file."""
     return _PATH.sub(lambda found: f"{found[1]} {shlex.quote(str(folder))}/{found[2]}", line)
 
 
@@ -152,7 +153,9 @@ def _satisfied(line: str) -> bool:
         version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
         return False
-    return requirement.url is None and requirement.specifier.contains(version, prereleases=True)
+    if requirement.url is not None or requirement.extras:  # pip knows what an extra needs
+        return False
+    return requirement.specifier.contains(version, prereleases=True)
 
 
 def _pip(arguments: list[str], folder: Path) -> str:
@@ -176,9 +179,9 @@ def _pip(arguments: list[str], folder: Path) -> str:
 
 
 def _reason(stderr: str) -> str:
-    """Pip's last error line: it names the package, the lines before it only describe the search.
+    """Pip's last error line, which names the package; the lines before it describe the search.
 
-    Where there is no pip the one line is the interpreter's, which begins with its path.
+    Without pip the one line is the interpreter's, which begins with a path.
     """
     lines = stderr.strip().splitlines()
     errors = [line for line in lines if line.startswith("ERROR: ")]

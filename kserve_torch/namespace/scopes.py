@@ -1,4 +1,4 @@
-"""Which archives are open, and which one a thread is working for."""
+"""Which archives are open, and which one a thread works for."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Protocol
 
-#: Every archive's package is called this and a number.
+#: The name of an archive's package is this and a number.
 PREFIX = "kserve_torch_archive_"
 
 
 class Scope(Protocol):
-    """What the finders know of a `Namespace`."""
+    """What other modules need to know of a `Namespace`."""
 
     name: str
     root: Path
@@ -31,7 +31,7 @@ class Scope(Protocol):
         """Import ``name`` as the archive's code would."""
 
     def bind(self, name: str, full: str | None) -> None:
-        """Let ``name`` mean the archive's module ``full``; None to look for it anew."""
+        """Let ``name`` mean the archive's module ``full``; None to search for it again."""
 
     def package_folders(self) -> list[str]:
         """Folders with the archive's own installed packages."""
@@ -45,12 +45,12 @@ class _Thread(threading.local):
     scope: Scope | None = None
 
 
-#: What archive the calling thread is working for.
+#: Its ``scope`` is the archive that the calling thread works for.
 thread = _Thread()
 
 
 def calling_scope() -> Scope | None:
-    """The archive whose code is the nearest among the callers, whatever thread this is."""
+    """The archive whose code is the nearest caller, on any thread."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         package = str(frame.f_globals.get("__name__")).partition(".")[0]

@@ -1,15 +1,15 @@
-"""Folders that archives put on ``sys.path``: each archive has its own there, nobody has another's.
+"""Folders that archives put on ``sys.path``: each archive sees its own there, but no other's.
 
 Handlers write ``sys.path.insert(0, os.path.join(model_dir, "yolov5"))``, and some take it out again
-with ``remove`` or ``pop``. The list stays as they leave it; what differs is who looks where::
+with ``remove`` or ``pop``. The list stays as they leave it, but not all search the same folders::
 
     sys.path   .../a/yolov5   /usr/lib/python3   .../site-packages   .../b
     archive a  before: .../a/yolov5              after: nothing
     archive b  before: nothing                   after: .../b
     all else                  /usr/lib/python3   .../site-packages
 
-An archive's folders come before or after its own ones (`folders`), and the `PathFinder` of all else
-passes them by. So two models, or two versions of one, may each bring their own ``utils``.
+An archive searches its entries before or after its own folders (`folders`); the `PathFinder` of all
+other code skips them. So two models, or two versions of one, may each bring their own ``utils``.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from pathlib import Path
 from types import ModuleType
 
 _lock = threading.Lock()
-#: Folders of open archives, without symbolic links, and how many instances each has.
+#: Folders of open archives, symbolic links resolved, and how many instances each has.
 _roots: Counter[str] = Counter()
 #: Entries that were on ``sys.path`` before any archive.
 _servers: set[str] = set()
 
 
 def claim(root: Path) -> None:
-    """What lies below ``root`` belongs to its archive, from now on."""
+    """From now on, all below ``root`` belongs to its archive."""
     with _lock:
         _roots[os.path.realpath(root)] += 1
 
 
 def release(root: Path) -> None:
-    """Undo one `claim`; with the last one the archive's folders leave ``sys.path``."""
+    """Undo one `claim`; the last one removes the archive's folders from ``sys.path``."""
     real = os.path.realpath(root)
     with _lock:
         _roots[real] -= 1
@@ -48,17 +48,17 @@ def release(root: Path) -> None:
         del _roots[real]
     for entry in list(sys.path):
         if _added(entry) and _in_one_of([real], entry):
-            with suppress(ValueError):  # a handler may be taking it out at this moment
+            with suppress(ValueError):  # a handler may just have removed it
                 sys.path.remove(entry)
 
 
 def is_an_archives(path: str) -> bool:
-    """Whether ``path``, relative to the working directory if it is, lies in an open archive."""
+    """Whether ``path`` is in an open archive; it may be relative to the working directory."""
     return _in_one_of(list(_roots), path)
 
 
 def folders(root: Path) -> tuple[list[str], list[str]]:
-    """An archive's folders on ``sys.path``: those before the server's own ones, and the others.
+    """An archive's entries on ``sys.path``: those before the server's own, and those after.
 
     Args:
         root: the archive's folder; relative entries start there.
@@ -75,7 +75,7 @@ def folders(root: Path) -> tuple[list[str], list[str]]:
 
 
 class PathFinder(machinery.PathFinder):
-    """Takes importlib's place, under its name: others look for it in ``sys.meta_path``."""
+    """Replaces importlib's, under the same name: others look for it in ``sys.meta_path``."""
 
     @classmethod
     def find_spec(
@@ -88,7 +88,7 @@ class PathFinder(machinery.PathFinder):
 
 
 def install() -> None:
-    """Put `PathFinder` into place; folders that are on ``sys.path`` by now stay everybody's."""
+    """Put `PathFinder` in place; what is on ``sys.path`` now stays everybody's."""
     _servers.update(entry for entry in sys.path if os.path.isabs(entry))
     sys.meta_path[sys.meta_path.index(machinery.PathFinder)] = PathFinder
 
@@ -98,12 +98,12 @@ def _added(entry: object) -> bool:
 
 
 def _of_all() -> Iterator[str]:
-    """Entries of ``sys.path`` that are no archive's."""
+    """Entries of ``sys.path`` that belong to no archive."""
     roots = list(_roots)
     return (entry for entry in list(sys.path) if not _added(entry) or not _in_one_of(roots, entry))
 
 
 def _in_one_of(roots: Iterable[str], entry: str) -> bool:
-    """Whether ``entry``, relative to the working directory if it is, is below a folder or is it."""
+    """Whether ``entry`` is one of ``roots`` or below one; it may be relative."""
     real = os.path.realpath(entry)
     return any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in roots)

@@ -1,17 +1,17 @@
 """Imports take turns: models that load at the same time import the same packages.
 
-Python locks each module by itself. Where two threads enter a circle of modules at different places
-(``torchvision``, ``transformers`` and most big packages have some) it hands one of them a module
-that is half done, and ``from torchvision.transforms import InterpolationMode`` fails in a process
-where it always worked alone. So a thread that works for an archive waits, before it takes its first
-module's lock, until no other such thread is importing. The lock is held for that outermost import,
-with all that it imports in turn; what goes on between imports, such as reading weights, stays
-parallel. It sits in the import machinery, hence a library's own late imports take turns as well.
+Python locks each module separately. If two threads enter a cycle of imports at different modules
+(most big packages have some, ``torchvision`` and ``transformers`` too), one of them gets a module
+that is only half initialised: ``from torchvision.transforms import InterpolationMode`` fails, which
+it never does with one thread. So a thread that works for an archive waits, before it takes its
+first module's lock, until no other such thread is importing. It holds the turn for that outermost
+import and all nested ones; what happens between imports, such as reading weights, stays parallel.
+This is in the import machinery, so that a library's own late imports take turns as well.
 
-Nothing can hang on it. A thread without an archive never waits: the event loop's, and those that a
-module starts and joins while it is imported. And a thread that waits on another one which has come
-no further for `PATIENCE` seconds goes ahead without its turn, as every thread of Python does: the
-other one may be waiting for a lock that this one holds.
+It cannot deadlock. Threads without an archive never wait: the event loop's, and those that a module
+starts and joins while it is imported. And a thread goes ahead without its turn, as in plain Python,
+once the one that it waits for has made no progress for `PATIENCE` seconds: that one may be waiting
+for a lock that this one holds. Until it makes progress, no thread waits for it again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-#: Seconds without a module begun or done, after which an import is taken to be stuck.
+#: Seconds without a module begun or finished, after which an import counts as stuck.
 PATIENCE = 10.0
 
 _bootstrap: Any = importlib.import_module("_frozen_importlib")
@@ -37,7 +37,7 @@ class Turns:
     """The lock of all outermost imports.
 
     Args:
-        wanted: whether the calling thread takes turns with others.
+        wanted: whether the calling thread must take turns.
         patience: seconds, see `PATIENCE`.
     """
 
@@ -47,10 +47,12 @@ class Turns:
         self._thread = _Thread()
         self._lock = threading.RLock()
         self._steps = 0
+        #: `_steps` at which the holder was found stuck: nobody waits for it again.
+        self._stuck_at = -1
         os.register_at_fork(after_in_child=self._forked)
 
     def begin(self) -> None:
-        """Before a module's lock is taken; the outermost one of a thread waits for its turn."""
+        """Before a module's lock is taken; a thread's outermost import waits for its turn."""
         if self._thread.depth == 0:
             self._thread.has_turn = self._wanted() and self._wait()
         self._thread.depth += 1
@@ -64,25 +66,27 @@ class Turns:
             self._lock.release()
 
     def _wait(self) -> bool:
-        steps = -1
-        while steps != self._steps:
+        while True:
             steps = self._steps
-            if self._lock.acquire(timeout=self._patience):
+            patience = 0 if steps == self._stuck_at else self._patience
+            if self._lock.acquire(timeout=patience):
                 return True
-        return False
+            if steps == self._steps:
+                self._stuck_at = steps
+                return False
 
     def _forked(self) -> None:
-        """The thread that had the turn is not there in a new process, unless it did the fork."""
+        """The thread with the turn is not in the new process, unless it is the one that forked."""
         self._lock = threading.RLock()
         if self._thread.depth and self._thread.has_turn:
             self._lock.acquire()
 
 
 def install(wanted: Callable[[], bool]) -> None:
-    """From now on the imports of all threads that ``wanted`` says yes to take turns."""
+    """From now on imports take turns, on threads for which ``wanted`` is true."""
 
     class InTurn(_bootstrap._ModuleLockManager):  # type: ignore[misc]
-        """What importlib holds a module's lock with; no frame of it is seen in tracebacks."""
+        """Replaces importlib's, which holds a module's lock; tracebacks do not show its frames."""
 
         turns = Turns(wanted)
 

@@ -12,7 +12,10 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-#: Linux' unshare(2) flag: the thread gets root, working directory and umask of its own.
+#: Seconds to wait for the directory that threads share. A load that hangs never gives it back; the
+#: others must get on within their startupTimeout.
+PATIENCE = 30.0
+#: Linux's unshare(2) flag: the thread gets its own root, working directory and umask.
 _CLONE_FS = 0x200
 
 
@@ -29,7 +32,7 @@ def own_directory(folder: Path) -> bool:
     """Make ``folder`` the working directory of the calling thread alone, as long as it lives.
 
     Returns:
-        False where the system does not allow it; nothing has changed then.
+        False if the system does not allow it; then nothing has changed.
     """
     if not _thread.own and not _unshare():
         if not _explained.is_set():
@@ -46,12 +49,23 @@ def own_directory(folder: Path) -> bool:
 
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """Work in ``folder``; where all threads share one directory, one at a time and for now only."""
+    """Work in ``folder``; if threads share one directory, one at a time, and change back after.
+
+    A thread that has waited for `PATIENCE` seconds goes ahead in whatever directory there is.
+    """
     if _thread.own:
         os.chdir(folder)
         yield
         return
-    with _shared:
+    if not _shared.acquire(timeout=PATIENCE):
+        log.warning(
+            "another model has been loading for %g s: this one loads without its working "
+            "directory, where relative names work with open() only",
+            PATIENCE,
+        )
+        yield
+        return
+    try:
         before = os.open(".", os.O_RDONLY)
         try:
             os.chdir(folder)
@@ -59,6 +73,8 @@ def working_in(folder: Path) -> Iterator[None]:
         finally:
             os.fchdir(before)
             os.close(before)
+    finally:
+        _shared.release()
 
 
 def _unshare() -> bool:

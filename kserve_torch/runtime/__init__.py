@@ -1,4 +1,4 @@
-"""What a handler lives in: found, prepared, called, and kept from harming the rest of the process.
+"""A handler's surroundings: it is found, prepared, called, and kept from harming other code.
 
 ::
 

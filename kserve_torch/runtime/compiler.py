@@ -1,8 +1,8 @@
 """torch's compiler stays out of the process until something is compiled.
 
-`import torchvision` takes 1.6 seconds and 150 MB on account of one line in its ``ops``, which takes
+`import torchvision` takes 1.6 seconds and 150 MB because of one line in its ``ops``, which imports
 a function of ``torch._dynamo`` that is hardly ever called. While torchvision is imported, stand-ins
-take the place of those two modules; whoever wants anything else of them gets the real ones.
+replace those two modules; whoever asks them for anything else gets the real ones.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _PACKAGE, _UTILS = "torch._dynamo", "torch._dynamo.utils"
 
 
 def defer_compiler() -> None:
-    """Have every later import of torchvision in this process leave the compiler out."""
+    """Make later imports of torchvision in this process leave the compiler out."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 class _StandIn(ModuleType):
-    """Becomes the real module, for all, when something is asked of it."""
+    """Gives way to the real module, for everybody, when an attribute is asked for."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -38,7 +38,7 @@ class _StandIn(ModuleType):
 
 
 def _is_compile_supported(device_type: str) -> bool:
-    """The one function that torchvision takes by name."""
+    """The one function that torchvision imports by name."""
     real: Any = importlib.import_module(_UTILS)
     return bool(real.is_compile_supported(device_type))
 
@@ -65,7 +65,7 @@ def _withdraw() -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds torchvision where it is, and has it loaded in its own way."""
+    """Finds torchvision as usual, and gives it a loader with the stand-ins."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -88,7 +88,7 @@ class _Loader(Loader):
         return self._ordinary.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module; afterwards nothing shows who loaded it."""
+        """Run the module; it keeps its ordinary loader."""
         module.__loader__ = self._ordinary
         if module.__spec__ is not None:
             module.__spec__.loader = self._ordinary

@@ -1,4 +1,4 @@
-r"""What a handler knows beside its rows: the model's facts, the requests' headers, the responses.
+r"""What a handler knows besides its rows: the model, the requests' headers, the responses.
 
 One `Context` belongs to one handler instance for the whole life of the model, so a handler may
 keep things on it (CONTRACT C1, C5). Before each ``handle()`` call the worker's thread calls
@@ -30,12 +30,12 @@ STREAM_NEXT = "ts_stream_next"
 
 
 def sequence_header(part: str) -> str:
-    """The header with a sequence's id, start or end, as the environment or TorchServe says (C4)."""
+    """The header for a sequence's id, start or end, by the environment or TorchServe's default."""
     return os.environ.get(f"TS_REQUEST_SEQUENCE_{part.upper()}", f"ts_request_sequence_{part}")
 
 
 class _RowId(str):
-    """A request's id in one call of the handler: clients choose ids, so equal ones say nothing."""
+    """A request's id in one call, told by identity: clients choose ids, so two may be equal."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _RowId:
         return self
@@ -124,21 +124,21 @@ class Context:
     @property
     def has_one_request(self) -> bool:
         """Whether all rows of the running batch are of one request."""
-        # Found when it is asked for: hardly a batch needs it, and `begin` is in the way of all.
+        # Only worked out when asked for: hardly any batch needs it.
         return len({id(processor.request) for processor in self._request_processor}) < 2
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Context) and self._facts() == other._facts()
 
     def _facts(self) -> dict[str, Any]:
-        """All that a handler sees, but for the ways to import, which are each instance's own."""
+        """All that a handler sees, except the ways to import, which differ by instance."""
         own = ("import_module", "unpickler")
         return {name: value for name, value in vars(self).items() if name not in own}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Context:
         """A copy for the same instance: it imports, measures and answers as this one (CONTRACT H4).
 
-        Modules cannot be copied, nor can whoever waits for a request's intermediate results.
+        Modules and requests are shared: neither those nor what waits for a stream can be copied.
         """
         requests = [processor.request for processor in self.request_processor]
         for shared in (self.import_module, self.unpickler, self.metrics, *requests):
@@ -158,14 +158,14 @@ class Context:
     # --- the worker's side ------------------------------------------------------------------------
 
     def begin(self, requests_by_row: Sequence[Request]) -> None:
-        """Make ready for one ``handle()`` call: row ``i`` belongs to ``requests_by_row[i]``."""
+        """Prepare one ``handle()`` call: row ``i`` belongs to ``requests_by_row[i]``."""
         self.request_ids = {i: _RowId(request.id) for i, request in enumerate(requests_by_row)}
         self.request_processor = [RequestProcessor.of(request) for request in requests_by_row]
         if self.metrics is not None:
             self.metrics.request_ids = self.request_ids
 
     def end(self) -> None:
-        """Forget the call and its requests, which may be large."""
+        """Drop the call and its requests, which may be large."""
         self.request_ids = None
         self.request_processor = []
 
@@ -180,15 +180,15 @@ class Context:
     def emit(
         self, results: Sequence[Any] | Mapping[int, Any], request_ids: Mapping[int, str]
     ) -> None:
-        """Send intermediate results of rows to those who listen to their requests.
+        """Send intermediate results of rows to the clients that listen.
 
-        A thread that a handler left behind may still send for requests of an earlier call; what
-        does not belong to a request of the running one is dropped.
+        A thread that a handler left behind may still send for requests of an earlier call; results
+        for requests that are not in the running call are dropped.
 
         Args:
             results: by the keys of ``request_ids``.
             request_ids: index -> request id, for the rows that are meant; a handler may have
-                numbered them anew, as those of one micro batch.
+                renumbered them, as for a micro batch.
         """
         parts: dict[int, dict[int, RowReply]] = {}
         for index, request_id in sorted(request_ids.items()):
@@ -206,7 +206,7 @@ class Context:
                 request.emit(rows)
 
     def _row_of(self, index: int, request_id: str) -> int | None:
-        """The running call's row with this very id; with an equal one, if a handler made it."""
+        """The running call's row with this id object, or with an equal id if a handler made it."""
         own = self.request_ids or {}
         same = operator.is_ if isinstance(request_id, _RowId) else operator.eq
         found = [row for row, one in own.items() if same(one, request_id)]

@@ -23,7 +23,7 @@ _lost: set[int] = set()
 
 
 def gpus() -> int:
-    """How many there are."""
+    """The number of GPUs."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
@@ -68,7 +68,7 @@ def device_for(gpu_id: int | str | None) -> torch.device:
 
 
 def stream_on(gpu_id: int | None) -> AbstractContextManager[Any]:
-    """A CUDA stream of a worker's own, to run its calls in; nothing for the CPU."""
+    """A CUDA stream for one worker's calls; a null context for the CPU."""
     if gpu_id is None or not torch.cuda.is_available():
         return nullcontext()
     stream: AbstractContextManager[Any] = torch.cuda.stream(
@@ -78,7 +78,7 @@ def stream_on(gpu_id: int | None) -> AbstractContextManager[Any]:
 
 
 def settle(gpu_id: int | None) -> None:
-    """Wait for what was asked of a GPU: streams of its workers do not wait for each other."""
+    """Wait for a GPU's queued work: the streams of its workers do not wait for each other."""
     if gpu_id is not None and torch.cuda.is_available():
         torch.cuda.synchronize(gpu_id)
 
@@ -119,6 +119,6 @@ def all_work() -> bool:
 
 
 def free_cache() -> None:
-    """Give cached device memory back, so that a smaller batch has a chance."""
+    """Release cached device memory, so that a smaller batch may fit."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

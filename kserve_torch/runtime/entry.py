@@ -21,12 +21,12 @@ _STOCK_MODULES = "kserve_torch.ts.torch_handler"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What an archive's handler string leads to.
+    """What an archive's handler string refers to.
 
     Attributes:
         handle: called with rows and context, returns one result per row, or a coroutine of that.
         initialize: called once with the context.
-        service: what holds the handler's state: an instance of its class, or its module.
+        service: holds the handler's state: an instance of its class, or its module.
     """
 
     handle: Callable[[Any, Context], Any]
@@ -35,17 +35,15 @@ class Entry:
 
 
 def load_entry(namespace: Namespace, handler: str) -> Entry:
-    """Import the handler and make its instance; nothing is initialised.
+    """Import the handler and create its instance, without initialising it.
 
-    The handler is ``module[.py][:function]``, the module one of the archive or an installed one,
-    which may be in a package.
-
-    A function of that name (default ``handle``) goes first, else the module must define exactly one
-    class, with a ``handle`` method or attribute.
+    The handler is ``module[.py][:function]``; the module is in the archive or installed, where it
+    may be in a package. It has a function of that name (default ``handle``), or exactly one class,
+    with a ``handle`` method or attribute.
 
     Raises:
         LoadFailed: no such module, or not exactly one class.
-        Exception: whatever the module or the class raise; a package that is absent is named.
+        Exception: whatever the module or the class raises, with the name of a missing package.
     """
     path, _, function = handler.partition(":")
     name = PurePosixPath(path).name.removesuffix(".py")
@@ -88,7 +86,7 @@ def _is_installed(name: str) -> bool:
         return not dot or importlib.util.find_spec(name) is not None
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
-            raise  # the package is there, and lacks another
+            raise  # the package is there, but needs a missing one
         return False
 
 

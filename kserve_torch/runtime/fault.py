@@ -1,4 +1,4 @@
-"""Which request of a batch is at fault: handlers know rows only, by their place in ``data``."""
+"""Which request of a batch is at fault: handlers know only rows, by their index in ``data``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import accumulate
 from kserve_torch.errors import BadRow, ClientError, HandlerError, InvalidInput
 from kserve_torch.messages import Request
 
-#: A reason that begins with the field of the row that it is about.
+#: The start of a reason that names a field of the row.
 _FIELD = re.compile(r"\w+: ")
 
 
@@ -19,8 +19,8 @@ class RequestFault(Exception):
     """One request of a batch is at fault; the others can be run again without it.
 
     Attributes:
-        index: which of the requests that `Instance.run` was given.
-        error: what to answer it with.
+        index: of the request, among those of `Instance.run`.
+        error: the answer to it.
     """
 
     def __init__(self, index: int, error: ClientError) -> None:
@@ -30,10 +30,10 @@ class RequestFault(Exception):
 
 
 def fault_of(error: BadRow, requests: Sequence[Request], counts: list[int]) -> Exception:
-    """The owner of a bad row, and the row by the name that its protocol has for it."""
+    """An error for the bad row's request, with the row as its protocol names it."""
     reason, row = str(getattr(error, "reason", "")), -1
     with suppress(AttributeError, TypeError):
-        row = operator.index(error.index)  # numpy's integers are none of Python's
+        row = operator.index(error.index)  # may be numpy's integer
     for index, end in enumerate(accumulate(counts)):
         if 0 <= row < end:
             element = requests[index].element.format(row - (end - counts[index]))

@@ -1,10 +1,10 @@
-"""One handler instance: the border between our words, Requests and Replies, and the handler's.
+"""One handler instance: the border between Requests and Replies and the handler's rows.
 
 ::
 
     [Request, ...] -> rows of all -> handle(data, context) -> one result per row -> [Reply, ...]
 
-A fault is given to the one request that it belongs to, as far as the handler says which.
+If the handler says which row is at fault, only that row's request fails.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Instance:
 
     Attributes:
         context: what the handler is given.
-        device: where the model is, as torch writes it.
-        signature: the tensors that went in and came out at warm-up; empty if there was none.
+        device: of the model, as torch writes it.
+        signature: the input and output tensors of the warm-up; empty without one.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class Instance:
             version: the registered version, for Replies.
             gpu_id: index of the accelerator; None for the CPU.
             batch_size: most requests per call, for the handler to read.
-            measure: takes the handler's own metrics, on the calling thread.
+            measure: gets the handler's own metrics, on the calling thread.
             options: see `LoadOptions`.
             first: another instance of the same archive, whose weights this one shares.
 
         Raises:
-            LoadFailed: with the one clear reason.
+            LoadFailed: with the reason.
             OutOfMemory: the weights do not fit.
             DeviceLost: the GPU can no longer be used.
         """
@@ -125,7 +125,7 @@ class Instance:
     def _initialize(self, first: Instance | None) -> None:
         if threading.current_thread() is not threading.main_thread():
             self._namespace.enter_thread()
-            # Handlers ask for "the" event loop; TorchServe calls them where there is one.
+            # Handlers ask for "the" event loop; on TorchServe there is one.
             self._loop = self._runner.get_loop()
         output.mend()
         with self._namespace.loading(), self._dtype.chosen():
@@ -139,14 +139,14 @@ class Instance:
         self.device = str(getattr(self._entry.service, "device", None) or default)
 
     def warm_up(self) -> None:
-        """Run the archive's sample, if it brings one, and learn the signature from it.
+        """Run the archive's sample, if there is one, and infer the signature from it.
 
         A compiled model is also given two of them at once, if it forms batches: the first batch of
         several rows compiles it once more, for all sizes.
 
         Raises:
             LoadFailed: the handler cannot answer it.
-            OutOfMemory: as said.
+            OutOfMemory: it does not fit.
         """
         sample = sample_request(self._archive, self.context.model_name)
         if sample is None:
@@ -186,7 +186,7 @@ class Instance:
             return self._replies(requests, counts)
         except BadRow as error:
             raise fault_of(error, requests, counts) from error
-        except BaseException as error:  # also from our own code: to make rows takes memory
+        except BaseException as error:  # also our own: making rows may run out of memory
             failure = handler_failure(error)
             if isinstance(failure, HandlerError | OutOfMemory):
                 devices.examine(self.context.system_properties["gpu_id"])
@@ -197,7 +197,7 @@ class Instance:
             raise failure from error
 
     def _replies(self, requests: Sequence[Request], counts: list[int]) -> list[Reply]:
-        # Handlers take an empty list for the call that initialises (CONTRACT T-25).
+        # Handlers take an empty list to mean initialisation (CONTRACT T-25).
         rows = iter(self._call(requests, counts) if any(counts) else ())
         return [
             Reply(
@@ -218,20 +218,20 @@ class Instance:
         try:
             with self._namespace.activate(), self._dtype, self._stream:
                 results = self._finish(self._entry.handle(data, self.context))
-                # Within the stream, which results on a device come from.
+                # Still in the stream that computes the results.
                 return self.context.row_replies(_checked(results, len(data)))
         finally:
             rootlog.restore()
             self.context.end()
 
     def _finish(self, result: Any) -> Any:
-        """The result itself, or what it comes to if the handler is asynchronous (CONTRACT H4)."""
+        """The result, awaited if the handler is asynchronous (CONTRACT H4)."""
         return self._runner.run(_awaited(result)) if inspect.isawaitable(result) else result
 
     def close(self) -> None:
         """Forget the handler and its modules."""
         try:
-            # A handler may have closed the loop, or have a thread that runs it still.
+            # A handler may have closed the loop, or still run it on a thread.
             if self._loop is None or not (self._loop.is_closed() or self._loop.is_running()):
                 self._runner.close()
         finally:

@@ -1,4 +1,4 @@
-"""What the machine gives this process: cores, open files, and memory that it need not ask for."""
+"""The process's share of the machine: cores, spinning threads, open files, freed memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
-#: glibc's names for what `keep_freed_memory` sets (malloc.h), and the values: a thread's heap ends
-#: at 64 MiB, and blocks above half of that always come from the system.
+#: What `keep_freed_memory` sets (glibc's malloc.h), and the values: a thread's heap has at most 64
+#: MiB, and blocks above half of that always come from the system.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _HEAP_BYTES = 64 * 2**20
-#: What says how long libgomp's threads wait actively (GCC's libgomp manual, 3), and the rounds of
-#: that, 0.15 ms: enough from one operator to the next.
+#: Variables for how long libgomp's threads spin (GCC's libgomp manual, 3), and the rounds, 0.15 ms:
+#: enough from one operator to the next.
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _ROUNDS = "5000"
 
@@ -25,8 +25,8 @@ _ROUNDS = "5000"
 def cores(cgroups: Path = CGROUPS) -> int:
     """How many cores this process may keep busy, at least 1.
 
-    A container sees all cores of its node and is stopped when it has used up its share of time, so
-    its CPU limit counts, rounded up.
+    A container sees all cores of its node, and is throttled when it has used up its quota of CPU
+    time, so its CPU limit counts, rounded up.
 
     Args:
         cgroups: where the control groups are mounted.
@@ -36,7 +36,7 @@ def cores(cgroups: Path = CGROUPS) -> int:
 
 
 def cpu_limit(cgroups: Path = CGROUPS) -> float | None:
-    """The container's CPU limit in cores; None if it has none below the cores that it sees.
+    """The container's CPU limit in cores; None unless it is below the cores that it sees.
 
     Args:
         cgroups: where the control groups are mounted.
@@ -46,14 +46,14 @@ def cpu_limit(cgroups: Path = CGROUPS) -> float | None:
 
 
 def _seen() -> int:
-    """The cores that the system lets this process run on."""
+    """The cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1  # macOS
 
 
 def _limits(cgroups: Path) -> Iterable[float]:
-    """The CPU limit in cores, of either version of control groups."""
+    """The CPU limit in cores, by control groups of version 2 or 1."""
     first = [cgroups / "cpu" / "cpu.cfs_quota_us", cgroups / "cpu" / "cpu.cfs_period_us"]
     second = [cgroups / "cpu.max"]
     for files in (second, first):
@@ -88,21 +88,21 @@ def keep_to_limit(cgroups: Path = CGROUPS) -> None:
 
 
 def allow_open_files() -> None:
-    """Lift this process's limit on open files to what the system lets it have, as the JVM does.
+    """Raise this process's soft limit on open files to the hard one, as the JVM does.
 
-    The usual 1024 are fewer than ``max_connections``: the kernel would reset what comes beyond,
-    probes included.
+    The usual 1024 is less than ``max_connections``: the kernel would reset connections beyond it,
+    those of probes too.
     """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with suppress(OSError, ValueError):  # macOS calls it unlimited, and means less
+    with suppress(OSError, ValueError):  # macOS says unlimited, but means less
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def keep_freed_memory() -> None:
-    """Let threads keep the memory of one batch for the next one.
+    """Make threads keep the memory of one batch for the next one.
 
-    glibc gives the top of a thread's heap back after each batch of activations, and the next batch
-    pays for every page again: a third of the time of a small model.
+    By default glibc returns the top of a thread's heap to the system after each batch, and the next
+    batch faults every page in again: a third of the time of a small model.
     """
     if platform.libc_ver()[0] != "glibc":
         return

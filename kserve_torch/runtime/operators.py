@@ -1,8 +1,8 @@
-"""``torch.library.custom_op`` for several instances: torch knows one operator of each name.
+"""``torch.library.custom_op`` for several instances: torch knows one operator per name.
 
-Each instance runs its archive's modules anew, and so defines the same operator again. torch would
-free the first definition then, and the next call of it ends the process. So torch gets each name
-once, with a function that calls the one of the archive that asks.
+Each instance runs its archive's modules again, and so defines the same operator again. torch would
+then free the first definition, and the next call of that would crash the process. So each name is
+defined for torch once, with a function that dispatches to the calling archive's own.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from kserve_torch.namespace.scopes import calling_scope, scopes, thread
 
 _custom_op: Callable[..., Any] = torch.library.custom_op
 _lock = threading.RLock()
-#: Methods of torch's definitions that take functions.
+#: Methods of torch's operators that take functions.
 _REGISTERING = ("register_fake", "register_autograd", "register_kernel", "register_vmap")
 
 
 class _Operator:
-    """What stands for an operator's name, and what it does in each archive's package.
+    """An operator of torch's, and each archive's functions for it.
 
     Attributes:
         schema: its arguments and results.
-        definition: torch's.
+        definition: torch's operator.
     """
 
     def __init__(self, schema: str) -> None:
@@ -36,7 +36,7 @@ class _Operator:
         self._functions: dict[Any, dict[str, Callable[..., Any]]] = {}
 
     def define(self, definition: Any) -> None:
-        """Take torch's definition; what archives register with it is each one's own as well."""
+        """Take torch's operator; what archives register with it is dispatched as well."""
         for name in _REGISTERING:
             setattr(definition, name, self._registering(name, getattr(definition, name)))
         self.definition = definition
@@ -45,7 +45,7 @@ class _Operator:
         @functools.wraps(register)
         def registering(*args: Any, **named: Any) -> Any:
             given = (*args, *named.values())
-            if not any(map(callable, given)):  # a decorator, which has its function yet to come
+            if not any(map(callable, given)):  # used as a decorator
                 return lambda function: registering(*args, function, **named)
             key = (name, *(str(value) for value in given if not callable(value)))
             own = [self.own((*key, i), v) if callable(v) else v for i, v in enumerate(args)]
@@ -55,7 +55,7 @@ class _Operator:
         return registering
 
     def own(self, key: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function for torch, which calls the one that the calling archive has for ``key``."""
+        """A function for torch that dispatches to the calling archive's function for ``key``."""
         functions = self._functions.setdefault(key, {})
         functions[_user(function)] = function
 
@@ -63,13 +63,13 @@ class _Operator:
         def run(*args: Any, **named: Any) -> Any:
             scope = thread.scope or calling_scope()
             chosen = None if scope is None else functions.get(scope.name)
-            # In threads of torch's own nobody knows whose call it is.
+            # On torch's own threads the caller is unknown.
             return (chosen or next(reversed(functions.values())))(*args, **named)
 
         return run
 
     def is_used(self) -> bool:
-        """Whether an archive that could call it is open; the functions of others are forgotten."""
+        """Whether an open archive has functions for it; those of closed ones are dropped."""
         for functions in self._functions.values():
             for user in functions.keys() - scopes.keys():
                 del functions[user]
@@ -77,7 +77,7 @@ class _Operator:
 
 
 def _user(function: Callable[..., Any]) -> str:
-    """The package of the archive that a function is from; another name if it is from none."""
+    """The top package of a function's module: for an archive's function, the archive's."""
     return str(getattr(function, "__module__", "")).partition(".")[0]
 
 
@@ -85,7 +85,7 @@ _operators: dict[str, _Operator] = {}
 
 
 def install() -> None:
-    """Put `custom_op` into the place of torch's own."""
+    """Replace torch's own with `custom_op`."""
     torch.library.custom_op = custom_op
 
 
@@ -93,7 +93,7 @@ def install() -> None:
 def custom_op(
     name: str, fn: Callable[..., Any] | None = None, /, *, mutates_args: Any, **options: Any
 ) -> Any:
-    """`torch.library.custom_op`; one that archives define again is defined for torch once.
+    """`torch.library.custom_op`; an operator of archives is defined for torch only once.
 
     Raises:
         RuntimeError: an open archive has an operator of that name with other arguments.
@@ -114,7 +114,7 @@ def custom_op(
 
 
 def _known(name: str, schema: str) -> _Operator:
-    """The operator of that name; a new one if nobody who could call it is left."""
+    """The operator of that name; a new one if no open archive uses it."""
     known = _operators.get(name)
     if known is None or not known.is_used():
         return _Operator(schema)

@@ -1,7 +1,7 @@
 """Standard output and error, which handlers redirect, wrap and close as if they were alone.
 
-Each had a process of its own on TorchServe. Here nobody closes the two files for others, and what
-`contextlib` redirects is what the thread writes that asked for it.
+On TorchServe each has a process of its own. Here closing the two files has no effect on others, and
+`contextlib` redirects only what the calling thread writes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _PRINT = builtins.print
 
 
 class _Nowhere(io.TextIOBase):
-    """What it means to redirect to None."""
+    """The target of a redirection to None."""
 
     def write(self, text: str) -> int:
-        """Lose it."""
+        """Drop it."""
         return len(text)
 
 
@@ -44,15 +44,15 @@ class _Lasting:
         self.close()
 
     def close(self) -> None:
-        """Close it for whoever asks."""
+        """Only flush it."""
         self.flush()
 
 
 class Standard(_Lasting):
-    """One of the two files; each thread may have others in its place.
+    """One of the two files, which each thread may redirect.
 
-    What is redirected to may write to this one in turn, as a file does that also writes to where it
-    all went before: it finds the one that it took the place of.
+    The target of a redirection may itself write to this file, as a tee does: it then gets the file
+    that it replaced.
     """
 
     def __init__(self, file: Any) -> None:
@@ -72,7 +72,7 @@ class Standard(_Lasting):
         return call
 
     def write(self, text: str) -> int:
-        """Write, or lose what nobody reads any more: the program that started this one is gone."""
+        """Write; text is dropped if the reader, such as the program that started us, is gone."""
         with self._in_place() as file, _unread(file is self._file):
             file.write(text)
         return len(text)
@@ -84,27 +84,27 @@ class Standard(_Lasting):
 
     @property
     def buffer(self) -> Any:
-        """The bytes below; what wraps them closes them when it is forgotten."""
+        """The binary file below; a wrapper closes it when it is garbage, so this one stays open."""
         return _Lasting(self.__getattr__("buffer"))
 
     def detach(self) -> Any:
-        """The bytes below; they stay below this file too."""
+        """The binary file below, which this file keeps too."""
         return self.buffer
 
     def redirect(self, file: Any) -> Any:
-        """Write to ``file`` on this thread; returns what puts back what was there before."""
+        """Write to ``file`` on this thread; returns a function that undoes it."""
         before = self._others
         self._threads.others = (*before, file)
         return functools.partial(setattr, self._threads, "others", before)
 
     @property
     def _others(self) -> tuple[Any, ...]:
-        """The files in its place on this thread, the present one last."""
+        """The targets of this thread's redirections, the current one last."""
         return getattr(self._threads, "others", ())
 
     @contextlib.contextmanager
     def _in_place(self) -> Iterator[Any]:
-        """The file that is written to; in the block, that is the one before it."""
+        """The current target; within the block, the one before it is."""
         others = self._others
         self._threads.others = others[:-1]
         try:
@@ -118,7 +118,7 @@ def _unread(own: bool) -> AbstractContextManager[None]:
 
 
 def share() -> None:
-    """Make the two files that there are now last; what has them already keeps them as they are."""
+    """Replace the two files with shared ones; references to the old files stay as they are."""
     for name in _NAMES:
         file = getattr(sys, name)
         if file is None:  # a program without a console
@@ -132,12 +132,12 @@ def share() -> None:
 
 @functools.wraps(_PRINT)
 def _print(*values: object, file: Any = None, **options: Any) -> None:
-    """Hold on to the file: `print` itself crashes if another thread replaces it meanwhile."""
+    """Keep a reference to the file: `print` crashes if another thread replaces it meanwhile."""
     _PRINT(*values, file=sys.stdout if file is None else file, **options)
 
 
 def mend() -> None:
-    """Have the files back in whose place somebody has put one that is closed by now."""
+    """Put a file back whose replacement has been closed."""
     for name in _NAMES:
         if getattr(getattr(sys, name), "closed", False):
             setattr(sys, name, getattr(sys, f"__{name}__"))
@@ -145,7 +145,7 @@ def mend() -> None:
 
 @functools.cache
 def _redirect_by_thread() -> None:
-    """Let ``redirect_stdout`` and ``redirect_stderr`` change nothing for other threads."""
+    """Make ``redirect_stdout`` and ``redirect_stderr`` affect only the calling thread."""
     for kind in (contextlib.redirect_stdout, contextlib.redirect_stderr):
         kind.__enter__ = _enter(kind.__enter__)  # type: ignore[method-assign]
         kind.__exit__ = _leave(kind.__exit__)  # type: ignore[method-assign]

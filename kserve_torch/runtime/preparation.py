@@ -1,4 +1,4 @@
-"""What a handler instance is made with: its archive's modules, its Context, some settings."""
+"""What a handler instance needs: its archive's modules, its Context, some settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LoadOptions:
     """Process-wide settings that loading depends on.
 
     Attributes:
-        workdir: packages are installed below it.
+        workdir: where packages are installed.
         install_packages: TorchServe's ``install_py_dep_per_model``.
         limit_max_image_pixels: TorchServe's setting of that name, for handlers to read.
         metrics: what ``metrics_config`` lists; handlers ask ``context.metrics`` for it by name.
@@ -40,10 +40,10 @@ DEFAULTS = LoadOptions()
 
 
 def namespace_of(archive: Archive, name: str, options: LoadOptions) -> Namespace:
-    """The archive's modules, with the packages that it asks for where the server installs them.
+    """The archive's modules, with the packages that it needs if the server installs them.
 
     Args:
-        archive: whose.
+        archive: the archive.
         name: the registered name.
         options: see `LoadOptions`.
 
@@ -64,7 +64,7 @@ def context_of(
     measure: Callable[[Measured], None],
     options: LoadOptions,
 ) -> Context:
-    """What the handler is given with each call; the rest is as for `Instance.load`."""
+    """The Context that the handler gets with each call; arguments as for `Instance.load`."""
     metrics = MetricsCacheYamlImpl(model_name=name, measure=measure)
     metrics.add_listed(options.metrics)
     return Context(
@@ -82,17 +82,17 @@ def context_of(
 
 
 def refuse_unsupported(archive: Archive) -> None:
-    """Refuse models that ask for what this server does not do.
+    """Refuse models that need what this server does not support.
 
     Raises:
-        LoadFailed: this is one.
+        LoadFailed: the model is one of them.
     """
     _refuse_many_processes(archive)
     _refuse_continuous_batching(archive)
 
 
 def _refuse_many_processes(archive: Archive) -> None:
-    """Models that are spread over processes are no use in one (CONTRACT Y5)."""
+    """Models that are spread over processes cannot run in one (CONTRACT Y5)."""
     processes = archive.config.get("torchrun", {}).get("nproc-per-node", 1)
     level = archive.config.get("parallelLevel", 0)
     if processes not in (0, 1) or level > 1:
@@ -103,7 +103,7 @@ def _refuse_many_processes(archive: Archive) -> None:
 
 
 def _refuse_continuous_batching(archive: Archive) -> None:
-    """Handlers that are called once for each token would answer with their first one (R10)."""
+    """Handlers that must be called per token would answer with the first token (R10)."""
     if archive.config.get("continuousBatching", False):
         raise LoadFailed(
             "model-config.yaml: continuousBatching needs a server that calls the handler again for "

@@ -1,4 +1,4 @@
-"""One row's request headers, as a handler reads them, and what it sets for the row's response."""
+"""One row's request headers, as a handler reads them, and its settings for the response."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Headers(dict[str, Any]):
 
     @classmethod
     def of(cls, request: Request) -> Headers:
-        """All that CONTRACT R4 lists; what the server says wins over a client's header.
+        """All that CONTRACT R4 lists; the server's own win over a client's.
 
         The ``parameters`` of a KServe request are among them, in their own types: TorchServe has no
-        other place for what a client says beside its rows. A header of the same name wins.
+        other place for what a client sends besides rows. A header of the same name wins.
         """
         headers = cls(deepcopy(dict(request.parameters)) if request.parameters else ())
         headers.update(
@@ -54,7 +54,7 @@ class Headers(dict[str, Any]):
 
 
 def _truth(value: bool) -> str:
-    """TorchServe's header values are words (CONTRACT T-14)."""
+    """TorchServe's header values are text (CONTRACT T-14)."""
     return "True" if value else "False"
 
 
@@ -113,7 +113,7 @@ class RequestProcessor:
         return self._response_header.get(key)
 
     def reply(self, result: Any) -> RowReply:
-        """This row's `RowReply`: ``result`` as it is now, and all that was set for its response."""
+        """This row's `RowReply`: a copy of ``result``, and all that was set for its response."""
         result = snapshot(result)
         if not self._response_header and self._status_code == 200:
             return RowReply(result=result, phrase=self._reason_phrase or "")

@@ -1,4 +1,4 @@
-"""Profiles of a handler's steps, for as long as ``ENABLE_TORCH_PROFILER`` is set (CONTRACT E5).
+"""Profiles of a handler's steps, while ``ENABLE_TORCH_PROFILER`` is set (CONTRACT E5).
 
 A trace per call is written under ``/tmp/pytorch_profiler/<model>``, as TensorBoard's plugin and
 Perfetto read it, unless the handler's ``profiler_args`` say otherwise; the table of the slowest
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 SWITCH = "ENABLE_TORCH_PROFILER"
 TRACES = Path("/tmp/pytorch_profiler")  # where TorchServe's documents say to look
 _ROWS = 10
-#: torch has one profiler per process; two at once end it. Reentrant, so that one within another
+#: torch has one profiler per process; two at once crash it. Reentrant, so that a nested profile
 #: gets torch's own error.
 _turn = threading.RLock()
 
@@ -46,7 +46,7 @@ class Steps:
 
 @contextmanager
 def profile(model_name: str, profiler_args: Mapping[str, Any]) -> Iterator[Steps]:
-    """Profile the block, write its trace and log its table; other threads' profiles wait.
+    """Profile the block, write its trace and log its table; profiles on other threads wait.
 
     Args:
         model_name: names the folder of the traces.

@@ -1,4 +1,4 @@
-"""What went wrong in an archive's code, as an error of ours: one line that a client may read."""
+"""Exceptions of an archive's code as our errors: one line that a client may read."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from kserve_torch.ts.utils.util import PredictionException
 
 _LENGTH = 500
 
-#: An absolute path, but no URL and no fraction; its last part stays. Its folders may have spaces
-#: within their names: words before another slash go too.
+#: An absolute path, but not a URL or a fraction; its last part stays. Folders may have spaces in
+#: their names, so words before a further slash belong to it.
 _PATH = re.compile(
     r"(?<![\w.:/])/(?:[^\s/'\"<>:,;()](?:[^/'\"<>:,;()]*[^\s/'\"<>:,;()])?/)+"
     r"([^\s/'\"<>:,;()]*)"
 )
-#: Colours, and where an object is in memory: no business of a client's.
+#: Colours and memory addresses.
 _NOISE = re.compile(r"\x1b\[[\d;]*m| at 0x[\da-fA-F]+(?=>)")
 _NAMESPACE = re.compile(re.escape(PREFIX) + r"\d+\.?")
 
@@ -44,10 +44,10 @@ _INSTALL = "; install_py_dep_per_model=true installs what the archive's requirem
 
 
 def handler_failure(error: BaseException) -> ServingError:
-    """The error for a client whose request made the handler raise ``error`` (CONTRACT R7, T-28)."""
+    """The client's error if its request made the handler raise ``error`` (CONTRACT R7, T-28)."""
     try:
         return _known_failure(error)
-    except Exception:  # an archive's own class may lack what its base class promises
+    except Exception:  # an archive's class may lack what its base class promises
         return HandlerError(brief(error))
 
 
@@ -66,7 +66,7 @@ def _known_failure(error: BaseException) -> ServingError:
 def load_failure(
     error: BaseException, root: Path, manifest: Manifest, installs: bool = True
 ) -> ServingError:
-    """The one clear reason why the archive at ``root`` cannot be served (CONTRACT H6).
+    """The reason why the archive at ``root`` cannot be served (CONTRACT H6).
 
     Args:
         error: what was raised.
@@ -110,10 +110,10 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 
 def brief(error: BaseException) -> str:
-    """``<Type>: <text>`` on one line, without paths of the server and without a traceback."""
+    """``<Type>: <text>`` on one line, without the server's paths or a traceback."""
     text = _text(error).strip()
     if "Traceback" in text:
-        # TorchScript puts its own traceback into the text; the last line is the error.
+        # TorchScript's text has a traceback; the last line is the error.
         text = text.splitlines()[-1]
     text = _clean(text)
     kind = type(error).__name__
@@ -128,14 +128,14 @@ def _text(value: object, convert: Callable[[object], str] = str) -> str:
 
 
 def _clean(text: str) -> str:
-    # Cut first: a text may hold the print of a whole tensor.
+    # Cut first: a text may hold a whole tensor.
     text = " ".join(_NOISE.sub("", text[: 10 * _LENGTH]).split())
     text = _NAMESPACE.sub("", _PATH.sub(r"\1", text))
     return text if len(text) <= _LENGTH else f"{text[:_LENGTH]}..."
 
 
 def _status(code: object) -> int:
-    # Below 200 it would be no final answer (RFC 9110 15.2).
+    # Below 200 it would not be a final response (RFC 9110 15.2).
     return code if isinstance(code, int) and 200 <= code <= 599 else 500
 
 

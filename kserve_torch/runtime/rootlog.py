@@ -1,8 +1,8 @@
 """The process's logging, kept as the server set it up, whatever archives' code does to it.
 
-Handlers set logging up for themselves, as each had a process of its own: `logging.config` takes the
-root logger's handlers away and switches off all loggers there are. Most do so while they load, some
-with their first call.
+Handlers set up logging as if they had a process of their own: `logging.config` removes the root
+logger's handlers and disables all existing loggers. Most do so while they load, some in their first
+call.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 
 log = logging.getLogger(__name__)
 
-#: Beginnings of the names of the server's own loggers, and of those of archives' modules.
+#: Prefixes of the names of the server's own loggers, and of those of archives' modules.
 _OWN = ("kserve_torch", "ts.")
 
 #: The root logger's level and handlers; None if it is not the server's to keep.
@@ -19,27 +19,27 @@ _kept: tuple[int, list[logging.Handler]] | None = None
 
 
 def keep() -> None:
-    """Take what is set up now for the server's own."""
+    """Remember the present set-up as the server's."""
     global _kept
     root = logging.getLogger()
     _kept = root.level, list(root.handlers)
 
 
 def release() -> None:
-    """Keep nothing any more."""
+    """Forget it; `restore` does nothing from then on."""
     global _kept
     _kept = None
 
 
 def restore() -> None:
-    """Have the server's log back; handlers that others have added to the root logger stay."""
+    """Put the server's set-up back; handlers that others added to the root logger stay."""
     if _kept is None or not _touched(*_kept):
         return
     root = logging.getLogger()
     level, handlers = _kept
     if root.level != level:
         root.setLevel(level)
-    # Ours first: the text of a traceback is made by the first one and kept for the others.
+    # Ours first: the first handler formats a traceback, and the others reuse its text.
     root.handlers[:] = handlers + [other for other in root.handlers if other not in handlers]
     if root.manager.disable:
         logging.disable(logging.NOTSET)
@@ -49,10 +49,10 @@ def restore() -> None:
 
 
 def _touched(level: int, handlers: list[logging.Handler]) -> bool:
-    """Whether anything is lost; every call of a handler asks."""
+    """Whether anything changed; checked after every call of a handler."""
     root = logging.getLogger()
     return bool(
-        # What switches off loggers does so with all of them.
+        # Whatever disables loggers disables this one too.
         log.disabled
         or root.manager.disable
         or root.level != level

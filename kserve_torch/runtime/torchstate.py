@@ -1,7 +1,8 @@
-"""torch's switches that belong to the whole process, kept apart for each handler instance.
+"""torch's process-wide state, kept apart for each handler instance.
 
-A handler's gradient mode, default device and thread count live in its worker's thread, as they
-lived in its process on TorchServe, and reach nobody else. The default dtype does.
+A handler's gradient mode, default device and number of intra-op threads belong to its worker's
+thread and affect no other, as with a process per worker on TorchServe. The default dtype is one for
+the whole process.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from kserve_torch.runtime.machine import cores
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a call waits for calls that want another default dtype.
+#: Seconds that a call waits for calls with another default dtype.
 PATIENCE = 2.0
 
 _DTYPE = torch.get_default_dtype()
-#: Threads that operators have at most: what the operator says, or one a core.
+#: Most intra-op threads: what ``OMP_NUM_THREADS`` says, or one per core.
 THREADS = torch.get_num_threads()
 if "OMP_NUM_THREADS" not in os.environ:
     THREADS = min(THREADS, cores())
 
 
 def use_threads(count: int) -> None:
-    """Set the calling thread's number of threads for operators; no other thread's changes.
+    """Set the number of intra-op threads for the calling thread only.
 
-    A thread that never called this has what was last set in any thread.
+    A thread that never called this has what was last set on any thread.
 
     Args:
         count: at most `THREADS` are set.
@@ -46,22 +47,22 @@ def use_threads(count: int) -> None:
 
 
 def thread_counts(workers: int) -> tuple[int, ...]:
-    """Thread counts worth a try: one, and all that operators may have, shared out over ``workers``.
+    """Numbers of intra-op threads worth a trial: one, and each worker's share of the most.
 
-    These are no more than the cores that we may use, and than ``OMP_NUM_THREADS``.
+    The most is bounded by the cores that we may use and by ``OMP_NUM_THREADS``.
     """
     share = min(THREADS, cores()) // max(workers, 1)
     return (1, share) if share > 1 else (1,)
 
 
-class Company:
-    """Which calls run beside each other: those that want one default dtype of torch's one.
+class DtypeLock:
+    """A lock that calls with the same default dtype hold together.
 
-    Those that want another one wait until they have ended, in the order in which they came, so that
-    a row of calls of one kind keeps nobody out.
+    Calls with another dtype wait until those have ended, in order of arrival, so that a stream of
+    calls with one dtype cannot starve the others.
 
-    Nothing can hang on it. After `PATIENCE` seconds a call that waits goes ahead beside those that
-    run, which from then on count for nothing: they hang, take long, or wait for this very call.
+    It cannot deadlock. After `PATIENCE` seconds a waiting call goes ahead beside the running ones,
+    which no longer count: they hang, take long, or wait for this very call.
 
     Args:
         patience: seconds, see `PATIENCE`.
@@ -77,7 +78,7 @@ class Company:
         self._warned = False
 
     def enter(self, call: object, dtype: torch.dtype) -> None:
-        """Begin a call, with ``dtype`` as the default; wait for those that want another one."""
+        """Begin a call with ``dtype`` as the default; waits for calls with another one."""
         with self._lock:
             if self._waiting or (self._running and self._dtype is not dtype):
                 self._wait(call, dtype)
@@ -94,7 +95,7 @@ class Company:
                 self._changed.notify_all()
 
     def restore(self) -> None:
-        """Set what those that run have as the default, or else what the process began with."""
+        """Set the default of the running calls, or else the one that the process started with."""
         with self._lock:
             self._restore()
 
@@ -127,39 +128,39 @@ class Company:
             )
 
 
-_company = Company()
+_dtype_lock = DtypeLock()
 
 
 class DefaultDtype:
     """The default dtype that a handler chose when it was initialised.
 
-    It holds during that handler's calls only, and no call that wants another one runs beside them,
-    because torch has one per process. What initialises may run long and hence waits for nobody: a
-    dtype that is set there, or for a part of a call, is for the moment that of other calls too.
+    It applies to that handler's calls only. As torch has one per process, no call with another one
+    runs at the same time. Initialisation may take long and so does not wait: a dtype that is set
+    there, or for part of a call, briefly affects other calls too.
     """
 
-    def __init__(self, company: Company = _company) -> None:
+    def __init__(self, lock: DtypeLock = _dtype_lock) -> None:
         self._own = _DTYPE
-        self._company = company
+        self._lock = lock
 
     @contextmanager
     def chosen(self) -> Iterator[None]:
-        """Initialise in here: what is set at the end becomes the handler's own."""
+        """Initialise within it: the dtype that is set at the end becomes the handler's own."""
         _thread.dtype = _DTYPE
         try:
             yield
-            # What torch says may be that of another handler's call, which runs meanwhile.
+            # torch's own value may be that of another handler's running call.
             self._own = _thread.dtype
         finally:
-            self._company.restore()
+            self._lock.restore()
 
     def __enter__(self) -> None:
         """Begin a call."""
-        self._company.enter(self, self._own)
+        self._lock.enter(self, self._own)
 
     def __exit__(self, *error: object) -> None:
         """End it, and whatever it set."""
-        self._company.leave(self)
+        self._lock.leave(self)
 
 
 def _set(dtype: torch.dtype) -> None:
@@ -168,7 +169,7 @@ def _set(dtype: torch.dtype) -> None:
 
 
 def _noting(setter: Callable[[Any], None]) -> Callable[[Any], None]:
-    """``setter``, which notes what the calling thread has set."""
+    """``setter``, which also records what the calling thread set."""
 
     @functools.wraps(setter)
     def noted(value: Any, /) -> None:
@@ -201,7 +202,7 @@ _noted = _noting(torch.set_default_dtype), _noting(torch.set_default_tensor_type
 
 
 def _set_interop_threads_once(nthreads: int) -> None:
-    """What torch takes one number for, before there is work for such threads."""
+    """Ignore further numbers: torch takes only one, and only before such threads have work."""
     try:
         _set_num_interop_threads(nthreads)
     except RuntimeError:

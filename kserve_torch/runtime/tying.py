@@ -1,4 +1,4 @@
-"""Let several instances of one model hold one copy of its weights."""
+"""Weight sharing: several instances of one model hold one copy of its weights."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-#: A container of so many members holds words or paths, not models.
+#: A container with this many members holds words or paths, not models.
 _VOCABULARY = 1000
-#: Bytes below which a buffer is no weight: counters, statistics, masks, a state between calls.
+#: Bytes below which a buffer is not a weight but a counter, statistics, a mask or state.
 _LARGE = 1 << 16
-#: By their bytes, the types as which numbers are compared: some types know no comparison.
+#: By item size, the types as which numbers are compared: some dtypes have no comparison.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -23,14 +23,14 @@ def tie(service: Any, first: Any) -> int:
     Looks at every `nn.Module` that is an attribute of the handler, or a member of one (a pipeline's
     ``model``, an item of a list), and at the same one of ``first``.
 
-    What a call may write to must stay each instance's own, or calls that run at the same moment
-    would spoil each other's. So these are tied:
+    What a call may write to must stay each instance's own, or concurrent calls would overwrite each
+    other's data. So these are tied:
 
-    - parameters: nobody writes to them outside of training
-    - buffers that are as good as parameters, such as quantized weights: large ones that belong to
-      the module's state, hold more than zeros, and that ``first`` has not written to since it was
-      initialised. In a module in training mode none is, nor one that was made in inference mode:
-      there nobody keeps count of what writes to it.
+    - parameters: nothing writes to them outside of training
+    - buffers that serve as parameters, such as quantized weights: large ones that belong to the
+      module's state, are not all zeros, and have not been written to by ``first`` since it was
+      initialised. Not those of a module in training mode, nor those made in inference mode, where
+      torch does not count writes.
 
     Args:
         service: a handler instance or module, initialised.
@@ -56,7 +56,7 @@ def _modules(service: Any, depth: int = 3) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _members(value: Any) -> list[tuple[str, Any]]:
-    """Items or attributes; copied in one go, because ``first`` may be running."""
+    """Items or attributes; copied atomically, because ``first`` may be running."""
     if isinstance(value, list | tuple):
         members = list(enumerate(value))
     else:
@@ -76,15 +76,15 @@ def _tie_module(module: nn.Module, original: nn.Module) -> int:
 
 
 def _pairs(module: nn.Module, original: nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Parameters and buffers that may be tied, each with the original's of the same name."""
+    """Parameters and buffers that may be tied, each with the original of the same name."""
     parameters = dict(original.named_parameters())
     for name, parameter in module.named_parameters():
         if name in parameters:
             yield parameter, parameters[name]
     buffers = dict(_lasting_buffers(original))
     for name, buffer in _lasting_buffers(module):
-        # A version counts what has written to a tensor. This one is fresh from its initialisation,
-        # which was that of the other one too.
+        # A version counts the writes to a tensor. This one was only initialised, in the same way as
+        # the other one.
         if name in buffers and buffer._version == buffers[name]._version:
             yield buffer, buffers[name]
 
@@ -99,7 +99,7 @@ def _lasting_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _is_lasting(buffer: torch.Tensor) -> bool:
-    """Whether a buffer may be a weight; one of zeros may be a cache yet to be filled."""
+    """Whether a buffer may be a weight; one of zeros may be an empty cache."""
     return (
         is_plain(buffer)
         and buffer.nbytes >= _LARGE
@@ -109,7 +109,7 @@ def _is_lasting(buffer: torch.Tensor) -> bool:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is nothing but strided memory with numbers in it."""
+    """Whether a tensor is just strided memory with numbers in it."""
     return (
         type(tensor) in (torch.Tensor, nn.Parameter)
         and tensor.layout is torch.strided
@@ -119,7 +119,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory, as integers where there are such of its size."""
+    """The same memory, as integers if there are any of its item size."""
     return tensor.detach().view(_INTEGERS.get(tensor.itemsize, tensor.dtype))
 
 

@@ -1,4 +1,4 @@
-"""The archive's own sample, with which a model is tried before it counts as ready."""
+"""The archive's own sample request, which a model must answer before it counts as ready."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sample_request(archive: Archive, model: str) -> Request | None:
     It is a v1 body (``instances``), a v2 body (``inputs``), or one native row.
 
     Raises:
-        LoadFailed: there is one that cannot be read.
+        LoadFailed: it cannot be read.
     """
     body = sample_body(archive)
     if body is None:
@@ -43,7 +43,7 @@ def sample_request(archive: Archive, model: str) -> Request | None:
 
 def _request(archive: Archive, model: str, rows: Sequence[Row], element: str) -> Request:
     headers: Mapping[str, str] = NOTHING
-    if archive.config.get("sequenceBatching"):  # its handler counts on a sequence (CONTRACT C4)
+    if archive.config.get("sequenceBatching"):  # its handler needs a sequence id (CONTRACT C4)
         headers = {sequence_header("id"): KEY}
     return Request(id=KEY, model=model, rows=rows, element=element, headers=headers)
 
@@ -54,7 +54,7 @@ def splits_batches(archive: Archive) -> bool:
 
 
 def sample_body(archive: Archive) -> Any:
-    """The sample as it is written: any JSON value, the caller's own; None if there is none.
+    """The sample as written: any JSON value, which the caller may change; None if there is none.
 
     Raises:
         LoadFailed: there is one that cannot be read.

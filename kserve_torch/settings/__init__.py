@@ -1,6 +1,6 @@
-"""Settings: where they come from, what they mean, who wins.
+"""Settings: where they come from, what they mean, which source wins.
 
-First wins::
+The first wins::
 
     command line  >  TS_* environment  >  config.properties  >  model-config.yaml  >  default
 

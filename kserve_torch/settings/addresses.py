@@ -1,4 +1,4 @@
-"""Where to listen: one address, and the sockets that several settings come down to."""
+"""Where to listen: addresses, and the sockets to open for all settings that name one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNIX = re.compile(r"unix:(/.+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Something to listen at.
+    """An address to listen on.
 
     Attributes:
         scheme: ``http``, ``https``, ``unix`` or ``grpc``.
@@ -34,7 +34,7 @@ class Address:
 
     @property
     def endpoint(self) -> Hashable:
-        """What only one socket can hold: the port, or the socket file."""
+        """What only one socket can use: the port, or the socket file."""
         return self.path or self.port
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Address:
 
 
 def address_kind(http: int, https: int) -> Kind[Address]:
-    """Addresses as TorchServe writes them, with the ports that stand where none is given."""
+    """Addresses in TorchServe's form; ``http`` and ``https`` are the default ports."""
 
     def read(text: str) -> Address:
         if unix := _UNIX.fullmatch(text):
@@ -69,7 +69,7 @@ class Binding:
     Attributes:
         roles: of ``inference``, ``management``, ``metrics`` for HTTP; of ``oip``, ``inference``,
             ``management`` for gRPC.
-        settings: names of those that want it.
+        settings: names of the settings that asked for it.
     """
 
     address: Address
@@ -79,7 +79,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A setting that wants a socket; ``given`` if somebody set its host and port."""
+    """A setting that asks for a socket; ``given`` if its host and port were set."""
 
     setting: str
     address: Address

@@ -1,4 +1,4 @@
-"""Checks of single values, as JSON and YAML have them; each raises ValueError with what is allowed.
+"""Checks of single values from JSON and YAML; each raises ValueError with what is allowed.
 
 A check is called with the value and returns it in the form in which it is used.
 """

@@ -1,4 +1,4 @@
-"""Defaults that depend on other settings, and what must hold between settings."""
+"""Defaults that depend on other settings, and checks across settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kserve_torch.settings.table import Settings
 
 
 def complete(settings: Settings) -> Settings:
-    """Fills what only the whole can tell, one rule after the other."""
+    """Fills in the defaults that depend on other settings, one rule after the other."""
     for rule in (_model_store, _addresses, _http_port, _hosts, _grpc_port, _envelope, _stop):
         settings = rule(settings)
     return settings
@@ -31,7 +31,7 @@ def _change(settings: Settings, name: str, value: Any, why: str, notice: str = "
 
 
 def _model_store(settings: Settings) -> Settings:
-    """KServe's layout says where the store is, whatever the file says (INTERFACE, Start 1)."""
+    """In KServe's layout the store has its place, whatever the file says (INTERFACE, Start 1)."""
     folder = settings.model_dir
     by_hand = settings.sources["model_store"].startswith(COMMAND_LINE)
     if folder is None or by_hand:
@@ -66,10 +66,10 @@ def _http_port(settings: Settings) -> Settings:
 
 
 def _hosts(settings: Settings) -> Settings:
-    """Ports that nobody asked for open no wider than the addresses that somebody gave.
+    """Ports that nobody asked for listen on no more hosts than the addresses that were given.
 
-    In KServe's layout they do: its probes and clients come to them from outside of the pod,
-    whatever address its file gives to TorchServe, which sat behind a wrapper with these ports.
+    In KServe's layout they do: its probes and clients come from outside of the pod, whatever
+    address the file gives to TorchServe, which sat behind a wrapper with these ports.
     """
     if _is_kserves(settings):
         return _open_all_the_same(settings)
@@ -105,7 +105,7 @@ def _open_all_the_same(settings: Settings) -> Settings:
 
 
 def _grpc_port(settings: Settings) -> Settings:
-    """KServe's gRPC port gives way if it was not asked for by hand (INTERFACE, Ports)."""
+    """KServe's gRPC port stays closed if another setting has it (INTERFACE, Ports)."""
     if not settings.enable_grpc:
         return _change(settings, "grpc_port", None, "enable_grpc")
     taken = {binding.address.endpoint: binding.address for binding in settings.bindings()}
@@ -142,10 +142,10 @@ def _stop(settings: Settings) -> Settings:
 
 
 def check(settings: Settings) -> Settings:
-    """``settings``, if they go together.
+    """``settings``, if they are consistent.
 
     Raises:
-        SettingError: a folder is missing, ports collide, half of a pair of files is given.
+        SettingError: a folder is missing, ports collide, one file of a pair is missing.
     """
     _check_folders(settings)
     taken = {binding.address.endpoint: binding for binding in settings.bindings()}

@@ -19,17 +19,17 @@ def has_kserve_layout(folder: Path) -> bool:
 
 
 def is_kserves(config: Path, store: Path | None) -> bool:
-    """Whether a ``config.properties`` and a model store are those of one folder of KServe's."""
+    """Whether a ``config.properties`` and a model store belong to one folder in KServe's layout."""
     if store is None or store.name != LAYOUT_STORE:
         return False
     return config.absolute() == store.parent.absolute() / LAYOUT_CONFIG
 
 
 def config_file(model_dir: Path | None) -> Path | None:
-    """The ``config.properties`` to read if none is named: the model folder's, then ours.
+    """The ``config.properties`` to read if none is named: the model folder's, or ``./``.
 
     Raises:
-        SettingError: the model folder cannot be looked into.
+        SettingError: the model folder cannot be read.
     """
     if model_dir is not None:
         with naming("model_dir", model_dir):
@@ -38,13 +38,13 @@ def config_file(model_dir: Path | None) -> Path | None:
     here = Path("config.properties")
     try:
         return here if here.is_file() else None
-    except OSError:  # nobody named the working directory
+    except OSError:  # nobody asked for the working directory
         return None
 
 
 @contextmanager
 def naming(setting: str, path: Path) -> Iterator[None]:
-    """Errors of the file system as one line, about the setting that named ``path``.
+    """Turns file system errors into one line about the setting that named ``path``.
 
     Raises:
         SettingError: instead of any OSError.

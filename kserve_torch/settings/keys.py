@@ -19,7 +19,7 @@ DEFAULT = "default"
 #: How sources on the command line begin.
 COMMAND_LINE = "command line"
 
-#: Options of kserve's transformers, threads and access log.
+#: Options of kserve for transformers, threads and the access log.
 KSERVES = (
     "access_log_format",
     "enable_latency_logging",
@@ -34,8 +34,8 @@ KSERVES = (
     "protocol",
 )
 
-#: These, and keys and options that meant something to TorchServe's front end in Java, to its log
-#: and worker processes: accepted, with no effect.
+#: Accepted, with no effect: these, and keys and options for TorchServe's Java front end, its log
+#: and its worker processes.
 IGNORED = frozenset(
     (
         "NUM_WORKERS",
@@ -74,13 +74,13 @@ class Key:
 
     Attributes:
         name: in ``Settings``, and usually everywhere else.
-        help: half a line about it.
+        help: a phrase that describes it.
         shown: the default in words, where they say more than the value.
         flags: options; each is also known with ``-`` for ``_``.
         env: environment variables; the first that is set wins.
         properties: names in ``config.properties``, likewise.
-        many: whether the option takes several values, to be joined with commas.
-        secret: whether the value is never shown.
+        many: whether the option takes several values, which are joined with commas.
+        secret: whether the value must not be shown.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Key:
         """The value of ``text``.
 
         Raises:
-            SettingError: it is none; the one line says key, value, what is allowed and the source.
+            SettingError: it is invalid; one line with key, value, what is allowed and the source.
         """
         try:
             return self.kind.read(text.strip())

@@ -1,4 +1,4 @@
-"""How the text of a setting becomes a value, and the words that say what is allowed."""
+"""How the text of a setting becomes a value, and the text that says what is allowed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T", covariant=True)
 
 
 class Malformed(ValueError):
-    """Says which part of a long value is wrong, where the whole value would not help to show."""
+    """Says which part of a long value is wrong, where showing all of it would not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def _read_workers(text: str) -> int:
     return 1
 
 
-#: Names of service envelopes, the old ones too (CONTRACT V1-V4).
+#: Names of service envelopes, older ones too (CONTRACT V1-V4).
 _ENVELOPES = {
     "body": "body",
     "json": "json",

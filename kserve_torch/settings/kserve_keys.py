@@ -1,6 +1,6 @@
-"""The flags of ``kserve.ModelServer``, by their own names and defaults (CONTRACT K25).
+"""The flags of ``kserve.ModelServer``, with their names and defaults (CONTRACT K25).
 
-They stand here again because importing kserve takes seconds and reads ``sys.argv``; a test
+They are repeated here because importing kserve takes seconds and reads ``sys.argv``; a test
 compares them with kserve's parser.
 """
 
@@ -18,7 +18,7 @@ _MESSAGE_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KServeKeys(TorchServeKeys):
-    """Flags of kserve's model server that have an effect here."""
+    """Flags of kserve's model server that have an effect."""
 
     model_name: str | None = key(
         None,

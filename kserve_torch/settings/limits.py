@@ -22,7 +22,7 @@ class Limits:
     """What one version of a model may use. Times are in seconds.
 
     Attributes:
-        max_batch_delay: longest wait for a batch to fill, from its first row.
+        max_batch_delay: longest wait for a batch to fill, from its first request on.
         queue_size: requests that may wait.
         client_timeout: from arrival to answer, or None for no limit.
         max_retry_timeout: how long failed workers are started again.
@@ -80,13 +80,13 @@ LIMITS: Mapping[str, tuple[str, Check]] = {
     "v2_grpc_bytes": ("v2_grpc_bytes", one_of("raw", "b64")),
 }
 
-#: Fields of `Limits` that are seconds, and written in milliseconds.
+#: Fields of `Limits` that are written in milliseconds.
 _IN_MILLISECONDS = ("max_batch_delay", "client_timeout")
 _WORDS = {target: word for word, (target, _) in LIMITS.items()}
 
 
 def written(limits: Mapping[str, Any]) -> dict[str, Any]:
-    """Limits by the keys and in the units in which they are written."""
+    """Limits by the keys of model-config.yaml and in its units."""
     return {
         _WORDS[name]: value * 1000 if name in _IN_MILLISECONDS and value is not None else value
         for name, value in limits.items()
@@ -97,7 +97,7 @@ def merge(defaults: Limits, name: str, yaml: Mapping[str, Any], given: Mapping[s
     """The limits of one version, by the precedence at the top of this file.
 
     Args:
-        defaults: where nobody says otherwise.
+        defaults: for limits that nobody set.
         name: of the model, for the log.
         yaml: its archive's model-config.yaml.
         given: what ``models`` or a snapshot says, by the fields of `Limits`.

@@ -1,4 +1,4 @@
-"""From command line, environment and file to `Settings`: the precedence, in one function."""
+"""From command line, environment and file to `Settings`: precedence is in one function."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SERVICE = re.compile(r"(tcp|udp|sctp)://[^/]+:[0-9]+$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """What each place says, as text."""
+    """What each source says, as text."""
 
     options: Mapping[str, str]
     environ: Mapping[str, str]
@@ -29,7 +29,7 @@ class _Given:
     file: Path | None = None
 
     def find(self, key: Key) -> tuple[str, str] | None:
-        """Text and source of ``key``: command line, then environment, then file; None if nowhere.
+        """Text and source of ``key``: command line, then environment, then file; None if unset.
 
         The empty text says nothing: KServe fills variables from labels that may be missing. Nor
         does ``TS_GRPC_PORT=tcp://10.0.0.1:80``, by which Kubernetes tells of a Service ``ts-grpc``.
@@ -95,7 +95,7 @@ def _flags() -> list[str]:
 
 
 def _misspelt_variables(environ: Mapping[str, str]) -> list[str]:
-    """Variables that look like one of ours; other programs have some that begin with TS_ too."""
+    """Variables that look like one of ours; other programs have some with TS_, too."""
     known = [variable for key in KEYS.values() for variable in key.env]
     others = {f"TS_{name.upper()}" for name in (*KEYS, *IGNORED)}
     strange = sorted(name for name in environ if name.startswith("TS_") and name not in others)

@@ -43,15 +43,15 @@ AUTOMATIC = tuple(
 def read_metrics_file(path: Path) -> list[ListedMetric]:
     """The file's ``model_metrics`` section.
 
-    The section ``ts_metrics`` is not read: the server's own families are always as CONTRACT X2.
+    Its ``ts_metrics`` is not read: the server's own families are always those of CONTRACT X2.
 
     Raises:
-        SettingError: no file, no YAML, or an entry that is not a metric; the text names it.
+        SettingError: no such file, not YAML, or an entry that is not a metric; it is named.
     """
     place = f"metrics_config={path}"
     try:
         content = yaml.safe_load(path.read_bytes())
-    except Exception as error:  # PyYAML lets Python's own out, such as KeyError for "!!bool x"
+    except Exception as error:  # PyYAML also raises Python's own, as KeyError for "!!bool x"
         raise SettingError(f"{place}: {' '.join(str(error).split())}") from error
     place += ": model_metrics"
     section = _typed(content, dict, f"metrics_config={path}: the file").get("model_metrics")

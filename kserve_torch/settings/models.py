@@ -31,7 +31,7 @@ class StartupModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One version in ``models`` or ``model_snapshot``: what to load, and its limits."""
+    """One version in ``models`` or ``model_snapshot``: the model and its limits."""
 
     model: StartupModel
     limits: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
@@ -102,9 +102,9 @@ def _entry(
 
 
 def _limits_of(where: str, details: Mapping[str, Any], zeros: tuple[str, ...]) -> dict[str, Any]:
-    """Numbers of 0 or less fall back to the next in line (CONTRACT F3), but for a 0 of ``zeros``.
+    """Numbers of 0 or less fall back to the next source (CONTRACT F3), except a 0 of ``zeros``.
 
-    A snapshot's ``maxBatchDelay`` of 0 means what it says, no waiting; that of ``models`` does not.
+    A snapshot's ``maxBatchDelay`` of 0 means no waiting; in ``models`` it falls back.
     """
     values = {}
     for word, (target, check) in LIMITS.items():
@@ -119,7 +119,7 @@ def _limits_of(where: str, details: Mapping[str, Any], zeros: tuple[str, ...]) -
 
 
 def _unquoted(value: Any) -> Any:
-    """Numbers and truth values in quotes are what they say, as where TorchServe reads JSON."""
+    """Numbers and booleans may be in quotes, as in the JSON that TorchServe reads."""
     try:
         return json.loads(value.lower()) if isinstance(value, str) else value
     except ValueError:
@@ -141,7 +141,7 @@ def _read_load_models(text: str) -> str | tuple[StartupModel, ...]:
     if text.lower() in ("all", "none"):
         return text.lower()
     named = (_named(part.strip()) for part in text.split(",") if part.strip())
-    return tuple(dict.fromkeys(named))  # to name a model twice is to name it
+    return tuple(dict.fromkeys(named))  # a model may be named twice
 
 
 def _named(text: str) -> StartupModel:

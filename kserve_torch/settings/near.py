@@ -1,18 +1,18 @@
-"""Names that somebody may have misspelt."""
+"""Guesses for misspelt names."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-#: Least likeness: one letter in ten may be missing or another.
+#: Least similarity: one letter in ten may be wrong or missing.
 _ALIKE = 0.88
 
 
 def near(word: str, known: Iterable[str]) -> str | None:
-    """The known name that ``word`` looks like; None if it looks like none, or is one itself.
+    """The known name that ``word`` looks like; None if there is none, or if it is one itself.
 
-    Case, ``_`` and ``-`` do not count: they are what is mistaken most.
+    Case, ``_`` and ``-`` do not count: they are the most common mistakes.
     """
     names = {_plain(name): name for name in reversed(list(known))}
     found = difflib.get_close_matches(_plain(word), names, n=1, cutoff=_ALIKE)
@@ -20,7 +20,7 @@ def near(word: str, known: Iterable[str]) -> str | None:
 
 
 def with_guess(word: str, known: Iterable[str]) -> str:
-    """``word`` with the known name that it looks like, if there is one."""
+    """``word``, with the known name that it looks like if there is one."""
     guess = near(word.partition("=")[0], known)
     return f"{word} (did you mean {guess}?)" if guess else word
 

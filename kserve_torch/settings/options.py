@@ -32,9 +32,9 @@ _ACTIONS = {
     "stop": (("--stop",), "stop the server that was started with torchserve"),
     "check": (("--check",), _CHECK),
 }
-#: Already the case: the server starts, in the foreground, and writes no snapshots.
+#: What the server does anyway: it starts, in the foreground, and writes no snapshots.
 _GRANTED = ("--start", "--foreground", "--ncs", "--no_config_snapshots")
-#: Those of `IGNORED` that are options of TorchServe, and not only keys of its file.
+#: Those of `IGNORED` that are options of TorchServe, not only keys of its file.
 _TORCHSERVES = ("--log-config", "--cpp-log-config", "--plugins-path", "--ppath", "--workflow-store")
 
 
@@ -48,7 +48,7 @@ class CommandLine:
         requests: the folder that ``--check`` names, or "".
         values: name of the key -> text.
         ignored: names of options that have no effect here.
-        unknown: arguments that nobody knows.
+        unknown: unknown arguments.
     """
 
     program: str
@@ -138,7 +138,7 @@ def _table_of(key: Key) -> type[TorchServeKeys]:
 
 
 def _add(parser: argparse.ArgumentParser, group: Any, key: Key) -> None:
-    """One spelling goes into ``--help``, the others work as well."""
+    """Adds an option; only its first spelling is in ``--help``."""
     how: dict[str, Any] = {"dest": key.name, "metavar": key.kind.metavar}
     if key.many:
         how["nargs"] = "+"

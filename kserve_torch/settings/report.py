@@ -1,4 +1,4 @@
-"""Settings for people: values and sources as they are, and the reference page."""
+"""Settings for people: effective values with their sources, and the reference page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Settings`: every effective value in one frozen object, and what follows from the values."""
+"""`Settings`: every effective value in one frozen object, and what follows from them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Settings(KServeKeys):
 
     Attributes:
         program: ``torchserve`` or ``kserve_torch``; ``management_address`` depends on it.
-        sources: per key, where its value came from, in words; they start with ``default`` if
-            nobody set it.
-        ignored: keys and options that were given and have no effect here.
-        unknown: keys, options and misspelt variables that were given and nobody knows, each with
-            the name that may have been meant.
-        notices: what else the log should say at start, a line each.
+        sources: per key, where its value came from, in words; begins with ``default`` if nobody
+            set it.
+        ignored: keys and options that were given but have no effect.
+        unknown: unknown keys and options and misspelt variables, each with a guess at what was
+            meant.
+        notices: further lines for the log at start.
         http_host: the host of ``http_port``, which names none.
         grpc_host: the host of ``grpc_port``, likewise.
     """

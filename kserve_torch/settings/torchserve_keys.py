@@ -1,4 +1,4 @@
-"""TorchServe's keys of ``config.properties``, by their own names (CONTRACT §3.15)."""
+"""TorchServe's keys of ``config.properties``, under their own names (CONTRACT §3.15)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BODY_BYTES = 6_553_500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchServeKeys:
-    """Keys of TorchServe's that have an effect here."""
+    """TorchServe's keys that have an effect."""
 
     # --- models -----------------------------------------------------------------------------------
     ts_config: Path | None = key(

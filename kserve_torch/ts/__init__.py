@@ -1,7 +1,7 @@
-"""What archives import as ``ts``: TorchServe's public names, each from where it lives here.
+"""What archives import as ``ts``: TorchServe's public names.
 
-A module here re-exports or is small; docstrings say where a rule comes from, not how TorchServe did
-it. Names that need an absent package or accelerator can be imported, and raise when used.
+Modules here are small or only re-export. Names that need a missing package or accelerator can be
+imported, but raise when used.
 """
 
 from __future__ import annotations

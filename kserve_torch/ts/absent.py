@@ -1,4 +1,4 @@
-"""Names that need a package or machine that is not here: importable, and clear when used."""
+"""Names that need a missing package or device: importable, with a clear error when used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def require(name: str, *packages: str) -> None:
 
 
 def unsupported(name: str, why: str) -> LoadFailed:
-    """The error for a name that this server does not serve even where its package is there."""
+    """The error for a name that is not supported, even if its package is installed."""
     return LoadFailed(f"{name} is not supported: {why}")
 
 
@@ -29,7 +29,7 @@ def without_dali(name: str, instead: str) -> LoadFailed:
 
     Args:
         name: the handler.
-        instead: what to take in its place.
+        instead: what to do instead.
 
     Raises:
         LoadFailed: DALI is not installed either.

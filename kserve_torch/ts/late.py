@@ -1,4 +1,4 @@
-"""Names that a module offers and does not import before somebody asks for them."""
+"""Names that a module imports only when they are asked for."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def late(module: str, package: str, *names: str) -> Callable[[str], Any]:
 def modules(package: str) -> Callable[[str], Any]:
     """A ``__getattr__`` for ``package`` that imports its modules when asked for them.
 
-    ``import ts`` is enough for ``ts.context.Context`` on TorchServe, which has imported it before.
+    On TorchServe ``import ts`` is enough for ``ts.context.Context``, which it imports itself.
 
     Raises:
-        AttributeError: it has none of that name; from the function that this returns.
+        AttributeError: it has no such module; from the function that this returns.
     """
 
     def find(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""``ts.model_loader``: a `Service` from a folder, for tools that load models on their own."""
+"""``ts.model_loader``: a `Service` from a folder, for tools that load models themselves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Entry = tuple["Callable[[Any, Any], Any]", "Callable[[Any], Any]"]
 
 
 class ModelLoaderFactory:
-    """Gives the loader."""
+    """Returns the loader."""
 
     @staticmethod
     def get_model_loader() -> TsModelLoader:

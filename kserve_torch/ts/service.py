@@ -83,11 +83,11 @@ class Service:
         return processors, rows, ids
 
     def set_cl_socket(self, cl_socket: Any) -> None:
-        """Where TorchServe's worker is connected to its front end; nothing here sends to it."""
+        """TorchServe's socket to its front end; not used here."""
         self._context.cl_socket = cl_socket
 
     def predict(self, batch: Sequence[Mapping[str, Any]] | None) -> Any:
-        """What the entry point answers to ``batch``: one result per request."""
+        """The entry point's results for ``batch``, one per request."""
         processors, rows, ids = self.retrieve_data_for_inference(batch)
         self._context.request_processor, self._context.request_ids = processors, ids
         start = time.perf_counter()

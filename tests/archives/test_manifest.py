@@ -41,7 +41,7 @@ def test_old_manifests_and_unknown_members_pass(tmp_path: Path, work: Path) -> N
         (manifest(serializedFile="/x.pt"), "model.serializedFile: '/x.pt' is not a file"),
         (manifest(serializedFile="x\0.pt"), "model.serializedFile: 'x\\x00.pt' is not a file"),
         (manifest(configFile="no.yaml"), "no.yaml: named by the manifest, but not in the archive"),
-        (manifest(modelVersion="\ud800"), "model.modelVersion: holds half of a surrogate pair"),
+        (manifest(modelVersion="\ud800"), "model.modelVersion: holds a lone surrogate"),
         (b"\xff\xfe", "MAR-INF/MANIFEST.json: not UTF-8 text"),
         (" " * 300_000, "MAR-INF/MANIFEST.json: larger than 262144 bytes"),
     ],

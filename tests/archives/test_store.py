@@ -28,7 +28,15 @@ def folder(tmp_path: Path) -> Path:
     root = tmp_path / "store"
     (root / "sub").mkdir(parents=True)
     (root / "unpacked").mkdir()
-    for name in ("a.mar", "a..b.mar", "c.tar.gz", "sub/d.mar", "unpacked.mar", "%41.mar"):
+    for name in (
+        "a.mar",
+        "a..b.mar",
+        "c.tar.gz",
+        "e.model",
+        "sub/d.mar",
+        "unpacked.mar",
+        "%41.mar",
+    ):
         (root / name).write_bytes(CONTENT)
     (tmp_path / "outside.mar").write_bytes(CONTENT)
     (tmp_path / "store-too").mkdir()
@@ -185,6 +193,7 @@ async def test_the_model_folder_serves_as_a_store(folder: Path) -> None:
     [
         ("a", "a.mar"),
         ("c", "c.tar.gz"),
+        ("e", "e.model"),
         ("unpacked", "unpacked"),
         ("a.mar", "a.mar"),
         ("nope", None),

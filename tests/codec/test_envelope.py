@@ -24,9 +24,8 @@ def sealed(envelope, *results, verb=Verb.PREDICT):
     return envelope.seal(request, Reply(model="m", version="2.0", rows=replies))
 
 
-@pytest.mark.parametrize("name", [None, "", "none", "<no value>", "unheard-of"])
-def test_no_envelope(name):
-    envelope = opened(name, b'{"instances":[1]}')
+def test_no_envelope():
+    envelope = opened(None, b'{"instances":[1]}')
     assert envelope.rows == [{"body": {"instances": [1]}}]
     reply = RowReply(result="r", status=201)
     assert sealed(envelope, reply) is reply
@@ -41,7 +40,7 @@ def test_body():
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "", "text/plain"])
-@pytest.mark.parametrize("name", ["json", "kserve", "kfserving"])
+@pytest.mark.parametrize("name", ["json", "kserve"])
 def test_instances(name, content_type):
     envelope = opened(name, b'{"instances":[1,{"data":2}]}', content_type)
     assert envelope.rows == [1, {"data": 2}]
@@ -89,9 +88,8 @@ def test_text_that_is_not_base64_is_named(text):
     assert caught.value.message == "instances[1].data.b64: not valid base64"
 
 
-@pytest.mark.parametrize("name", ["kservev2", "kfservingv2"])
-def test_v2(name):
-    envelope = opened(name, orjson.dumps({"id": "1", "inputs": [X, Y]}))
+def test_v2():
+    envelope = opened("kservev2", orjson.dumps({"id": "1", "inputs": [X, Y]}))
     assert [tensor.name for tensor in envelope.rows] == ["x", "y"]
     assert envelope.element.format(1) == "inputs[1]"
     answer = orjson.loads(sealed(envelope, [[5, 6]], {"c": 1}).result)

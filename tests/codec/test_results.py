@@ -136,7 +136,7 @@ def test_tensors_on_a_gpu_in_nested_lists():
 
 
 def test_a_name_that_cannot_be_sent():
-    with pytest.raises(HandlerError, match="the name holds half of a surrogate pair"):
+    with pytest.raises(HandlerError, match="the name holds a lone surrogate"):
         result_to_tensors([{"\ud800": np.ones(1)}], ["x"])
 
 

@@ -325,13 +325,13 @@ def test_output_that_is_not_utf8_asks_for_binary():
 @pytest.mark.parametrize(
     ("datatype", "shape", "buffer", "text"),
     [
-        ("FP32", [2], b"\0" * 7, ": 7 bytes are no multiple of 4"),
+        ("FP32", [2], b"\0" * 7, ": 7 bytes are not a multiple of 4"),
         ("FP32", [2], b"\0" * 4, ".data: 1 elements, shape [2] needs 2"),
         ("FP32", [1], b"", ".data: 0 elements, shape [1] needs 1"),
         ("BOOL", [2], b"\1\2", ".data[1]: 2 is not a BOOL"),
         ("BYTES", [1], b"\1\0\0", ".data[0]: its length prefix is cut short"),
-        ("BYTES", [1], b"\2\0\0\0a", ".data[0]: 2 bytes told, 1 left"),
-        ("BYTES", [1], b"\xff\xff\xff\xff", ".data[0]: 4294967295 bytes told, 0 left"),
+        ("BYTES", [1], b"\2\0\0\0a", ".data[0]: length is 2, 1 bytes are left"),
+        ("BYTES", [1], b"\xff\xff\xff\xff", ".data[0]: length is 4294967295, 0 bytes are left"),
         ("BYTES", [1], b"\0\0\0\0\0\0\0\0", ".data: 2 elements, shape [1] needs 1"),
     ],
 )

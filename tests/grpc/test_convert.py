@@ -204,10 +204,10 @@ def broken(change):
             lambda r: r.inputs[0].contents.int_contents.append(1),
             r'inputs\[0\] "x".contents: must be absent',
         ),
-        (lambda r: setattr(r.inputs[1], "name", "x"), r'inputs\[1\] "x": the name is there twice'),
+        (lambda r: setattr(r.inputs[1], "name", "x"), r'inputs\[1\] "x": duplicate name'),
         (
             lambda r: (r.outputs.add(name="x"), r.outputs.add(name="x")),
-            r'outputs\[1\] "x": the name is there twice',
+            r'outputs\[1\] "x": duplicate name',
         ),
         (lambda r: setattr(r.inputs[0], "datatype", "INT33"), r'inputs\[0\] "x".datatype: '),
         (lambda r: r.inputs[0].shape.append(2), r'inputs\[0\] "x".data: 6 elements'),
@@ -215,11 +215,11 @@ def broken(change):
         (lambda r: r.inputs[0].shape.append(2**62), r'inputs\[0\] "x".data: 6 elements'),
         (
             lambda r: r.raw_input_contents.__setitem__(0, b"123"),
-            r'inputs\[0\] "x": 3 bytes are no multiple of 4',
+            r'inputs\[0\] "x": 3 bytes are not a multiple of 4',
         ),
         (
             lambda r: r.raw_input_contents.__setitem__(1, b"\xff\xff\xff\xff"),
-            r'inputs\[1\] "y".data\[0\]: 4294967295 bytes told, 0 left',
+            r'inputs\[1\] "y".data\[0\]: length is 4294967295, 0 bytes are left',
         ),
         (lambda r: r.raw_input_contents.__setitem__(1, b"\x01"), r"its length prefix is cut short"),
     ],

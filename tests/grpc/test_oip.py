@@ -165,7 +165,7 @@ async def test_bad_tensor_is_named(serving: Serving) -> None:
     request.raw_input_contents[0] = b"123"
     code, text = await refused(serving.oip().ModelInfer(request))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert text == 'inputs[0] "a": 3 bytes are no multiple of 4'
+    assert text == 'inputs[0] "a": 3 bytes are not a multiple of 4'
 
 
 @pytest.mark.parametrize(

@@ -174,25 +174,25 @@ def test_decompression_bombs_are_refused(png, monkeypatch):
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("size", [24, [24]])
-def test_a_strip_that_resize_would_make_a_bomb_is_refused(png, monkeypatch, team, threads, size):
+def test_a_strip_that_resize_would_make_a_bomb_is_refused(png, monkeypatch, pool, threads, size):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 24 * 24 * 10)
     monkeypatch.setattr("kserve_torch.handler.images.LARGE", 0)
     processing = transforms.Compose([ToRGB(), transforms.Resize(size), TO_TENSOR])
     rows = {3: png(size=(2, 20)), 5: png(size=(21, 2))}
-    team = team if threads > 1 else None
+    pool = pool if threads > 1 else None
     with pytest.raises(BadRow, match="row 5: data: the image has too many pixels"):
-        decode_images(rows, processing, team)
-    images, rest = decode_images({3: rows[3]}, processing, team)
+        decode_images(rows, processing, pool)
+    images, rest = decode_images({3: rows[3]}, processing, pool)
     assert to_tensors(images, rest).shape == (1, 3, 240, 24)
     for first in (
         transforms.CenterCrop(8),
         transforms.Resize((24, 24)),
         transforms.Resize(8, max_size=16),
     ):
-        decode_images(rows, transforms.Compose([first, transforms.Resize(size)]), team)
-    decode_images(rows, TO_TENSOR, team)
+        decode_images(rows, transforms.Compose([first, transforms.Resize(size)]), pool)
+    decode_images(rows, TO_TENSOR, pool)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    decode_images(rows, processing, team)
+    decode_images(rows, processing, pool)
 
 
 def test_to_rgb(png):
@@ -222,7 +222,7 @@ def test_32_bits_to_rgb(mode):
 
 
 @pytest.fixture
-def team():
+def pool():
     with ThreadPoolExecutor(2) as executor:
         yield executor
 
@@ -250,9 +250,9 @@ def photos():
         ([TO_TENSOR], 1),
     ],
 )
-def test_threads_give_the_same_images_in_the_same_order(team, photos, steps, left):
+def test_threads_give_the_same_images_in_the_same_order(pool, photos, steps, left):
     processing = transforms.Compose(steps)
-    begun, rest = decode_images(dict(enumerate(photos)), processing, team)
+    begun, rest = decode_images(dict(enumerate(photos)), processing, pool)
     assert rest.transforms == steps[-left:]
     for data, image in zip(photos, begun, strict=True):
         torch.manual_seed(1)
@@ -261,7 +261,7 @@ def test_threads_give_the_same_images_in_the_same_order(team, photos, steps, lef
         assert torch.equal(rest(image), expected)
 
 
-def test_large_images_are_read_on_several_threads_at_once(team, photos, monkeypatch):
+def test_large_images_are_read_on_several_threads_at_once(pool, photos, monkeypatch):
     both = threading.Barrier(2, timeout=30)  # passed only by two at the same moment
     image_open = Image.open
 
@@ -270,11 +270,11 @@ def test_large_images_are_read_on_several_threads_at_once(team, photos, monkeypa
         return image_open(file)
 
     monkeypatch.setattr(Image, "open", meet)
-    images, _ = decode_images(dict(enumerate(photos)), TO_TENSOR, team)
+    images, _ = decode_images(dict(enumerate(photos)), TO_TENSOR, pool)
     assert len(images) == len(photos)
 
 
-def test_a_transform_of_ones_own_stays_on_the_calling_thread(team, photos):
+def test_a_transform_of_ones_own_stays_on_the_calling_thread(pool, photos):
     seen = set()
 
     class Own(transforms.Resize):
@@ -283,7 +283,7 @@ def test_a_transform_of_ones_own_stays_on_the_calling_thread(team, photos):
             return super().forward(image)
 
     processing = transforms.Compose([ToRGB(), Own((20, 20)), TO_TENSOR])
-    images, rest = decode_images(dict(enumerate(photos)), processing, team)
+    images, rest = decode_images(dict(enumerate(photos)), processing, pool)
     assert to_tensors(images, rest).shape == (4, 3, 20, 20)
     assert seen == {threading.main_thread()}
 
@@ -295,12 +295,12 @@ class Refusing(ThreadPoolExecutor):
 
 def test_small_or_single_images_are_read_where_they_are(png, photos):
     for encoded in (dict(enumerate([png(), png()])), {7: photos[0]}, {}):
-        images, rest = decode_images(encoded, TO_TENSOR, team=Refusing())
+        images, rest = decode_images(encoded, TO_TENSOR, pool=Refusing())
         assert (len(images), rest) == (len(encoded), TO_TENSOR)
 
 
-def test_threads_name_the_bad_row(team, photos):
+def test_threads_name_the_bad_row(pool, photos):
     encoded = {2: photos[0], 5: photos[1][: len(photos[1]) // 2], 6: photos[2]}
     with pytest.raises(BadRow, match="not a decodable image") as caught:
-        decode_images(encoded, TO_TENSOR, team)
+        decode_images(encoded, TO_TENSOR, pool)
     assert caught.value.index == 5

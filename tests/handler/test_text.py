@@ -4,8 +4,11 @@ import json
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kserve_torch.errors import BadRow, LoadFailed
+from kserve_torch.handler.text import CLEANUP_REGEX, TextHandler
 from kserve_torch.handler.text_classifier import TextClassifier
 from kserve_torch.messages import Verb
 
@@ -42,6 +45,16 @@ def test_probabilities_by_label(loaded):
     (answer,) = loaded.ask({"data": "good film"})
     assert set(answer) == {"bad", "good"}
     assert sum(answer.values()) == pytest.approx(1)
+
+
+@given(st.text(st.sampled_from("<>&;a#1 \n")))
+def test_markup_is_what_torchserves_pattern_finds(text):
+    assert TextHandler()._remove_html_tags(text) == CLEANUP_REGEX.sub("", text)
+
+
+def test_a_text_of_open_tags_takes_no_quadratic_time(loaded):
+    (answer,) = loaded.ask({"data": "<" * 400_000})
+    assert set(answer) == {"bad", "good"}
 
 
 def test_every_form_of_a_text(loaded):

@@ -70,6 +70,13 @@ def test_a_list_of_tokens_in_every_format(tmp_path, suffix):
     assert [vocabulary[token] for token in ("a", "b", "c")] == [1, 2, 0]
 
 
+def test_a_line_of_a_vocabulary_ends_with_a_line_feed_only(tmp_path):
+    (tmp_path / "v.txt").write_bytes("<unk>\r\n\u2028\n\x85\na\n".encode())
+    vocabulary = load_vocabulary(tmp_path / "v.txt")
+    assert [vocabulary[token] for token in ("\u2028", "\x85", "a")] == [1, 2, 3]
+    assert len(vocabulary) == 4
+
+
 @pytest.mark.parametrize("suffix", [".pt", ".json"])
 def test_numbers_by_token(tmp_path, suffix):
     vocabulary = load_vocabulary(write(tmp_path / f"v{suffix}", {"a": 7}))

@@ -89,6 +89,8 @@ def test_transforms_that_a_handler_changes_are_its_own(folder, load, png):
     [
         ({"data": "@@@"}, "data: not valid base64"),
         ({"data": {"b64": "@@@"}}, "data: not valid base64"),
+        ({"data": " " * 400_000 + "@"}, "data: not valid base64"),  # not in quadratic time
+        ({"b64": " " * 400_000 + "@"}, "data: not valid base64"),
         ({"body": b"junk"}, "data: not a decodable image"),
         ({}, "data: missing or empty"),
         ({"data": "", "body": b""}, "data: missing or empty"),

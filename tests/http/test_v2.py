@@ -139,7 +139,7 @@ async def test_header_lengths_that_are_none(
         ({}, "inputs: missing"),
         ({"inputs": []}, "inputs: expected at least one tensor"),
         ({"inputs": [1]}, "inputs[0]: expected a tensor"),
-        ({"inputs": [text("x"), text("y")]}, 'inputs[1] "a": the name is there twice'),
+        ({"inputs": [text("x"), text("y")]}, 'inputs[1] "a": duplicate name'),
         ({"inputs": [{**text("x"), "shape": [2]}]}, 'inputs[0] "a".data: 1 elements'),
         ({"inputs": [{**text("x"), "datatype": "TEXT"}]}, 'inputs[0] "a".datatype'),
         ({"inputs": [{**text("x"), "datatype": "FP16"}]}, "use binary data"),

@@ -482,6 +482,35 @@ def test_without_directories_per_thread_loading_still_has_one(
     assert os.getcwd() == before
 
 
+def test_a_load_that_hangs_in_the_shared_directory_keeps_nobody_out(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(workdir, "_unshare", lambda: False)
+    monkeypatch.setattr(workdir, "PATIENCE", 0.05)
+    write(tmp_path / "two", {"words.txt": "two"})
+    hangs, other = make("one", handler=READER), make("two", handler=READER)
+    inside, done = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        with hangs.loading():
+            inside.set()
+            done.wait(30)
+
+    def load() -> str:
+        with other.loading():
+            return str(other.import_module("handler").read())
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    try:
+        assert inside.wait(10)
+        assert in_thread(load) == "two"
+        assert "loads without its working directory" in caplog.text
+    finally:
+        done.set()
+        thread.join()
+
+
 # --- entry points ---------------------------------------------------------------------------------
 
 CLASS = """

@@ -1,9 +1,10 @@
 import io
 import subprocess
 import sys
+import threading
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from kserve_torch.namespace import packages
 from kserve_torch.runtime.instance import Instance
 from kserve_torch.runtime.preparation import LoadOptions
 
-from ..makers import make_archive
+from ..makers import make_archive, write
 
 OPTIONS = "--no-index\n--find-links wheels\n"
 HANDLER = """
@@ -108,7 +109,7 @@ def test_without_the_setting_nothing_is_installed(tmp_path: Path) -> None:
         "torch \\\n  >=2",
         "no-such-package; python_version < '3'",
         "--index-url http://localhost:1/\nnumpy  # fine",
-        "numpy[extra]>=1 --hash=sha256:0",
+        "numpy>=1 --hash=sha256:0",
     ],
 )
 def test_what_is_there_needs_no_pip(
@@ -132,6 +133,52 @@ def test_only_what_is_missing_is_installed(tmp_path: Path) -> None:
         "demo.py",
         "kt_demo-1.0.dist-info",
     ]
+
+
+def test_what_an_extra_needs_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = tmp_path / "site"
+    info = {
+        "METADATA": "Metadata-Version: 2.1\nName: kt-base\nVersion: 1.0\nProvides-Extra: more\n"
+        'Requires-Dist: kt-demo; extra == "more"\n',
+        "RECORD": "",
+    }
+    write(site, {f"kt_base-1.0.dist-info/{name}": content for name, content in info.items()})
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    archive = opened(tmp_path, OPTIONS + "kt-base[more]\n", wheel("demo", "1.0", ""))
+    namespace = packages.packages_of(archive, "m", tmp_path / "work")
+    assert namespace is not None
+    assert [path.name for path in Path(namespace.path[0]).glob("*.dist-info")] == [
+        "kt_demo-1.0.dist-info"
+    ]
+
+
+def test_an_installation_that_takes_long_keeps_no_other_model_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, quick = (opened(tmp_path, f"kt-{name}", name=name) for name in ("slow", "quick"))
+    begun, done = threading.Event(), threading.Event()
+
+    def install(lines: Sequence[str], target: Path, folder: Path) -> None:
+        target.mkdir(parents=True)
+        if lines == ["kt-slow"]:
+            begun.set()
+            done.wait(30)
+
+    monkeypatch.setattr(packages, "install", install)
+    first, second = (
+        threading.Thread(target=packages.packages_of, args=(archive, "m", tmp_path))
+        for archive in (slow, quick)
+    )
+    first.start()
+    assert begun.wait(10)
+    second.start()
+    second.join(10)
+    waits = second.is_alive()
+    done.set()
+    for thread in (first, second):
+        thread.join()
+    assert not waits
 
 
 def test_further_files(tmp_path: Path) -> None:

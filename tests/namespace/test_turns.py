@@ -129,6 +129,21 @@ def test_one_that_is_stuck_is_not_waited_for_for_ever() -> None:
     assert elsewhere(lambda: in_turn(turns, lambda: 5)).result() == 5
 
 
+def test_one_that_is_stuck_is_waited_for_once() -> None:
+    turns = Turns(lambda: True, patience=0.01)
+
+    def has_turn() -> bool:
+        return bool(in_turn(turns, lambda: turns._thread.has_turn))
+
+    with ThreadPoolExecutor(1) as pool:
+        turns.begin()
+        assert not pool.submit(has_turn).result()
+        turns._patience = 600
+        assert not pool.submit(has_turn).result()
+        turns.end()  # it has got on after all
+        assert pool.submit(has_turn).result()
+
+
 def test_one_that_gets_on_is_waited_for() -> None:
     turns = Turns(lambda: True, patience=600)
     tries: list[int] = []

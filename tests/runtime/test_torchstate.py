@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kserve_torch.runtime import torchstate
-from kserve_torch.runtime.torchstate import Company, DefaultDtype
+from kserve_torch.runtime.torchstate import DefaultDtype, DtypeLock
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,8 @@ def _installed() -> None:
     torchstate.install()
 
 
-def chosen(dtype: torch.dtype, company: Company) -> DefaultDtype:
-    state = DefaultDtype(company)
+def chosen(dtype: torch.dtype, lock: DtypeLock) -> DefaultDtype:
+    state = DefaultDtype(lock)
     with state.chosen():
         torch.set_default_dtype(dtype)
     return state
@@ -58,10 +58,10 @@ def beside(*works: Callable[[], None]) -> Iterator[None]:
 
 
 def test_calls_have_their_own_default_dtype_at_the_same_moment() -> None:
-    company = Company(patience=60)
+    lock = DtypeLock(patience=60)
 
     def call_often(dtype: torch.dtype) -> Callable[[], None]:
-        state = chosen(dtype, company)
+        state = chosen(dtype, lock)
 
         def work() -> None:
             for _ in range(300):
@@ -78,7 +78,7 @@ def test_calls_have_their_own_default_dtype_at_the_same_moment() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_calls_that_want_one_default_dtype_run_beside_each_other(dtype: torch.dtype) -> None:
-    company = Company(patience=60)
+    lock = DtypeLock(patience=60)
     met = threading.Barrier(3)
 
     def call(state: DefaultDtype) -> Callable[[], None]:
@@ -89,15 +89,13 @@ def test_calls_that_want_one_default_dtype_run_beside_each_other(dtype: torch.dt
 
         return work
 
-    with beside(*[call(chosen(dtype, company)) for _ in range(3)]):
+    with beside(*[call(chosen(dtype, lock)) for _ in range(3)]):
         pass
 
 
 def test_a_call_does_not_wait_behind_all_that_come_later() -> None:
-    company = Company(patience=60)
-    double, first, later = (
-        chosen(d, company) for d in (torch.float64, torch.float32, torch.float32)
-    )
+    lock = DtypeLock(patience=60)
+    double, first, later = (chosen(d, lock) for d in (torch.float64, torch.float32, torch.float32))
     order: list[str] = []
 
     def call(name: str, state: DefaultDtype) -> Callable[[], None]:
@@ -108,9 +106,9 @@ def test_a_call_does_not_wait_behind_all_that_come_later() -> None:
         return work
 
     with first, beside(call("double", double)):
-        until(lambda: len(company._waiting) == 1)
+        until(lambda: len(lock._waiting) == 1)
         with beside(call("later", later)):
-            until(lambda: len(company._waiting) == 2)
+            until(lambda: len(lock._waiting) == 2)
             first.__exit__()
     assert order == ["double", "later"]
 
@@ -122,10 +120,8 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_nothing_waits_for_ever_for_a_call_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
-    company = Company(patience=0.05)
-    double, hangs, other = (
-        chosen(d, company) for d in (torch.float64, torch.float32, torch.float64)
-    )
+    lock = DtypeLock(patience=0.05)
+    double, hangs, other = (chosen(d, lock) for d in (torch.float64, torch.float32, torch.float64))
     caplog.set_level(logging.WARNING)
     hangs.__enter__()
     for _ in range(2):
@@ -134,7 +130,7 @@ def test_nothing_waits_for_ever_for_a_call_that_hangs(caplog: pytest.LogCaptureF
     with other:
         hangs.__exit__()
         assert torch.get_default_dtype() is torch.float64
-    again = chosen(torch.float16, company)
+    again = chosen(torch.float16, lock)
     with double, again:
         assert torch.get_default_dtype() is torch.float16
     assert torch.get_default_dtype() is torch.float32
@@ -145,10 +141,10 @@ def test_nothing_waits_for_ever_for_a_call_that_hangs(caplog: pytest.LogCaptureF
 
 
 def test_who_initialises_does_not_take_a_calls_dtype_for_its_own() -> None:
-    company = Company()
-    double = chosen(torch.float64, company)
+    lock = DtypeLock()
+    double = chosen(torch.float64, lock)
     with double:
-        plain = DefaultDtype(company)
+        plain = DefaultDtype(lock)
         with plain.chosen():
             pass
         assert torch.get_default_dtype() is torch.float64
@@ -158,8 +154,8 @@ def test_who_initialises_does_not_take_a_calls_dtype_for_its_own() -> None:
 
 @pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type")
 def test_a_default_tensor_type_is_a_choice_too() -> None:
-    company = Company()
-    double = DefaultDtype(company)
+    lock = DtypeLock()
+    double = DefaultDtype(lock)
     with double.chosen():
         torch.set_default_tensor_type(torch.DoubleTensor)
     assert torch.get_default_dtype() is torch.float32

@@ -352,7 +352,7 @@ async def test_outputs_inherit_the_default(
         (
             InferRequest("m", [InferInput("x", [1], "INT8", [1])] * 2),
             kserve_errors.InvalidInput,
-            r'inputs\[1\] "x": the name is there twice',
+            r'inputs\[1\] "x": duplicate name',
         ),
         (
             InferRequest(
@@ -361,7 +361,7 @@ async def test_outputs_inherit_the_default(
                 request_outputs=[RequestedOutput("x"), RequestedOutput("x")],
             ),
             kserve_errors.InvalidInput,
-            r'outputs\[1\] "x": the name is there twice',
+            r'outputs\[1\] "x": duplicate name',
         ),
     ],
 )

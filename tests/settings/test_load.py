@@ -72,6 +72,14 @@ def test_variables_count_whether_or_not_the_file_lets_them(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "canonical"),
+    [("kfserving", "kserve"), ("KFServingv2", "kservev2"), ("none", None), ("unheard-of", None)],
+)
+def test_envelopes_have_older_names(load: Load, name: str, canonical: str | None) -> None:
+    assert load(TS_SERVICE_ENVELOPE=name).service_envelope == canonical
+
+
+@pytest.mark.parametrize(
     ("variable", "name", "text", "value"),
     [
         ("TS_TOKEN_EXPIRATION_TIME_MIN", "token_expiration_min", "5", 5),

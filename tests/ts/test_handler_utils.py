@@ -1,5 +1,7 @@
+import gc
 import threading
-from contextlib import closing
+import weakref
+from contextlib import closing, suppress
 
 import pytest
 
@@ -145,6 +147,24 @@ def test_shutdown_ends_the_threads(context):
     threads = [worker.thread for group in micro.thread_groups.values() for worker in group]
     micro.shutdown()
     assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize("last", [1, "bad"])
+def test_a_handler_that_nobody_needs_goes_with_its_threads(context, last):
+    handler = Steps()
+    handler.handle = MicroBatching(handler)
+    groups = handler.handle.thread_groups.values()
+    threads = [worker.thread for group in groups for worker in group]
+    with suppress(RuntimeError):
+        ask(handler.handle, context, [last])
+    context.end()
+    gone = weakref.ref(handler)
+    del handler
+    gc.collect()
+    assert gone() is None
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_as_a_handlers_handle_without_its_init(context):

@@ -1,4 +1,4 @@
-"""``ts.handler_utils.hf_batch_streamer``: texts of a whole batch while they are generated."""
+"""``ts.handler_utils.hf_batch_streamer``: streams the generated texts of a whole batch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __getattr__ = late(
 class TextIteratorStreamerBatch:
     """A streamer for ``generate`` of Hugging Face models: ``{"text": ...}`` per row and step.
 
-    Needs the package transformers. The iteration ends when a row's text does: rows of a batch are
-    generated in step, finished ones padded. After that it is ready for the next ``generate``.
+    Needs the package transformers. The iteration ends when one row's text does: rows are
+    generated in step, finished ones padded. After that it can be used for the next ``generate``.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TextIteratorStreamerBatch:
         return self
 
     def __next__(self) -> list[dict[str, str]]:
-        # Of all rows, also after one's end: each has an end of its own to be taken.
+        # From all rows, even after one has ended: each end mark must be taken.
         pieces: list[Any] = [next(texts, None) for texts in self._texts]
         if None in pieces:
             raise StopIteration

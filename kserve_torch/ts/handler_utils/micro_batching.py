@@ -13,6 +13,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,32 +49,44 @@ def execute_call(
     thread_local_data: threading.local,
     event: threading.Event,
 ) -> None:
-    """Run one step on micro batches until ``event`` is set and None comes to wake it up."""
+    """Run one step on micro batches until ``event`` is set; None wakes it up."""
     while not event.is_set():
         micro = in_queue.get()
         if micro is None:
             continue
         thread_local_data.micro_batch_idx = micro.index
         out_queue.put(micro if isinstance(micro.value, Exception) else _step(micro, handle))
+        del micro  # waiting for the next one must not keep this one's data
 
 
 def _step(micro: _Micro, handle: Callable[[Any], Any]) -> _Micro:
     try:
         return _Micro(micro.index, handle(micro.value))
-    except Exception as error:  # it is raised again where the batch was handed in
+    except Exception as error:  # `MicroBatching.handle` raises it
         return _Micro(micro.index, error)
+
+
+def _wake(groups: Mapping[str, list[WorkerThread]], queues: Mapping[str, queue.Queue[Any]]) -> None:
+    """Let all threads end, without waiting for them."""
+    for method, group in groups.items():
+        for worker in group:
+            worker.event.set()
+        for _ in group:
+            queues[f"{method}_in"].put(None)
 
 
 class MicroBatching:
     """Set as a handler's ``handle``; the handler keeps its three steps.
 
+    The threads end with `shutdown`, or when the handler is garbage: they refer to it weakly.
+
     Args:
         parent_handler: the handler.
         micro_batch_size: rows per micro batch.
-        parallelism: threads per step; 1 where it names none.
+        parallelism: threads per step, 1 by default.
 
     Attributes:
-        thread_local_data: its ``micro_batch_idx`` is what the step on the calling thread works on.
+        thread_local_data: its ``micro_batch_idx`` is the calling thread's micro batch.
     """
 
     def __init__(
@@ -90,11 +103,12 @@ class MicroBatching:
         queues: list[queue.Queue[Any]] = [queue.Queue() for _ in range(len(HANDLER_METHODS) + 1)]
         self.queues = {f"{m}_in": queues[i] for i, m in enumerate(HANDLER_METHODS)}
         self.queues |= {f"{m}_out": queues[i + 1] for i, m in enumerate(HANDLER_METHODS)}
+        weakref.finalize(self, _wake, self.thread_groups, self.queues).atexit = False
         self.parallelism = dict(parallelism or {})
 
     @property
     def parallelism(self) -> dict[str, int]:
-        """Threads per step, as far as they were set."""
+        """Threads per step, where they were set."""
         return dict(self._parallelism)
 
     @parallelism.setter
@@ -117,7 +131,11 @@ class MicroBatching:
 
     def _start(self, method: str) -> WorkerThread:
         event = threading.Event()
-        run = getattr(self.handler, method)
+        handler = weakref.ref(self.handler)
+
+        def run(data: Any) -> Any:
+            return getattr(handler(), method)(data)
+
         queues = self.queues[f"{method}_in"], self.queues[f"{method}_out"]
         arguments = (*queues, run, self.thread_local_data, event)
         thread = threading.Thread(target=execute_call, args=arguments, daemon=True)
@@ -143,8 +161,8 @@ class MicroBatching:
 
         Raises:
             RuntimeError: a step has no threads.
-            BadRow: a step refused a row; with its index among ``data``, not in its micro batch.
-            Exception: what a step raised, of the first micro batch that failed.
+            BadRow: a step refused a row; its index is that in ``data``, not in the micro batch.
+            Exception: what a step raised for the first micro batch that failed.
         """
         for method, group in self.thread_groups.items():
             if not group:
@@ -168,7 +186,7 @@ class MicroBatching:
         return getattr(self.thread_local_data, "micro_batch_idx", None)
 
     def __call__(self, data: list[Any], context: Any) -> list[Any]:
-        """Answer one batch: predictions in micro batches, all else as the handler does it."""
+        """Answer one batch: predictions in micro batches, all else by the handler itself."""
         start = time.perf_counter()
         self.handler.context = context
         if self.handler._is_describe() or self.handler._is_explain() or profiler.enabled():

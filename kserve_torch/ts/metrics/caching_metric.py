@@ -1,4 +1,4 @@
-"""``ts.metrics.caching_metric``: a metric that tells the server each value it takes."""
+"""``ts.metrics.caching_metric``: a metric that reports each value to the server."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ class CachingMetric(MetricAbstract):
     def update(
         self, value: float, request_id: str = "", dimensions: Sequence[Dimension] = ()
     ) -> None:
-        """Take ``value`` with other label names than so far; kept for old handlers."""
+        """Take ``value`` with new label names; for old handlers."""
         self.dimension_names = [dimension.name for dimension in dimensions]
         self.add_or_update(value, [dimension.value for dimension in dimensions], request_id)
 
 
 def _number(value: Any) -> float | None:
-    """``value`` as a number, or None if it is none; it may be text, an array or a tensor."""
+    """``value``, which may be text, an array or a tensor, as a number; None if it is not one."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):

@@ -16,10 +16,10 @@ SIZE_UNITS = ("MB", "kB", "GB", "B")
 
 
 class MetricCacheAbstract(ABC):
-    """Metrics by type and name, made when first used.
+    """Metrics by type and name, created on first use.
 
-    In all methods ``idx`` is the row that a value is about, None for the whole batch, and
-    ``dimensions`` are the value's own labels; ModelName and Level come after them (CONTRACT M3).
+    In all methods ``idx`` is the value's row, None for the whole batch, and ``dimensions`` are its
+    own labels; ModelName and Level come after them (CONTRACT M3).
 
     Attributes:
         request_ids: row index -> request id of the running batch, or None.
@@ -34,7 +34,7 @@ class MetricCacheAbstract(ABC):
         self.config_file_path = config_file_path
 
     def set_request_ids(self, request_ids: dict[int, str] | None) -> None:
-        """Values that follow are about these requests."""
+        """The values that follow belong to these requests."""
         self.request_ids = request_ids
 
     def add_metric(
@@ -52,7 +52,7 @@ class MetricCacheAbstract(ABC):
     def add_counter(
         self, name: str, value: float, idx: int | None = None, dimensions: Sequence[Dimension] = ()
     ) -> None:
-        """Count ``value`` more."""
+        """Add ``value``."""
         self._add(name, value, "count", self._get_req(idx), dimensions, MetricTypes.COUNTER)
 
     def add_time(
@@ -137,7 +137,7 @@ class MetricCacheAbstract(ABC):
     def _add_default_dims(
         self, request_id: str | None, dimensions: Sequence[Dimension]
     ) -> list[Dimension]:
-        """A new list: the caller's is never added to (CONTRACT M3, T-42)."""
+        """A new list: the caller's never changes (CONTRACT M3, T-42)."""
         defaults = [Dimension("Level", "Error" if request_id is None else "Model")]
         if request_id is not None:
             defaults.insert(0, Dimension("ModelName", self.model_name))

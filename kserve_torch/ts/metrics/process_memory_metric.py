@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 def get_cpu_usage(pid: int | str) -> int:
-    """Resident memory of a process in bytes; 0, with a line in the log, if it cannot be told."""
+    """Resident memory of a process in bytes; 0, with a line in the log, if it is unknown."""
     try:
         return int(psutil.Process(int(pid)).memory_info().rss)
     except (psutil.Error, ValueError) as error:

@@ -1,6 +1,6 @@
-"""``ts.metrics.system_metrics``: the machine's numbers, for handlers that report them.
+"""``ts.metrics.system_metrics``: the machine's metrics, for handlers that report them.
 
-The server measures them by itself (CONTRACT X2); nothing here is called by it.
+The server measures its own (CONTRACT X2) and does not use this.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def memory_used() -> None:
 
 
 def memory_available() -> None:
-    """Memory that can be had without swapping, in MB."""
+    """Memory available without swapping, in MB."""
     _add("MemoryAvailable", psutil.virtual_memory().available / _MEGABYTE, "MB")
 
 
@@ -72,10 +72,10 @@ def gpu_utilization(num_of_gpu: int) -> None:
 
 
 def collect_all(mod: ModuleType | Any, num_of_gpu: int) -> None:
-    """Measure all of it and write it to the log.
+    """Measure everything and write it to the log.
 
     Args:
-        mod: this module: TorchServe's callers hand it in.
+        mod: this module, as TorchServe's callers pass it.
         num_of_gpu: how many GPUs to look at.
     """
     for measure in (

@@ -1,4 +1,4 @@
-"""``ts.metrics.unit``: unit words and how a metric's log line spells them (CONTRACT M4)."""
+"""``ts.metrics.unit``: units and their spelling in a metric's log line (CONTRACT M4)."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ UNITS = {
     "": "unit",
 }
 
-#: TorchServe has one of these in each module that looks units up.
+#: TorchServe has one in each module that looks up units.
 MetricUnit = Units()

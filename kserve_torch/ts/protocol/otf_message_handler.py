@@ -1,6 +1,6 @@
 """``ts.protocol.otf_message_handler``: the frames between TorchServe's worker and its front end.
 
-This server has no such socket; what handlers send before they return goes straight to the request.
+This server has no such socket; intermediate results go straight to the request.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def send_intermediate_predict_response(
 
     Args:
         ret: results by row index, a list or a mapping.
-        req_id_map: the rows it is for: ``context.request_ids``, or a part or an earlier copy of it.
-        message: unused, as is ``code``: a row's status is what the handler set on the context.
+        req_id_map: whose rows: ``context.request_ids``, or a part or an earlier copy of it.
+        message: unused, like ``code``: a row's status is what the handler set on the context.
         code: see ``message``.
         context: the Context of the running call.
     """
@@ -73,7 +73,7 @@ def create_predict_response(
 
 
 def create_load_model_response(code: int, message: str) -> bytes:
-    """The frame that tells how loading went."""
+    """The frame with the result of loading."""
     return struct.pack("!i", code) + _sized(message) + _END
 
 

@@ -6,7 +6,7 @@ import importlib
 
 from kserve_torch.ts.absent import require
 
-#: Weights of torch with what belongs to them; repositories hold other formats too.
+#: torch's weights and the files that belong to them; repositories hold other formats too.
 _FILES = ["*.json", "*.pt", "*.bin", "*.txt", "*.model", "*.pth", "*.safetensors", "original/*"]
 
 

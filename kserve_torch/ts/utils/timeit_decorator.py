@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 def timeit(func: Callable[P, R]) -> Callable[P, R]:
-    """Print how long each call takes, in seconds: on the clock, and of the process's computing."""
+    """Print how long each call takes, in seconds: wall-clock time, and the process's CPU time."""
 
     @wraps(func)
     def timed(*args: P.args, **kwargs: P.kwargs) -> R:

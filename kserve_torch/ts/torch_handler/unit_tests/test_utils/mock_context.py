@@ -47,7 +47,7 @@ class MockContext:
         return importlib.import_module(name)
 
     def get_request_header(self, idx: int, exp: str) -> Any:
-        """The word True or False for ``explain``, False for all other headers."""
+        """``"True"`` or ``"False"`` for ``explain``, False for all other headers."""
         if exp == "explain" and idx == 0:
             return str(self.explain)
         return False
