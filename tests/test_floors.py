@@ -53,7 +53,7 @@ FLOORS: list[dict[str, str]] = [
             "runtime.context runtime.devices runtime.profiler runtime.torchload "
             "runtime.torchstate runtime.tying"
         ),
-        "ts": "handler runtime.context runtime.processor runtime.profiler",
+        "ts": "handler runtime.context runtime.devices runtime.processor runtime.profiler",
         "runtime.compiler": "",
         "runtime.context": "runtime.processor",
         "runtime.devices": "",

@@ -71,10 +71,26 @@ def stream_on(gpu_id: int | None) -> AbstractContextManager[Any]:
     """A CUDA stream for one worker's calls; a null context for the CPU."""
     if gpu_id is None or not torch.cuda.is_available():
         return nullcontext()
-    stream: AbstractContextManager[Any] = torch.cuda.stream(
-        torch.cuda.Stream(gpu_id)  # type: ignore[no-untyped-call]  # torch has no types for it
-    )
-    return stream
+    # torch has no types for it
+    return within(torch.cuda.Stream(gpu_id))  # type: ignore[no-untyped-call]
+
+
+def current_stream() -> Any:
+    """The calling thread's CUDA stream; None if nothing in the process uses CUDA."""
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.cuda.current_stream() if used else None
+
+
+def within(stream: Any) -> AbstractContextManager[Any]:
+    """A context in which the calling thread's CUDA work goes into ``stream``; None changes nothing.
+
+    Work that one stream waits for must be in it: streams of our own do not wait for others, not
+    even for the default one, which each new thread begins with.
+    """
+    if stream is None:
+        return nullcontext()
+    context: AbstractContextManager[Any] = torch.cuda.stream(stream)
+    return context
 
 
 def settle(gpu_id: int | None) -> None:

@@ -1,13 +1,14 @@
 import gc
 import threading
 import weakref
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 
 import pytest
 
 from kserve_torch.errors import BadRow
 from kserve_torch.messages import Request, Verb
 from kserve_torch.namespace.loader import Namespace
+from kserve_torch.runtime import devices
 from kserve_torch.runtime.context import Context
 from kserve_torch.ts.handler_utils.micro_batching import HANDLER_METHODS, MicroBatching
 from kserve_torch.ts.handler_utils.timer import timed
@@ -75,6 +76,29 @@ def test_results_come_in_order_whatever_the_batch(micro, context):
 def test_steps_run_on_threads_of_their_own(micro, context):
     ask(micro, context, range(9))
     assert threading.get_ident() not in {thread for _, thread in micro.handler.threads}
+
+
+def test_steps_work_in_the_cuda_stream_of_their_caller(context, monkeypatch):
+    """Who reads the results in that stream waits for no other."""
+    entered = threading.local()
+
+    @contextmanager
+    def within(stream):
+        entered.stream = stream
+        yield
+        entered.stream = None
+
+    class Streams(Steps):
+        def note(self, data):
+            return [*data, entered.stream]
+
+        preprocess = inference = postprocess = note
+
+    monkeypatch.setattr(devices, "current_stream", lambda: "the caller's")
+    monkeypatch.setattr(devices, "within", within)
+    micro = MicroBatching(Streams())
+    assert micro.handle([1]) == [1, *["the caller's"] * 3]
+    micro.shutdown()
 
 
 def test_an_error_in_a_step_is_raised_and_the_next_batch_is_well(micro, context):

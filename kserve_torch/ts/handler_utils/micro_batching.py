@@ -15,11 +15,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kserve_torch.errors import BadRow
-from kserve_torch.runtime import profiler
+from kserve_torch.runtime import devices, profiler
 
 __all__ = ["HANDLER_METHODS", "MicroBatching", "WorkerThread", "execute_call"]
 
@@ -36,10 +36,16 @@ class WorkerThread:
 
 @dataclass(frozen=True)
 class _Micro:
-    """A micro batch on its way; ``value`` is an exception once a step raised."""
+    """A micro batch on its way.
+
+    Attributes:
+        value: what the last step made of it; an exception once a step raised.
+        stream: of the handler's caller, who reads the results in it; None on the CPU.
+    """
 
     index: int
     value: Any
+    stream: Any
 
 
 def execute_call(
@@ -61,9 +67,10 @@ def execute_call(
 
 def _step(micro: _Micro, handle: Callable[[Any], Any]) -> _Micro:
     try:
-        return _Micro(micro.index, handle(micro.value))
+        with devices.within(micro.stream):
+            return replace(micro, value=handle(micro.value))
     except Exception as error:  # `MicroBatching.handle` raises it
-        return _Micro(micro.index, error)
+        return replace(micro, value=error)
 
 
 def _wake(groups: Mapping[str, list[WorkerThread]], queues: Mapping[str, queue.Queue[Any]]) -> None:
@@ -167,10 +174,10 @@ class MicroBatching:
         for method, group in self.thread_groups.items():
             if not group:
                 raise RuntimeError(f"parallelism: {method}: 0; no thread runs this step")
-        size = self.micro_batch_size
+        size, stream = self.micro_batch_size, devices.current_stream()
         starts = range(0, len(data), size)
         for index, start in enumerate(starts):
-            self.queues["preprocess_in"].put(_Micro(index, data[start : start + size]))
+            self.queues["preprocess_in"].put(_Micro(index, data[start : start + size], stream))
         done = [self.queues["postprocess_out"].get() for _ in starts]
         done.sort(key=lambda micro: micro.index)
         for micro in done:
