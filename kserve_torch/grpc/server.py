@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -88,8 +89,7 @@ class GrpcServer:
         for servicer in self._healths:
             servicer.close()
         self._streams.close()
-        for server in self._servers:
-            await server.stop(grace)
+        await asyncio.gather(*(server.stop(grace) for server in self._servers))
 
     def _observe(self, event: Event) -> None:
         for servicer in self._healths:
