@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kserve_torch.engine import backoff, courtesy, hung
+from kserve_torch.engine import courtesy, hung, pauses
 from kserve_torch.engine import pool as pools
 from kserve_torch.engine.batcher import Lane, Ticket
 from kserve_torch.engine.courtesy import Courtesy
@@ -199,7 +199,7 @@ async def test_indexes_of_lost_workers_are_given_again(bench: Bench) -> None:
 async def test_a_worker_that_is_there_again_is_not_replaced_once_more(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backoff, "BACK_OFF", (0.2,))
+    monkeypatch.setattr(pauses, "BACK_OFF", (0.2,))
     await bench.pool.scale(1, 1)
     with pytest.raises(HandlerError, match="died"):
         await bench.result(die)
@@ -214,7 +214,7 @@ async def test_a_worker_that_came_before_its_turn_and_fails_is_replaced(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody else will: the pause has ended, as it was there."""
-    monkeypatch.setattr(backoff, "BACK_OFF", (0.2, 0.0))
+    monkeypatch.setattr(pauses, "BACK_OFF", (0.2, 0.0))
     await bench.pool.scale(1, 1)
     with pytest.raises(HandlerError, match="died"):
         await bench.result(die)
@@ -246,7 +246,7 @@ async def test_who_was_given_up_can_be_scaled_up_again(bench: Bench) -> None:
 
 async def test_to_load_is_not_yet_to_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that loads and dies on every batch is started less and less often."""
-    monkeypatch.setattr(backoff, "BACK_OFF", (0.0,))
+    monkeypatch.setattr(pauses, "BACK_OFF", (0.0,))
     await bench.pool.scale(1, 1)
     for _ in range(3):
         with pytest.raises(HandlerError):
