@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -245,6 +246,29 @@ class Takes:
     model.stop()
     assert answers == [({"predictions": [i]}, {}) for i in range(2)]
     assert bodies == [{"instances": [[i]]} for i in range(2)]
+
+
+def test_calls_that_hang_are_given_up_on_every_loop(tmp_path: Path) -> None:
+    """The first loop has ended when the call on the second one hangs."""
+    handler = """
+def handle(data, context):
+    for path in data or ():
+        open(path).close()
+    return data
+"""
+    archive = make_archive(
+        tmp_path / "m.mar",
+        {"handler.py": handler, "model-config.yaml": "responseTimeout: 0.2"},
+        configFile="model-config.yaml",
+    )
+    os.mkfifo(tmp_path / "pipe")
+    model = TorchModel("m", archive)
+    model.load()
+    assert asyncio.run(model({"instances": [os.devnull]}))
+    with pytest.raises(Exception, match="did not answer within"):
+        asyncio.run(asyncio.wait_for(model({"instances": [str(tmp_path / "pipe")]}), 10))
+    (tmp_path / "pipe").open("w").close()
+    model.stop()
 
 
 class Doubling(TorchModel):
