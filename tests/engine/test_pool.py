@@ -112,13 +112,13 @@ async def test_of_many_idle_workers_the_minimum_stays(
     """They begin to wait at the same time, and each is one too many by then."""
     monkeypatch.setattr(pools, "IDLE_SECONDS", 0.05)
     asked: list[bool] = []
-    may_go = bench.pool._may_go
+    may_stop = bench.pool._may_stop
 
     def ask(worker: Any) -> bool:
-        asked.append(may_go(worker))
+        asked.append(may_stop(worker))
         return asked[-1]
 
-    monkeypatch.setattr(bench.pool, "_may_go", ask)
+    monkeypatch.setattr(bench.pool, "_may_stop", ask)
     await bench.pool.scale(4, 4)
     await bench.pool.scale(1, 4)
     await until(lambda: len(asked) >= 6)
@@ -437,7 +437,7 @@ async def test_who_comes_back_while_it_is_given_up_takes_no_other_batch(bench: B
     await held.begun()
     behind = bench.submit(lambda: "served")
 
-    class Going(threading.Event):
+    class Stopping(threading.Event):
         """Set by who gives up the worker; meanwhile its thread gets on as far as it can."""
 
         def set(self) -> None:
@@ -445,7 +445,7 @@ async def test_who_comes_back_while_it_is_given_up_takes_no_other_batch(bench: B
             worker.thread.join(0.2)
             super().set()
 
-    worker._going = Going()
+    worker._stopping = Stopping()
     bench.pool.give_up_hung()
     with pytest.raises(DeadlineExceeded):
         await asyncio.wait_for(held.ticket.future, 10)
