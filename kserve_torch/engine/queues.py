@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kserve_torch.engine.batcher import Lane, Ticket
+from kserve_torch.engine.batcher import Lane, Ticket, deliver
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.pool import Pool
 from kserve_torch.engine.watch import Watch
@@ -96,9 +96,9 @@ class Queues:
 
     async def stop(self, seconds: float) -> None:
         """Stop the workers; what still waits is answered with NotReady."""
+        error = NotReady(f"Model {self._label} was unloaded")
         for pool in self._pools:
-            for ticket in pool.lane.close():
-                ticket.settle(NotReady(f"Model {self._label} was unloaded"))
+            deliver([(ticket, error) for ticket in pool.lane.close()])
             pool.close()
         self._watch.end()
         ends = time.monotonic() + seconds
