@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Have operators use one thread: others run tests too, and a second would wait for its core."""
+    """One intra-op thread: others run tests too, and a second would wait for its core."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
 

@@ -79,14 +79,13 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "engine.background": "",
-        "engine.backoff": "",
         "engine.batcher": "engine.statistics",
         "engine.courtesy": "",
         "engine.emissions": "",
         "engine.hung": "engine.batcher engine.roster engine.worker",
         "engine.intake": "engine.batcher engine.pool",
         "engine.isolation": "engine.batcher",
-        "engine.pauses": "engine.backoff",
+        "engine.pauses": "",
         "engine.pool": (
             "engine.background engine.batcher engine.courtesy engine.hung engine.pauses "
             "engine.roster engine.starts engine.worker"

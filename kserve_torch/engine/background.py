@@ -1,4 +1,4 @@
-"""Work that goes on when the client that waits for it has left."""
+"""Work that goes on after the client that waits for it has left."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: What has begun and not ended; the event loop itself would not hold on to it.
+#: The running tasks; the event loop itself keeps only weak references.
 _UNFINISHED: set[asyncio.Task[Any]] = set()
 
 
 def keep(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Start ``work`` as a task that is not lost when nobody holds it."""
+    """Start ``work`` as a task to which the caller need not keep a reference."""
     task = asyncio.create_task(work)
     _UNFINISHED.add(task)
     task.add_done_callback(_UNFINISHED.discard)
@@ -27,10 +27,10 @@ def keep(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """The result of ``work``, which goes on if the caller is cancelled before its end.
+    """The result of ``work``, which goes on if the caller is cancelled.
 
-    For changes of models: half of one would be worse than one that nobody waits for. Its failure
-    is logged then.
+    For changes of models, which must not stop half way. If nobody waits any more, a failure is
+    logged.
     """
     task = keep(work)
     try:
@@ -41,10 +41,10 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def joined(threads: Iterable[threading.Thread], seconds: float) -> None:
-    """Wait until these threads have ended, or ``seconds`` are over.
+    """Wait until these threads have ended, or ``seconds`` have passed.
 
-    On a thread of its own: those of the event loop are few, and one that waits for a handler that
-    hangs would keep others from them.
+    It waits on a thread of its own: the event loop's executor has few, and a handler that hangs
+    would block one of them.
     """
     waiting = [thread for thread in threads if thread.is_alive()]
     if not waiting or seconds <= 0:

@@ -1,7 +1,7 @@
 """One queue between the event loop and the workers of one model version and verb.
 
-The loop submits and withdraws; workers take whole batches. A batch is formed at the moment that a
-worker is free, under the lock, so what has left the queue by then is in no batch and shifts nobody.
+The loop submits and withdraws requests; workers take whole batches. A batch is formed when a worker
+is free, under the lock, so a request that has left the queue by then cannot shift its neighbours.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Outcome = Reply | ServingError
 
 
 class Ticket:
-    """One request's place in the queue, and the future that its caller waits for."""
+    """One request in the queue, and the future of its answer."""
 
     __slots__ = ("arrived", "future", "loop", "pressure", "request")
 
@@ -32,12 +32,12 @@ class Ticket:
         self.request = request
         self.loop = loop
         self.arrived = arrived
-        #: Seconds that the oldest request in the queue had waited when this one came.
+        #: Seconds that the oldest request in the queue had waited when this one arrived.
         self.pressure = 0.0
         self.future: asyncio.Future[Reply] = loop.create_future()
 
     def settle(self, outcome: Outcome) -> None:
-        """Answer the caller, if it still waits; on the loop only (DESIGN law 1)."""
+        """Answer the caller if it is still waiting; on the loop only (DESIGN law 1)."""
         if self.future.done():
             return
         if isinstance(outcome, ServingError):
@@ -50,7 +50,7 @@ class Lane:
     """The queue of one model version and verb.
 
     Args:
-        label: model, version and verb for texts.
+        label: model, version and verb, for messages.
         window: forms the batches; its ``capacity`` bounds the queue.
     """
 
@@ -62,7 +62,7 @@ class Lane:
         self._closed = False
         #: ``time.monotonic()`` at which the last batch was formed.
         self.last_batch = -math.inf
-        #: ``time.monotonic()`` at which the log last said that a batch is run again in parts.
+        #: ``time.monotonic()`` at which it was last logged that a batch is run again in parts.
         self.last_told = -math.inf
 
     # --- the event loop's side ---
@@ -86,13 +86,14 @@ class Lane:
                     f"{self.label}: the queue is full, {self._window.capacity} requests wait"
                 )
             ticket.pressure = ticket.arrived - (self._window.oldest() or ticket.arrived)
-            # One wake-up starts the window, another ends it; those between would only cost.
+            # The first request wakes a worker, and so does the one that completes a batch; those
+            # between need not.
             if self._idle and (len(self._window) == 1 or self._window.is_complete):
                 self._wake.notify()
         return ticket
 
     def withdraw(self, ticket: Ticket) -> bool:
-        """Take a request out of the queue; False if a worker has it already."""
+        """Take a request out of the queue; False if a worker has taken it already."""
         with self._wake:
             return self._window.remove(ticket)
 
@@ -104,14 +105,14 @@ class Lane:
             return LaneStatistics(len(self._window), age)
 
     def close(self) -> list[Ticket]:
-        """Take no more requests and send the workers home; the caller answers what still waited."""
+        """Take no more requests and stop the workers; returns what still waited, to be answered."""
         with self._wake:
             self._closed = True
             self._wake.notify_all()
         return self.flush()
 
     def flush(self) -> list[Ticket]:
-        """Take out all that waits; the caller answers it."""
+        """Take out all waiting requests; the caller answers them."""
         left: list[Ticket] = []
         with self._wake:
             while batch := self._window.take():
@@ -121,10 +122,10 @@ class Lane:
     # --- the workers' side ---
 
     def take(self, stopping: threading.Event, idle_limit: float | None = None) -> list[Ticket]:
-        """Wait for a batch; empty if the worker is to go home, or has waited for too long.
+        """Wait for a batch; empty if the worker is to stop, or has been idle for too long.
 
         Args:
-            stopping: set (followed by `rouse`) when this worker is to go.
+            stopping: set (followed by `rouse`) when this worker is to stop.
             idle_limit: seconds without work after which an empty list is returned.
         """
         with self._wake:
@@ -154,12 +155,12 @@ class Lane:
         return batch
 
     def rouse(self) -> None:
-        """Wake all workers, so that a stopping one sees its event."""
+        """Wake all idle workers, so that one that is to stop sees its event."""
         with self._wake:
             self._wake.notify_all()
 
     def limit_rows(self, rows: int) -> None:
-        """Form smaller batches from now on: the machine has shown its ceiling."""
+        """Form batches of at most ``rows`` from now on: more do not fit into memory."""
         with self._wake:
             self._window.max_rows = max(1, min(self._window.max_rows, rows))
 
@@ -180,7 +181,7 @@ class Lane:
 
     @property
     def max_rows(self) -> int:
-        """Rows of a batch at present."""
+        """Most rows of a batch, at present."""
         return self._window.max_rows
 
     @property
@@ -195,8 +196,8 @@ def deliver(
     """Answer tickets from any thread, with one wake-up per event loop.
 
     Args:
-        outcomes: each ticket with what it gets.
-        after: called once on a loop when those who wait for the answers have gone on.
+        outcomes: each ticket with its answer or error.
+        after: called once, on a loop, after the tasks that waited for the answers have resumed.
     """
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, Outcome]]] = {}
     for ticket, outcome in outcomes:
@@ -213,5 +214,5 @@ def deliver(
 def _settle(settled: Sequence[tuple[Ticket, Outcome]], after: Callable[[], None] | None) -> None:
     for ticket, outcome in settled:
         ticket.settle(outcome)
-    if after is not None:  # not before the waiting tasks, which were called as they were settled
+    if after is not None:  # behind the waiting tasks, which settling has scheduled
         asyncio.get_running_loop().call_soon(after)

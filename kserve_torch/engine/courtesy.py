@@ -1,10 +1,11 @@
 """How workers in the background give way to those in the foreground.
 
-Their threads have a lower priority, and while the foreground is at work only one of them runs at a
-time: a second one would take the core that the foreground computes on, and the interpreter's lock
-with it. Priorities mean nothing to a container's CPU limit, though: on a node with idle cores all
-threads run, until the share of time is used up and all stand still. What a turn has used beyond the
-limit is waited for before the next one.
+Their threads have a lower priority, and only one of them runs at a time while the foreground is
+busy: a second one would take the foreground's core, and the interpreter's lock with it.
+
+A container's CPU limit knows no priorities: on a node with idle cores all threads run until the
+quota is used up, and then all of them are throttled. So after a turn that used more than the limit,
+a background worker sleeps until the average is back within it.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from contextlib import contextmanager
 
 log = logging.getLogger(__name__)
 
-#: Niceness of a background worker's thread, of 19; Linux has one for each thread.
+#: Niceness of a background worker's thread, of at most 19; Linux has one per thread.
 NICE = 10
-#: Seconds that one waits for its turn; then it runs beside the other all the same.
+#: Seconds that a worker waits for its turn; then it runs beside the other one.
 PATIENCE_SECONDS = 1.0
-#: Seconds that one waits after its turn, at most: what was used up longer ago is paid for already.
+#: Most seconds of sleep after a turn: the quota's period, so older use has been throttled already.
 LONGEST_REST = 0.1
 
 
@@ -40,10 +41,10 @@ class Courtesy:
         self._limit = limit
         self._lock = threading.Lock()
 
-    def step_back(self) -> None:
-        """Let the calling thread run when others do not want the processor, on Linux."""
+    def lower_priority(self) -> None:
+        """Lower the priority of the calling thread, on Linux."""
         if sys.platform != "linux":
-            return  # elsewhere the number of a thread may be that of another process
+            return  # elsewhere a thread's id may be the id of another process
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         except OSError as error:
@@ -51,7 +52,7 @@ class Courtesy:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Work in the block: alone if the foreground is busy, beside the others if it is not."""
+        """Run the block: one at a time if the foreground is busy, else beside other turns."""
         alone = self._busy() and self._lock.acquire(timeout=PATIENCE_SECONDS)
         began, used = time.monotonic(), time.process_time()
         try:
@@ -62,6 +63,6 @@ class Courtesy:
                 self._lock.release()
 
     def _rest(self, used: float, elapsed: float) -> None:
-        """Wait until ``used`` seconds of the processor's time are no more than the limit allows."""
+        """Sleep until ``used`` seconds of CPU time are within the limit; at most `LONGEST_REST`."""
         if self._limit is not None:
             time.sleep(min(max(0.0, used / self._limit - elapsed), LONGEST_REST))

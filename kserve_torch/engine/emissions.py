@@ -14,18 +14,18 @@ from typing import Any
 from kserve_torch.errors import RequestTimeout
 from kserve_torch.messages import RowReply
 
-#: Bytes that may wait for a client; the handler that sends more waits for it.
+#: Bytes that may be queued for a client; beyond that, the handler that sends them waits.
 MOST = 64 * 1024 * 1024
-#: Seconds in which a client that is so far behind must have caught up. The handler's worker has
-#: other clients, in the same batch and after it.
+#: Seconds in which a client that is so far behind must catch up: other clients wait for the worker,
+#: in the same batch and after it.
 PATIENCE_SECONDS = 10.0
 
 
 class Emissions:
     """Takes intermediate results from a worker's thread to the event loop.
 
-    It is true once there was one: part of the answer is with the client then, and the engine must
-    not run such a request a second time.
+    It is true once there was one: the client may have part of its answer then, and the request must
+    not be run a second time.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Emissions:
         self._queue: asyncio.Queue[Mapping[int, RowReply] | RequestTimeout | None] = asyncio.Queue()
         self._started = False
         self._ended = False
-        #: Guards what follows, and tells the handler's thread of its changes.
+        #: Guards what follows, and wakes the handler's thread when it changes.
         self._room = threading.Condition()
         self._waiting = 0
         #: ``time.monotonic()`` at which the client must have caught up.
@@ -45,22 +45,22 @@ class Emissions:
     def __call__(self, rows: Mapping[int, RowReply]) -> None:
         """Hand over intermediate results of some rows; on any thread but the event loop's.
 
-        Waits for a client that is `MOST` behind, and gives up one that stays so. What nobody waits
-        for any more is dropped.
+        Waits for a client that is `MOST` bytes behind, and gives it up if it stays behind. After
+        the end, results are dropped.
         """
         self._started = True
         with self._room:
-            if not self._room.wait_for(self._may_go_on, self._late - time.monotonic()):
+            if not self._room.wait_for(self._has_room, self._late - time.monotonic()):
                 self._ended = True
                 self._loop.call_soon_threadsafe(self._give_up)
             if self._ended:
                 return
             self._waiting += _size(rows)
-            if self._waiting >= MOST:  # from now on, so that several of a batch wait at once
+            if self._waiting >= MOST:  # counts from now, so that several clients' waits overlap
                 self._late = min(self._late, time.monotonic() + PATIENCE_SECONDS)
             self._loop.call_soon_threadsafe(self._queue.put_nowait, rows)
 
-    def _may_go_on(self) -> bool:
+    def _has_room(self) -> bool:
         return self._ended or self._waiting < MOST
 
     def _give_up(self) -> None:
@@ -69,17 +69,17 @@ class Emissions:
         self._queue.put_nowait(RequestTimeout("the client did not take what the handler sent"))
 
     def end(self) -> None:
-        """Say that no more will come, or is wanted; on the event loop only."""
+        """Note that no more will come, or is wanted; on the event loop only."""
         with self._room:
             self._ended = True
             self._room.notify_all()
         self._queue.put_nowait(None)
 
     async def next(self) -> Mapping[int, RowReply] | None:
-        """The next intermediate results, None after the last ones.
+        """The next intermediate results; None after the last.
 
         Raises:
-            RequestTimeout: those that waited to be taken were too many for too long.
+            RequestTimeout: the client was too far behind for too long.
         """
         rows = await self._queue.get()
         if isinstance(rows, RequestTimeout):
@@ -103,7 +103,7 @@ class Emissions:
 
 
 def _size(rows: Mapping[int, RowReply]) -> int:
-    """Some bytes that they take, never none; of what JSON values hold the outermost only."""
+    """An estimate of their bytes, never 0; what lists and dicts contain is not counted."""
     return sum(1000 + _bytes(row.result) for row in rows.values())
 
 

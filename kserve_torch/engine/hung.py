@@ -16,14 +16,15 @@ HUNG_LIMIT = 4
 
 
 class Hung:
-    """The workers of one pool that were given up and have not come back.
+    """The workers of one pool that were given up and still hang.
 
     Args:
         roster: the pool's workers.
-        label: their queue's, for the log.
+        label: of their queue, for the log.
 
     Attributes:
-        too_many: only a new process helps. Asked for with each request.
+        too_many: `HUNG_LIMIT` is reached: only a new process helps. A plain attribute, because
+            every request reads it.
     """
 
     def __init__(self, roster: Roster, label: str) -> None:
@@ -36,15 +37,15 @@ class Hung:
         return self._roster.hung
 
     def late(self, limit: float, now: float) -> tuple[list[tuple[Worker, float]], float | None]:
-        """Whose call runs too long.
+        """The workers whose call takes too long.
 
         Args:
-            limit: seconds that a call may run.
+            limit: seconds that a call may take.
             now: ``time.monotonic()``.
 
         Returns:
-            The workers, each with when its call began; and seconds until the next one is late,
-            None if no other call runs.
+            These workers, each with the time at which its call began; and the seconds until the
+            next call is late, None if no other call runs.
         """
         began = [
             (worker, since)
@@ -57,12 +58,12 @@ class Hung:
         return late, min(left, default=None)
 
     def take(self, worker: Worker, since: float) -> Sequence[Ticket] | None:
-        """Give up the worker whose load or call began at ``since``.
+        """Give up a worker whose load or call began at ``since``.
 
         Returns:
-            The tickets that somebody else must answer; None if it has got on.
+            The tickets that the caller must answer; None if the load or call has ended meanwhile.
         """
-        with self._roster.lock:  # its thread may end at once, and is to find itself among them
+        with self._roster.lock:  # if its thread ends at once, `came_back` must find it
             batch = worker.abandon(since)
             if batch is not None:
                 self._roster.hang(worker)
@@ -70,7 +71,7 @@ class Hung:
             return batch
 
     def came_back(self, worker: Worker) -> bool:
-        """Note that a thread which hung has ended after all; False if that is known."""
+        """Note that a hung thread has ended after all; False if that was noted before."""
         with self._roster.lock:
             known = self._roster.came_back(worker)
             self._count()

@@ -1,4 +1,4 @@
-"""Requests of one model version, from the queue that they enter to the answer that they get."""
+"""The requests of one model version, from entering a queue to their answer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kserve_torch.messages import Reply, Request, Timing
 
 
 class Intake:
-    """Queues requests, waits for their answers and keeps their deadlines.
+    """Queues requests, waits for their answers and enforces their deadlines.
 
     Args:
         model: the registered name, for events.
         version: likewise.
-        client_timeout: seconds that any client waits; None for as long as it says.
-        emit: told of every event.
+        client_timeout: seconds after which any request expires; None for no such limit.
+        emit: takes every event.
 
     Attributes:
         inflight: requests that are queued or run.

@@ -1,8 +1,8 @@
 """Poison isolation: a batch that fails is run again in parts until only the guilty request is left.
 
-Handlers may change what they are given, so each part is run with rows made anew.
-One that does not fit into memory makes the batches of its lane smaller. A request whose client has
-seen part of its answer is not run again: it would see that part twice.
+Handlers may change the rows that they are given, so each part is run with fresh ones. A batch that
+does not fit into memory makes later batches of its lane smaller. A request whose client has part of
+its answer already is not run again: the client would get that part twice.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ log = logging.getLogger(__name__)
 Run = Callable[[Sequence[Request]], list[Reply]]
 Outcomes = list[tuple[Ticket, Outcome]]
 
-#: Seconds for which a lane says no more of batches that are run again.
+#: Seconds between two log lines of a lane about batches that are run again.
 _SAID_SECONDS = 60.0
 
 _NO_TIME = "the batch failed, and no time was left to run this request again"
 
 
 def isolate(
-    run: Run, batch: Sequence[Ticket], lane: Lane, may_go_on: Callable[[], bool] = lambda: True
+    run: Run, batch: Sequence[Ticket], lane: Lane, may_rerun: Callable[[], bool] = lambda: True
 ) -> Iterator[Outcomes]:
     """Run a batch so that no request is harmed by another.
 
@@ -45,21 +45,21 @@ def isolate(
         run: calls the handler.
         batch: one ticket or more.
         lane: where the batch comes from.
-        may_go_on: whether there is time to run a part of it again.
+        may_rerun: whether there is time to run a part of it again.
 
     Raises:
         DeviceLost: no part of it can be run any more.
 
     Yields:
-        Outcomes of some tickets as soon as they are known, in the end one for each of them. Who was
-        settled before its turn came to be run again is not run.
+        The outcomes of some tickets, as soon as they are known; in the end one for each ticket.
+        Tickets that are settled by others meanwhile are not run again.
     """
     to_run, too_large, misfits = [batch], [], set[Ticket]()
     charges: dict[Ticket, ServingError] = {}
     while to_run:
         part = to_run.pop()
         if part is not batch:
-            too_late = not may_go_on()
+            too_late = not may_rerun()
             dropped = [ticket for ticket in part if too_late or ticket.future.done()]
             if dropped:
                 late = DeadlineExceeded(_NO_TIME)
@@ -82,7 +82,7 @@ def isolate(
         else:
             yield list(zip(part, replies, strict=True))
             continue
-        # Outside of `except`, or the next errors would hold this one and its traceback.
+        # Outside `except`: else this error and its traceback would be the context of later ones.
         settled, rest = _sort(part, accused, error, lane)
         if part is batch and rest:
             _say(lane, len(batch), error)
@@ -93,7 +93,7 @@ def isolate(
             too_large.append(part)
             misfits.update(ticket for ticket, _ in settled)
     for part in too_large:
-        # One request that fits nowhere says nothing about batches of others.
+        # A request that does not fit even alone says nothing about batches of others.
         if misfits.isdisjoint(part):
             _shrink(lane, part)
 
@@ -113,10 +113,10 @@ def _anew(request: Request) -> Request:
 
 
 def _parts(rest: list[Ticket], accused: Ticket | None, whole: bool) -> list[list[Ticket]]:
-    """What to run next, the last one first.
+    """What to run next, the last part first.
 
-    Who is accused of a bad row is run alone before that is believed: a handler that was called for
-    some of the rows only may have counted wrongly.
+    A request that is accused of a bad row is run alone before that is believed: a handler that
+    works on some of the rows only may have counted wrongly.
     """
     if accused is not None:
         others = [ticket for ticket in rest if ticket is not accused]
@@ -128,13 +128,13 @@ def _parts(rest: list[Ticket], accused: Ticket | None, whole: bool) -> list[list
 def _sort(
     batch: Sequence[Ticket], accused: Ticket | None, error: ServingError, lane: Lane
 ) -> tuple[Outcomes, list[Ticket]]:
-    """Those for whom a failed call is the end, with what they get, and those to run again."""
+    """The tickets for which a failed call is final, with their errors; and those to run again."""
     settled: Outcomes = []
     rest: list[Ticket] = []
     for ticket in batch:
         if len(batch) == 1 or (ticket is accused and ticket.request.emit):
             settled.append((ticket, error))
-        elif ticket.request.emit:  # the error may speak of another's data
+        elif ticket.request.emit:  # the error may quote another request's data
             settled.append((ticket, HandlerError("broken off: a request of its batch failed")))
         else:
             rest.append(ticket)
@@ -155,9 +155,9 @@ def _shrink(lane: Lane, batch: Sequence[Ticket]) -> None:
 
 
 def _say(lane: Lane, requests: int, error: ServingError) -> None:
-    """Tell the operator of a handler that cannot batch: its clients only see that it is slow."""
+    """Log that a handler may not support batches: clients only see that it is slow."""
     now = time.monotonic()
-    # Other errors are about one request, or about memory, of which the log is told elsewhere.
+    # Errors of other classes concern one request, or memory, and are logged elsewhere.
     if type(error) is not HandlerError or now - lane.last_told < _SAID_SECONDS:
         return
     lane.last_told = now
@@ -170,7 +170,7 @@ def _say(lane: Lane, requests: int, error: ServingError) -> None:
 
 
 def _log(lane: Lane, ticket: Ticket, error: ServingError) -> None:
-    if isinstance(error, ClientError):  # who sends nonsense must not fill the log with tracebacks
+    if isinstance(error, ClientError):  # bad requests must not fill the log with tracebacks
         log.info("%s: request %s was refused: %s", lane.label, ticket.request.id, error.message)
         return
     log.error(

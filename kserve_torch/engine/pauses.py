@@ -6,15 +6,43 @@ import threading
 import time
 from collections.abc import Callable
 
-from kserve_torch.engine.backoff import BackOff
+#: Seconds before the n-th replacement in a row; the last one repeats.
+BACK_OFF = (0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55)
+
+
+class BackOff:
+    """How long each pause is; the time is passed in.
+
+    Args:
+        limit: seconds of repeated failure after which no more workers are started.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._failures = 0
+        self._since = 0.0
+
+    def next(self, now: float) -> float | None:
+        """Seconds to wait before the next start; None once it has failed for too long."""
+        if self._failures == 0:
+            self._since = now
+        elif now - self._since > self._limit:
+            return None
+        pause = BACK_OFF[min(self._failures, len(BACK_OFF) - 1)]
+        self._failures += 1
+        return pause
+
+    def reset(self) -> None:
+        """Start over: a worker has succeeded."""
+        self._failures = 0
 
 
 class Pauses:
-    """One pause for each replacement of a pool that is due; its lock is the pool's.
+    """One timer per pending replacement of a pool; call it with the pool's lock held.
 
     Args:
-        limit: seconds for which failing is put up with.
-        over: called on a thread of its own when a pause is over; it begins with `end`.
+        limit: as for `BackOff`.
+        over: called on the timer's thread when a pause is over; it calls `end` first.
     """
 
     def __init__(self, limit: float, over: Callable[[], None]) -> None:
@@ -23,11 +51,11 @@ class Pauses:
         self._timers: list[threading.Timer] = []
 
     def __len__(self) -> int:
-        """How many replacements are due."""
+        """How many replacements are pending."""
         return len(self._timers)
 
     def begin(self) -> bool:
-        """Wait for the next one; False if failing has lasted too long.
+        """Schedule the next replacement; False if starting workers has failed for too long.
 
         Raises:
             RuntimeError: the system has no more threads.
@@ -42,15 +70,15 @@ class Pauses:
         return True
 
     def end(self) -> None:
-        """Forget the pause on whose thread this is called."""
+        """Forget the timer on whose thread this is called."""
         self._timers = [one for one in self._timers if one is not threading.current_thread()]
 
     def cancel(self) -> None:
-        """Replace nobody."""
+        """Cancel all pending replacements."""
         for timer in self._timers:
             timer.cancel()
         self._timers = []
 
     def reset(self) -> None:
-        """It works again: the next pause is the shortest."""
+        """Start over with the shortest pause: a worker has succeeded."""
         self._back_off.reset()

@@ -1,9 +1,9 @@
 """The workers of one queue: as many as asked for, replaced when they die or hang.
 
-A worker that dies is replaced after a growing pause (CONTRACT B4), until that has failed for
-``max_retry_timeout``. One that hangs, in a call or while it loads, is given up at once: Python
-cannot stop a thread, so it is counted, its requests are answered and a fresh worker takes its place
-(DESIGN law 3), until too many hang.
+A worker that dies is replaced after a growing pause (CONTRACT B4), until replacements have failed
+for ``max_retry_timeout``. One that hangs, in a call or while loading, is given up: Python cannot
+stop its thread, so the thread is counted, its requests are answered and a new worker takes its
+place (DESIGN law 3), until too many hang.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds without work after which a worker above the minimum goes home.
+#: Seconds without work after which a worker above the minimum stops.
 IDLE_SECONDS = 60.0
-#: Seconds that the oldest request has waited when another worker is worth its start.
+#: Seconds that the oldest request must have waited before another worker is started.
 PRESSURE_SECONDS = 0.05
-#: Seconds from the beginning of a batch for which its pool counts as busy.
+#: A pool counts as busy for so many seconds after it formed a batch.
 BUSY_SECONDS = 0.1
-#: Seconds after which a worker that is ready counts as one that works.
+#: A worker that dies after so many seconds of service resets the pauses before replacements.
 STEADY_SECONDS = 60.0
 
 _numbers = itertools.count(9000)
@@ -52,14 +52,20 @@ class Pool:
 
     Args:
         lane: the queue.
-        load: makes an instance, on its worker's thread, from the worker's index: the lowest that
-            was free.
-        ran: told on the event loop of every batch that ran.
-        changed: told of every change of a worker, on any thread.
-        limits: time-outs for starts, for calls, and for starts that fail again and again.
-        courtesy: how workers in the background give way to others; they share the cores as if all
-            of them were there. None for those in the foreground.
+        load: makes an instance from the worker's index, the lowest free one; called on the worker's
+            thread.
+        ran: called on the event loop after each batch.
+        changed: called on any thread whenever a worker changes its state.
+        limits: time-outs for starts, for calls, and for repeated failures to start.
+        courtesy: how background workers give way to others; these divide the cores by their
+            maximum, not their minimum. None in the foreground.
         crowded: whether others compute beside these workers.
+
+    Attributes:
+        patience: seconds that a request may wait, beyond the window's delay, before another worker
+            is started. In the background 0: what runs there takes long.
+        given_up: starting workers has failed for ``max_retry_timeout``.
+        reason: why the last worker failed.
     """
 
     def __init__(
@@ -82,8 +88,6 @@ class Pool:
         self._ran = ran
         self._changed_hook = changed
         self._limits = limits
-        #: Seconds that a request may wait, beyond the window, until another worker is started. What
-        #: runs in the background is not worth a queue: it is long, and takes what is left over.
         self.patience = PRESSURE_SECONDS if courtesy is None else 0.0
         self._courtesy = courtesy
         self._crowded = crowded
@@ -103,11 +107,11 @@ class Pool:
 
     @property
     def busy(self) -> bool:
-        """Whether a batch runs, or was begun a moment ago."""
+        """Whether a batch runs, or was formed within `BUSY_SECONDS`."""
         return time.monotonic() - self.lane.last_batch < BUSY_SECONDS or bool(self.running)
 
     async def scale(self, minimum: int, maximum: int) -> None:
-        """Bring the number of workers into the bounds and wait until they are ready.
+        """Bring the number of workers within the bounds and wait until they are ready.
 
         Raises:
             LoadFailed: a worker could not be started.
@@ -118,12 +122,12 @@ class Pool:
             self.given_up = False
             self._pauses.reset()
             self._dismiss(self.roster.staying()[maximum:])
-        # Those that start already, then the one that holds the weights that others are tied to.
+        # Those that are starting already, then the one whose weights the others share, then these.
         for most in (0, 1, maximum):
             await _all(self._coming(most))
 
     def _coming(self, most: int) -> list[Future[Worker]]:
-        """Start as many workers as are missing, up to ``most``; all that are to be waited for."""
+        """Start up to ``most`` missing workers; returns all starts that are to be waited for."""
         with self._lock:
             if self.roster.ready >= self.minimum:
                 return []
@@ -158,7 +162,7 @@ class Pool:
         return soonest
 
     def close(self) -> None:
-        """Send all workers home after the batch that they run."""
+        """Stop all workers, each after the batch that it runs."""
         with self._lock:
             self.minimum = self.maximum = 0
             self._dismiss(self.roster.all())
@@ -170,7 +174,7 @@ class Pool:
         await joined(threads, seconds)
         return not any(thread.is_alive() for thread in threads)
 
-    # --- comings ---
+    # --- starting ---
 
     def _worker(self, index: int) -> Worker:
         sharers = self.minimum if self._courtesy is None else self.maximum
@@ -186,7 +190,7 @@ class Pool:
             courtesy=self._courtesy,
             crowded=self._crowded,
             idle_seconds=IDLE_SECONDS,
-            may_go=self._may_go,
+            may_stop=self._may_stop,
         )
 
     def _overdue(self, worker: Worker) -> None:
@@ -200,12 +204,12 @@ class Pool:
         self._pauses.reset()
         self._ran(ran)
 
-    # --- goings ---
+    # --- stopping ---
 
-    def _may_go(self, worker: Worker) -> bool:
-        """Let an idle worker go home, unless that would leave too few that can take a batch.
+    def _may_stop(self, worker: Worker) -> bool:
+        """Let an idle worker stop, unless that would leave fewer than the minimum ready.
 
-        It is taken off the count at once: of several that ask together, each counts the others.
+        It leaves the count at once, so that several that ask together do not all stop.
         """
         with self._lock:
             if worker in self.roster.staying() and self.roster.ready <= self.minimum:
@@ -257,7 +261,7 @@ class Pool:
         self._replace()
 
     def _abandon(self, worker: Worker, since: float, why: str, error: ServingError) -> bool:
-        """Give up a worker; False if it has got on."""
+        """Give up a worker; False if its call or load has ended meanwhile."""
         with self._lock:
             batch = self.hung.take(worker, since)
             if batch is None:
@@ -285,7 +289,7 @@ class Pool:
     # --- replacements ---
 
     def _replace(self) -> None:
-        """Start a worker after the pause that is due, if fewer are there than there must be."""
+        """Start a worker after the next pause, if there are too few."""
         with self._lock:
             coming = self.roster.size + len(self._pauses)
             if coming < self._fewest():
@@ -296,13 +300,13 @@ class Pool:
             self._refuse_waiting(self._why_none())
 
     def _fewest(self) -> int:
-        """Workers that there must be now: one at least for requests that wait."""
+        """How many workers there must be now: at least one while requests wait."""
         if self.hung.too_many:
             return 0
         return min(max(self.minimum, int(self.lane.waiting > 0)), self.maximum)
 
     def _why_none(self) -> str:
-        """Why there is no worker and will be none."""
+        """Why there is no worker, and none will be started."""
         if self.hung.too_many:
             return f"{len(self.hung)} handler threads are hung"
         return "it has no worker: scale it up to serve requests"
@@ -327,7 +331,7 @@ class Pool:
             started.add_done_callback(self._try_again)
 
     def _refuse_if_empty(self) -> None:
-        """Refuse what waits, unless a worker is there."""
+        """Refuse the waiting requests if there is no worker."""
         if not self.roster.size:
             self._refuse_waiting(f"no worker could be started: {self.reason}")
 
@@ -337,5 +341,5 @@ class Pool:
 
 
 async def _all(starts: Iterable[Future[Worker]]) -> None:
-    """Wait for workers; to stop waiting does not stop them."""
+    """Wait for workers; cancelling the wait does not stop them."""
     await asyncio.gather(*(asyncio.shield(asyncio.wrap_future(started)) for started in starts))

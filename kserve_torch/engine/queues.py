@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kserve_torch.engine.batcher import Lane, Ticket
+from kserve_torch.engine.batcher import Lane, Ticket, deliver
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.pool import Pool
 from kserve_torch.engine.watch import Watch
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from kserve_torch.runtime.instance import Instance
     from kserve_torch.settings import Limits
 
-#: Explanations that a version may run at a time: two on one thread each beat one on two.
+#: Explanations of a version that run at a time: two with one intra-op thread each are faster than
+#: one with two.
 EXPLAIN_WORKERS = 2
 
 
@@ -36,10 +37,10 @@ class Queues:
         label: name and version of the model.
         limits: batch size, time-outs, queue size.
         load: makes an instance from its worker's index.
-        ran: told on the event loop of every batch that ran.
-        changed: told of every change of a worker, on any thread.
+        ran: called on the event loop after each batch.
+        changed: called on any thread whenever a worker changes its state.
         inflight: how many requests wait or run.
-        singly: one request at a time, whatever the limits say.
+        singly: whether requests run one at a time, whatever the limits say.
 
     Attributes:
         predict: the workers for predictions, and for all that is not an explanation.
@@ -82,22 +83,22 @@ class Queues:
         self._watch = Watch(self._pools, limits.response_timeout, inflight)
 
     def of(self, verb: Verb) -> Pool:
-        """Whose work a verb is."""
+        """The pool that serves a verb."""
         return self.explain if verb is Verb.EXPLAIN else self.predict
 
     def open_explain(self) -> None:
-        """Let explanations have workers; the first request starts one."""
+        """Allow workers for explanations; the first request starts one."""
         self.explain.maximum = self._explainers
 
-    def look_out(self) -> None:
-        """Look out for calls that hang from now on, until no request is left."""
+    def watch(self) -> None:
+        """Watch for calls that hang until no request is left."""
         self._watch.begin()
 
     async def stop(self, seconds: float) -> None:
-        """Send the workers home; what still waits is answered with NotReady."""
+        """Stop the workers; what still waits is answered with NotReady."""
+        error = NotReady(f"Model {self._label} was unloaded")
         for pool in self._pools:
-            for ticket in pool.lane.close():
-                ticket.settle(NotReady(f"Model {self._label} was unloaded"))
+            deliver([(ticket, error) for ticket in pool.lane.close()])
             pool.close()
         self._watch.end()
         ends = time.monotonic() + seconds
@@ -111,15 +112,15 @@ class Queues:
 
     @property
     def hung(self) -> int:
-        """Threads that hang."""
+        """How many threads hang."""
         return sum(len(pool.hung) for pool in self._pools)
 
     @property
     def running(self) -> int:
-        """Requests in batches that run now."""
+        """Requests in running batches."""
         return sum(pool.running for pool in self._pools)
 
     @property
     def empty(self) -> bool:
-        """Whether there is no worker, not even one on its way out."""
+        """Whether there is no worker, not even one that is leaving."""
         return not any(pool.roster.all() for pool in self._pools)

@@ -1,4 +1,4 @@
-"""Who works in a pool: the workers that stay, those on their way out, and those that hang."""
+"""The workers of a pool: those that stay, those that are leaving, and those that hang."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kserve_torch.engine.worker import Worker, WorkerState
 
 
 class Roster:
-    """The workers of one pool; on any thread.
+    """The workers of one pool; safe on any thread.
 
     Attributes:
-        lock: for whoever decides by more than one answer.
+        lock: held by callers whose decision needs several answers; reentrant.
     """
 
     def __init__(self) -> None:
@@ -26,61 +26,61 @@ class Roster:
     # --- questions ---
 
     def all(self) -> list[Worker]:
-        """The workers that are there, also those on their way out; none that hang."""
+        """The workers that stay and those that are leaving, but none that hang."""
         with self.lock:
             return [*self._staying.values(), *self._leaving.values()]
 
     def staying(self) -> list[Worker]:
-        """The workers that can be counted on, by number."""
+        """The workers that are not leaving, by number."""
         with self.lock:
             return list(self._staying.values())
 
     def threads(self) -> list[threading.Thread]:
-        """Those of `all`, and those of workers that were forgotten while they tidied up."""
+        """The threads of `all`, and of removed workers that are still cleaning up."""
         with self.lock:
             return [*(worker.thread for worker in self.all()), *self._ending]
 
     @property
     def size(self) -> int:
-        """How many can be counted on, ready or not."""
+        """How many stay, ready or not."""
         return len(self._staying)
 
     @property
     def ready(self) -> int:
-        """How many can take a batch, and another one after it."""
+        """How many stay and are ready."""
         return sum(worker.state is WorkerState.READY for worker in self.staying())
 
     @property
     def hung(self) -> int:
-        """Threads that were given up and have not come back."""
+        """How many were given up and still hang."""
         return len(self._hung)
 
     def free_index(self) -> int:
-        """The lowest index that nobody has: accelerators are handed out by it."""
+        """The lowest index that no worker has; it decides on the worker's accelerator."""
         taken = {worker.index for worker in self.staying()}
         return next(index for index in itertools.count() if index not in taken)
 
     # --- changes ---
 
     def enter(self, worker: Worker) -> None:
-        """Count on a new worker."""
+        """Add a new worker."""
         with self.lock:
             self._staying[worker.number] = worker
 
     def leave(self, worker: Worker) -> None:
-        """Count no longer on one that goes home after the batch that it runs."""
+        """Note that a worker stops after the batch that it runs."""
         with self.lock:
             if self._staying.pop(worker.number, None) is not None:
                 self._leaving[worker.number] = worker
 
     def remove(self, worker: Worker) -> None:
-        """Forget one whose thread ends."""
+        """Remove a worker whose thread is ending."""
         with self.lock:
             self._take_off(worker)
             self._ending.add(worker.thread)
 
     def hang(self, worker: Worker) -> None:
-        """Give one up."""
+        """Note that a worker hangs."""
         with self.lock:
             self._take_off(worker)
             self._hung[worker.number] = worker
@@ -90,6 +90,6 @@ class Roster:
         self._leaving.pop(worker.number, None)
 
     def came_back(self, worker: Worker) -> bool:
-        """Forget one that was given up; False if it was forgotten already."""
+        """Remove a worker that hung; False if it was removed already."""
         with self.lock:
             return self._hung.pop(worker.number, None) is not None

@@ -1,9 +1,9 @@
-"""Models with ``sequenceBatching``: their handlers keep something from one request to the next.
+"""Models with ``sequenceBatching``: their handlers keep state from one request to the next.
 
-TorchServe gives each sequence one worker for as long as it lasts. Here such a model has one worker
-in all: what a handler keeps is then always where the next request of the sequence goes, in the
-order in which they came. And each request goes alone: two of one sequence would begin with the same
-state, and a batch that is run again for another's fault would change it twice.
+TorchServe gives each sequence a worker of its own. Here such a model has one worker in all, so each
+request finds the state of its sequence, and requests are served in the order of their arrival. Each
+goes alone: two requests of one sequence in a batch would begin with the same state, and a batch
+that is run again because of another request would change the state twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Sequences:
         self._warned = False
 
     def bounds(self, minimum: int, maximum: int) -> tuple[int, int]:
-        """The bounds on workers that are kept of those that were asked for."""
+        """The given bounds on workers, reduced to one."""
         if maximum > 1 and not self._warned:
             self._warned = True
             log.warning(
@@ -41,7 +41,7 @@ class Sequences:
         return min(minimum, 1), min(maximum, 1)
 
     def named(self, request: Request) -> Request:
-        """The request, with a sequence id of its own if its client gave none (CONTRACT C4)."""
+        """The request, with a fresh sequence id if its client gave none (CONTRACT C4)."""
         header = sequence_header("id")
         given = (request.headers, request.parameters)
         if any(said.get(name) for said in given for name in (header, header.lower())):

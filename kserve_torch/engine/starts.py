@@ -1,4 +1,4 @@
-"""Workers that are being started, each with a limit of time."""
+"""Workers that are being started, each with a time limit."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from kserve_torch.engine.worker import Worker, WorkerState
 
 
 class Start(NamedTuple):
-    """A worker that loads: who waits for it, and what ends the waiting."""
+    """A worker that is loading: the future of its start, and the timer that limits it."""
 
     started: Future[Worker]
     clock: threading.Timer
 
 
 class Starts:
-    """Starts the workers of one pool and enters them into its roster.
+    """Starts the workers of one pool and adds them to its roster.
 
     Args:
         roster: the pool's workers.
-        make: makes the worker with an index.
-        seconds: how long one may take until it is ready.
-        overdue: told of one that took longer, on a thread of its own.
-        failed: told of one whose thread could not be started, and why.
+        make: makes a worker from its index.
+        seconds: how long a worker may take until it is ready.
+        overdue: called, on a thread of its own, with a worker that takes longer.
+        failed: called with a worker whose thread could not be started, and the error.
     """
 
     def __init__(
@@ -45,17 +45,17 @@ class Starts:
         self._starts: dict[int, Start] = {}
 
     def __len__(self) -> int:
-        """How many load now."""
+        """How many workers are loading."""
         return len(self._starts)
 
     def awaited(self) -> list[Future[Worker]]:
-        """Those that load and stay."""
+        """The starts of workers that are to stay."""
         with self._roster.lock:
             numbers = {worker.number for worker in self._roster.staying()}
             return [start.started for number, start in self._starts.items() if number in numbers]
 
     def begin(self) -> Future[Worker]:
-        """Start a worker; whoever ends the start says in the future how it went."""
+        """Start a worker; whoever calls `end` sets the future's result or exception."""
         with self._roster.lock:
             worker = self._make(self._roster.free_index())
             start = Start(Future(), threading.Timer(self._seconds, self._overdue, (worker,)))
@@ -71,7 +71,7 @@ class Starts:
         return start.started
 
     def end(self, worker: Worker) -> Future[Worker] | None:
-        """Stop the clock; returns who waits for the worker, None if its start has ended before."""
+        """Stop the timer; returns the start's future, or None if the start had ended before."""
         with self._roster.lock:
             start = self._starts.pop(worker.number, None)
         if start is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class LaneStatistics:
-    """Requests that wait in one queue, and the age of the oldest in seconds."""
+    """One queue: how many requests wait, and the age of the oldest in seconds."""
 
     queued: int
     oldest_age: float
@@ -21,9 +21,9 @@ class VersionStatistics:
     Attributes:
         predict: the queue of predictions.
         explain: the queue of explanations.
-        running: requests in batches that run.
+        running: requests in running batches.
         inflight: requests that are accepted and not yet answered.
-        hung: handler threads that were given up and have not come back.
+        hung: handler threads that were given up and still hang.
         workers: how many there are in each state.
     """
 
@@ -36,7 +36,7 @@ class VersionStatistics:
 
     @property
     def queued(self) -> int:
-        """Requests that wait, of both verbs."""
+        """Requests that wait, in both queues."""
         return self.predict.queued + self.explain.queued
 
     @property

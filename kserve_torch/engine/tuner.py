@@ -1,9 +1,9 @@
-"""How many threads a model's operators should use, found out from the batches that it serves.
+"""The number of intra-op threads of a model, tuned on the batches that it serves.
 
-A second thread slows small batches down and takes a core from the event loop; large ones nearly
-double their speed by it. So batches of about the same size are run with each candidate in turn
-until it is clear what serves that size, and the smallest one that is about as fast as the best is
-kept, until the next trial: what is best changes with the load and with the machine's neighbours.
+A second thread slows small batches down and takes a core from the event loop, but nearly doubles
+the speed of large ones. So batches of about the same size are run with each candidate in turn, and
+the smallest candidate that is about as fast as the best is kept. The trial is repeated from time to
+time, because the best count changes with the load and with what else runs on the machine.
 """
 
 from __future__ import annotations
@@ -11,32 +11,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Batches of a candidate in a row. The first is not counted: threads sleep where they are not used,
-#: and wake up slowly.
+#: Consecutive batches that a candidate gets in one turn. The first is not counted: threads that
+#: were not used sleep, and wake up slowly.
 TURN = 5
-#: Seconds after which a turn ends sooner, with two batches at least; with one if that alone takes
-#: so long, except in the first turn, in which a model may still be preparing itself.
+#: A turn ends early after so many seconds, but not before its second batch. A single batch that
+#: takes this long is a whole turn, except in the first turn, where the model may still warm up.
 TURN_SECONDS = 0.2
 #: Turns of each candidate.
 TURNS = 4
-#: Seconds after which those that were had must do: long batches differ less from each other.
+#: A trial ends early after so many seconds: long batches vary less.
 TRIAL_SECONDS = 1.0
-#: How many times as long as the best the others must take to be out after one turn, where batches
-#: are long: each further turn would cost clients as much again.
+#: With long batches, the best candidate wins after one turn if all others take this many times as
+#: long: each further turn would cost clients as much again.
 CLEAR = 1.25
-#: Batches of a size from a trial that changed the choice to the next one: a neighbour on the
-#: machine may have spoiled it. Each trial that confirms the choice doubles the pause, up to the
-#: second number: a trial has some 40 batches, half of them with the slower candidate.
+#: Batches of a size between two trials. A trial that changes the choice is repeated after the first
+#: number: another program may have disturbed it. Each one that confirms the choice doubles the
+#: pause, up to the second number: a trial takes some 40 batches, half of them with the slower
+#: candidate.
 AGAIN, AGAIN_AT_MOST = 200, 8000
-#: More threads have to save this share of the time, for they cost others a core.
+#: The share of the time that more threads must save, since they take cores from others.
 WORTH = 0.05
 
 
 class Tuner:
-    """Settles on a thread count for each size of batch: 1 row, 2 to 3, 4 to 7, and so on.
+    """Chooses a thread count for each size of batch: 1 row, 2 to 3, 4 to 7, and so on.
 
     Args:
-        candidates: thread counts to try, ascending; a single one is settled at once.
+        candidates: thread counts to try, ascending; a single one needs no trial.
     """
 
     def __init__(self, candidates: Sequence[int]) -> None:
@@ -50,20 +51,20 @@ class Tuner:
 
     @property
     def half(self) -> int:
-        """The thread count for batches beside which somebody else computes; not to be noted.
+        """The thread count for a batch that runs beside other work; do not `note` such a batch.
 
-        Threads that wait for each other actively lose their cores to others for a whole time slice,
-        and the others lose them to the waiting: with as many as there are cores, and one more, some
-        predictions take 0.1 s instead of 5 ms.
+        Intra-op threads spin while they wait for each other. With more busy threads than cores,
+        each loses its core for a whole time slice to one that only spins: some predictions then
+        take 0.1 s instead of 5 ms.
         """
         return max(1, self.most // 2)
 
     def next(self, rows: int) -> int:
-        """The thread count for the next batch, of so many rows."""
+        """The thread count for the next batch, of ``rows`` rows."""
         return self._size(rows).trial.next()
 
     def note(self, rows: int, seconds: float) -> Trial | None:
-        """Take note of a batch with the `next` count; the trial that it settled anew, if it did."""
+        """Note a batch that ran with the `next` count; the trial, if that changed its choice."""
         size = self._size(rows)
         trial = size.trial
         if trial.note(rows, seconds):
@@ -83,7 +84,14 @@ class Tuner:
 
 @dataclass(slots=True)
 class _Size:
-    """Batches of one size: the trial, what the last one chose, batches between two and left."""
+    """One size of batch.
+
+    Attributes:
+        trial: the present one, or the last if that has ended.
+        chosen: what the last one chose.
+        again: batches from its end to the next one.
+        left: how many of those are still to come.
+    """
 
     trial: Trial
     chosen: int | None = None
@@ -91,7 +99,7 @@ class _Size:
     left: int = AGAIN
 
     def settle(self) -> bool:
-        """Take what the trial chose; whether that is something else than before."""
+        """Take over what the trial chose; True if that is a change."""
         changed, self.chosen = self.trial.chosen != self.chosen, self.trial.chosen
         if not changed:
             self.again = min(2 * self.again, AGAIN_AT_MOST)
@@ -103,7 +111,7 @@ class Trial:
     """Tries each candidate on batches of one size.
 
     Attributes:
-        chosen: the settled thread count, or None.
+        chosen: the thread count that it chose, or None before its end.
     """
 
     def __init__(self, candidates: Sequence[int]) -> None:
@@ -118,11 +126,11 @@ class Trial:
         """The thread count for the next batch."""
         if self.chosen is not None:
             return self.chosen
-        # The last one first: that its long batches count from the second on costs clients less.
+        # The largest first: the first turn always wastes a batch, and with it that is shortest.
         return self._candidates[-1 - self._turns % len(self._candidates)]
 
     def note(self, rows: int, seconds: float) -> bool:
-        """Take note of a batch with the `next` count; True if this one settled the matter."""
+        """Note a batch that ran with the `next` count; True if it ended the trial."""
         if self.chosen is not None:
             return False
         counts = bool(self._turn) or (self._turns > 0 and seconds >= TURN_SECONDS)
@@ -143,7 +151,7 @@ class Trial:
         return self.chosen is not None
 
     def _is_clear(self) -> bool:
-        """Whether batches are long, and one candidate is far ahead of all others."""
+        """Whether batches are long and the best candidate is far ahead of all others."""
         best, *others = sorted(map(self.cost, self._candidates))
         return self._seconds >= TURN_SECONDS * len(self._candidates) and others[0] > CLEAR * best
 
@@ -155,9 +163,9 @@ class Trial:
         return best
 
     def cost(self, count: int) -> float:
-        """Seconds per row with ``count`` threads: the lower quartile of the batches that count.
+        """Seconds per row with ``count`` threads: the lower quartile of the counted batches.
 
-        The first batch of each exact size also pays for what the operators prepare for that size.
+        The first batch of each exact size is slower: operators prepare themselves for that size.
         """
         costs = sorted(self._costs[count])
         return costs[len(costs) // 4]

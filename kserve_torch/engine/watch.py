@@ -1,4 +1,4 @@
-"""Looks for handler calls that hang, as long as there is one that could."""
+"""Looks for handler calls that hang, while there are any calls."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from kserve_torch.engine.pool import Pool
 
 
 class Watch:
-    """Has workers given up whose calls run too long.
+    """Gives up workers whose calls take too long.
 
-    A call may go on when the one who asked has left, and keeps its worker from others.
+    It does not go by the requests alone: a call whose clients have left still blocks its worker.
 
     Args:
         pools: the workers.
-        seconds: how long a call may run.
+        seconds: how long a call may take.
         inflight: how many requests wait or run.
     """
 
@@ -24,22 +24,25 @@ class Watch:
         self._seconds = seconds
         self._inflight = inflight
         self._next: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self) -> None:
-        """Look out from now on, until no call runs and no request waits; on the event loop."""
-        if self._next is None:
+        """Watch until no call runs and no request waits; on an event loop."""
+        # A `TorchModel` may be called on one loop after the other.
+        if self._loop is None or self._loop.is_closed():
             self._look_in(self._seconds)
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         if self._next is not None:
             self._next.cancel()
 
     def _look_in(self, seconds: float) -> None:
-        self._next = asyncio.get_running_loop().call_later(seconds, self._look)
+        self._loop = asyncio.get_running_loop()
+        self._next = self._loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        self._next = None
+        self._loop = None
         left = [pool.give_up_hung() for pool in self._pools]
         soonest = min((wait for wait in left if wait is not None), default=None)
         if soonest is None and self._inflight():

@@ -1,15 +1,14 @@
 """Which waiting requests become a batch, and when: no clock, no tasks, no threads.
 
-A window holds requests in the order of their arrival. It never splits one, never passes one over,
-and gives a batch away
+A window holds requests in the order of their arrival. It never splits a request and never lets one
+overtake another. A batch is due
 
-- at once, if waiting could not make it bigger: batches of one row, no delay, or a full batch;
-- at once, too, if there are just as many requests as the largest of the last `PATIENCE` batches
-  had, and none of those was full: who sends again as soon as it is answered is here, and nobody
-  else came while these waited;
-- else when the worker that is to take it has waited for ``max_delay`` since it was free and the
-  first row was there, as TorchServe counts it: what came while the worker was busy is mostly the
-  first part of a crowd whose answers have just gone out.
+- at once, if waiting could not make it larger: it is full, or there is no delay;
+- at once, too, if as many requests wait as the largest of the last `PATIENCE` batches had, and none
+  of those was full: all clients that send again as soon as they are answered have done so;
+- else ``max_delay`` after the worker was free and the first request was there, as TorchServe counts
+  it: what arrives while the worker is busy is mostly the first part of a group of clients that have
+  just been answered.
 
 CONTRACT B1; a request with more rows than a batch may have goes alone.
 """
@@ -24,7 +23,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 
-#: Batches that were not full after which the next ones do not wait for more than those had.
+#: After so many batches that were not full, the next ones wait for no more requests than those had.
 PATIENCE = 8
 
 
@@ -39,7 +38,7 @@ class Window(Generic[T]):
 
     Args:
         max_rows: rows of a batch, at least 1.
-        max_delay: seconds that a free worker may let the first row of a batch wait for more.
+        max_delay: seconds that a free worker lets the first request of a batch wait for more.
         capacity: requests that may wait.
     """
 
@@ -48,7 +47,7 @@ class Window(Generic[T]):
         self.max_delay = max_delay
         self.capacity = capacity
         self.rows = 0
-        #: Requests of the last batches, as long as each took all that waited and was not full.
+        #: Sizes of the last batches, in requests, since one was full or left requests behind.
         self._lately: deque[int] = deque(maxlen=PATIENCE)
         self._waiting: OrderedDict[T, _Waiting] = OrderedDict()
 
@@ -57,7 +56,7 @@ class Window(Generic[T]):
         return len(self._waiting)
 
     def push(self, item: T, rows: int, now: float) -> bool:
-        """Put a request at the end; False if the window is at its capacity."""
+        """Append a request; False if the window is full."""
         if len(self._waiting) >= self.capacity:
             return False
         self._waiting[item] = _Waiting(rows, now)
@@ -65,7 +64,7 @@ class Window(Generic[T]):
         return True
 
     def remove(self, item: T) -> bool:
-        """Take a request out that nobody waits for any more; False if it is not here."""
+        """Take out a request; False if it is not here."""
         waiting = self._waiting.pop(item, None)
         if waiting is None:
             return False
@@ -73,17 +72,17 @@ class Window(Generic[T]):
         return True
 
     def oldest(self) -> float | None:
-        """When the first request came, or None."""
+        """When the first waiting request arrived, or None."""
         for waiting in self._waiting.values():
             return waiting.since
         return None
 
     def due(self, now: float, free_since: float = 0.0) -> float | None:
-        """Seconds until a batch may be taken: 0 for now, None while nothing waits.
+        """Seconds until a batch is due: 0 for now, None while nothing waits.
 
         Args:
             now: the time.
-            free_since: since when the asking worker has been free.
+            free_since: since when the worker that asks has been free.
         """
         since = self.oldest()
         if since is None:
@@ -112,7 +111,7 @@ class Window(Generic[T]):
 
     @property
     def is_complete(self) -> bool:
-        """Whether nobody else is to be waited for: a full batch, or all who came lately."""
+        """Whether there is no need to wait for more: a full batch, or all of the recent clients."""
         if self.rows >= self.max_rows:
             return True
         return len(self._lately) == PATIENCE and len(self._waiting) == max(self._lately)

@@ -1,7 +1,7 @@
-"""One handler instance on one thread: load, then take a batch, run it, answer it, until told to go.
+"""One handler instance on one thread: load, then take, run and answer batches until told to stop.
 
-What has hung cannot be stopped: whoever gives it up answers its batch, and what its thread still
-brings when it comes back is dropped.
+A thread that hangs cannot be stopped. Whoever gives up its worker answers its batch; what the
+thread still returns later is dropped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class WorkerState(StrEnum):
-    """A worker's life: LOADING, READY, then one of the last three."""
+    """The states of a worker: LOADING, READY, then one of the last three."""
 
     LOADING = "LOADING"
     READY = "READY"
@@ -43,7 +43,7 @@ class WorkerState(StrEnum):
 
 @frozen()
 class Ran:
-    """One batch that a worker ran: its requests, rows, seconds, and calls of the handler."""
+    """One batch that a worker ran: its requests, rows and seconds, and how many handler calls."""
 
     requests: int
     rows: int
@@ -55,19 +55,19 @@ class Worker:
     """A handler instance and its thread.
 
     Args:
-        number: unique within the process, as TorchServe numbers them from 9000 on.
+        number: unique within the process; counted from 9000, as TorchServe's.
         lane: where its batches come from.
         load: makes the instance, on the worker's thread.
-        changed: told of every change of state, on the worker's thread, with the reason if FAILED;
-            also when the thread of one that was HUNG has ended.
-        ran: told on the event loop after the answers of a batch went out.
+        changed: called on the worker's thread after every change of state, with the error if it is
+            FAILED; also when the thread of a HUNG worker has ended.
+        ran: called on the event loop after the answers of a batch have gone out.
         index: its place in its pool.
-        tuner: finds the number of threads that the model's operators use.
-        retry_seconds: a batch that failed is not run again when it has taken so long.
-        courtesy: how it gives way to others; None for one that does not.
+        tuner: chooses the number of intra-op threads.
+        retry_seconds: a failed batch that has taken this long is not run again in parts.
+        courtesy: how it gives way to others; None in the foreground.
         crowded: whether others compute beside it.
-        idle_seconds: after so long without work it asks whether it may go home.
-        may_go: answers that; from True on it is no longer counted on.
+        idle_seconds: after so long without work it asks whether it may stop.
+        may_stop: answers that; once it is True, the pool no longer counts the worker.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Worker:
         courtesy: Courtesy | None = None,
         crowded: Callable[[], bool] = lambda: False,
         idle_seconds: float | None = None,
-        may_go: Callable[[Worker], bool] = lambda worker: False,
+        may_stop: Callable[[Worker], bool] = lambda worker: False,
     ) -> None:
         self.number = number
         self.index = index
@@ -92,7 +92,7 @@ class Worker:
         self.started = datetime.now(UTC)
         self.instance: Instance | None = None
         self.load_seconds = 0.0
-        #: ``time.monotonic()`` at which it was ready first.
+        #: ``time.monotonic()`` at which it became ready.
         self.ready_at = math.inf
         self._load = load
         self._changed = changed
@@ -102,13 +102,13 @@ class Worker:
         self._courtesy = courtesy
         self._crowded = crowded
         self._idle_seconds = idle_seconds
-        self._may_go = may_go
-        self._going = threading.Event()
+        self._may_stop = may_stop
+        self._stopping = threading.Event()
         self._batch: Sequence[Ticket] = ()
         self._batch_since = 0.0
         self._calls = 0
-        #: When the load or the call that runs began. The lock makes it either end or be given up:
-        #: what began later is never given up for it.
+        #: When the running load or call began, or None. The lock makes sure that it either ends or
+        #: is given up, and that no later call is given up in its place.
         self._since: float | None = None
         self._lock = threading.Lock()
         self.thread = threading.Thread(
@@ -121,12 +121,12 @@ class Worker:
         self.thread.start()
 
     def stop(self) -> None:
-        """Go home after the batch that is running, if any."""
-        self._going.set()
+        """Stop after the running batch, if any."""
+        self._stopping.set()
         self.lane.rouse()
 
     def busy_since(self) -> float | None:
-        """``time.monotonic()`` at which the load or the call that runs began, or None."""
+        """``time.monotonic()`` at which the running load or call began, or None."""
         return self._since
 
     @property
@@ -135,19 +135,19 @@ class Worker:
         return len(self._batch)
 
     def abandon(self, since: float) -> Sequence[Ticket] | None:
-        """Give up a worker that hangs in the load or the call which began at ``since``.
+        """Give up the worker if it still hangs in the load or call that began at ``since``.
 
         Returns:
-            The tickets that somebody else must answer; None if that has ended after all.
+            The tickets that the caller must answer; None if that load or call has ended.
         """
         with self._lock:
             if self._since != since:
                 return None
             self.state = WorkerState.HUNG
             self._since = None
-            # Still in the lock, which holds up a call that ends: its thread must find all of this
-            # done, or it would take another batch and drop that one's answers.
-            self._going.set()
+            # Under the lock, for which a call that ends waits: else its thread could take another
+            # batch before it sees that it was given up, and drop that batch's answers.
+            self._stopping.set()
             batch, self._batch = self._batch, ()
         return [ticket for ticket in batch if not ticket.future.done()]
 
@@ -157,9 +157,9 @@ class Worker:
         started = time.monotonic()
         try:
             if self._courtesy is not None:
-                self._courtesy.step_back()
-            # Also for the load: libgomp keeps and counts the threads that operators ever had. With
-            # more of them than cores in the process none waits actively, which slows every model.
+                self._courtesy.lower_priority()
+            # Also for the load: libgomp keeps and counts every intra-op thread that it ever made.
+            # Once the process has more of them than cores, none spins, which slows every model.
             use_threads(self._tuner.most)
             self.instance = self._load()
         except BaseException as error:
@@ -183,18 +183,18 @@ class Worker:
 
     def _work(self) -> None:
         while True:
-            batch = self.lane.take(self._going, self._idle_seconds)
+            batch = self.lane.take(self._stopping, self._idle_seconds)
             if batch:
                 self._serve_in_turn(batch)
-                del batch  # or its requests and answers would be kept until the next one
-            elif self._going.is_set() or self.lane.closed or self._may_go(self):
+                del batch  # else its requests and answers would stay in memory until the next one
+            elif self._stopping.is_set() or self.lane.closed or self._may_stop(self):
                 return
 
     def _become(self, state: WorkerState, error: BaseException | None = None) -> None:
         with self._lock:
             self._since = None
             if self.state is WorkerState.HUNG:
-                error = None  # its requests were answered and its place was taken long ago
+                error = None  # it was given up and replaced before
             else:
                 self.state = state
         self._changed(self, error)
@@ -204,7 +204,7 @@ class Worker:
             self._serve(batch)
             return
         with self._courtesy.turn():
-            # Meanwhile some may have left.
+            # Some clients may have left while it waited.
             if batch := [ticket for ticket in batch if not ticket.future.done()]:
                 self._serve(batch)
 
@@ -228,7 +228,7 @@ class Worker:
         self._batch = ()
 
     def _may_go_on(self) -> bool:
-        """Whether a part of the batch may be run again; each call has the whole time to hang."""
+        """Whether parts of the batch may be run again: not when hung, or when it has taken long."""
         hung = self.state is WorkerState.HUNG
         return not hung and time.monotonic() - self._batch_since < self._retry_seconds
 

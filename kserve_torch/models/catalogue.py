@@ -1,7 +1,7 @@
 """Which models and versions there are, and which version of each is the default.
 
-The first version of a name is its default; `Catalogue.set_default` changes one reference, so no
-request falls between two defaults.
+The first version of a name becomes its default. `Catalogue.set_default` changes one reference, so
+at any moment there is exactly one default.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from kserve_torch.runtime import devices
 
 
 class Catalogue:
-    """Names and versions to `ModelVersion`; on the event loop only.
+    """Maps names and versions to `ModelVersion`; on the event loop only.
 
     Attributes:
-        draining: the server is on its way out and not ready for more.
-        tells_headers: an observer wants the requests' headers in `Responded`.
+        draining: whether the server is shutting down; it is not ready then.
+        tells_headers: whether an observer wants the requests' headers in `Responded`.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Catalogue:
         return [self._models[model][version] for version in sorted(self._models[model], key=_order)]
 
     def find(self, model: str, version: str | None = None) -> ModelVersion:
-        """A version of a model, the default one if none is asked for.
+        """A version of a model; by default, its default version.
 
         Raises:
             ModelNotFound: no such model.
@@ -65,7 +65,7 @@ class Catalogue:
         return found
 
     def present(self, model: str) -> ModelVersion | None:
-        """The version that answers when none is asked for, or None without a model."""
+        """The default version of a model, or None if there is no such model."""
         return self._defaults.get(model)
 
     def serves(self, model: str) -> bool:
@@ -73,7 +73,7 @@ class Catalogue:
         return any(version.ready for version in self._models.get(model, {}).values())
 
     def version_of(self, model: str, version: str | None = None) -> str:
-        """The number of the version that these mean, "" if there is none."""
+        """The version that `find` would return, as text; "" if there is none."""
         try:
             return self.find(model, version).version
         except ModelNotFound:
@@ -90,7 +90,7 @@ class Catalogue:
         return serves and devices.all_work()
 
     def standing(self, version: ModelVersion) -> tuple[State, str]:
-        """As `ModelVersion.standing`, of one whose server may be draining."""
+        """The same as `ModelVersion.standing`, but UNAVAILABLE while the server drains."""
         if self.draining and version.ready:
             return State.UNAVAILABLE, "the server is being stopped"
         return version.standing
@@ -102,7 +102,7 @@ class Catalogue:
     # --- changes ---
 
     def add(self, version: ModelVersion) -> ModelVersion | None:
-        """Enter a version; returns the one that failed and whose place it takes, if any.
+        """Enter a version; returns the failed version that it replaces, if any.
 
         Raises:
             Conflict: the version is there and has not failed.
@@ -120,9 +120,9 @@ class Catalogue:
         return present
 
     def forget(self, version: ModelVersion) -> None:
-        """Take a version out: new requests cannot find it any more.
+        """Take a version out, so that new requests no longer find it.
 
-        If it was the default, another one that is ready becomes that, or any if none is.
+        If it was the default, another version becomes it, preferably one that is ready.
         """
         versions = self._models.get(version.name, {})
         if versions.get(version.version) is version:
@@ -136,7 +136,7 @@ class Catalogue:
             self._models.pop(version.name, None)
 
     def set_default(self, model: str, version: str) -> None:
-        """Let a version answer where none is asked for.
+        """Make a version the default of its model.
 
         Raises:
             ModelNotFound: no such model.
@@ -150,7 +150,7 @@ class Catalogue:
         self._defaults[model] = chosen
 
     def replace(self, version: ModelVersion) -> list[ModelVersion]:
-        """Let a version take the place of all others of its name; returns those."""
+        """Replace all other versions of its name by this one; returns those."""
         others = [
             other for other in self._models.get(version.name, {}).values() if other != version
         ]
@@ -171,5 +171,5 @@ def _unknown(model: str) -> ModelNotFound:
 
 
 def _order(version: str) -> list[tuple[int, str]]:
-    """Of two numbers the longer one is larger; what is no number stands somewhere."""
+    """A sort key: of two numbers, the longer one is larger. Other texts sort anywhere."""
     return [(len(part), part) for part in version.split(".")]

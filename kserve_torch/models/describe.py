@@ -26,8 +26,8 @@ PAGE_LIMIT = 100
 PROCESSING = "Processing worker updates..."
 SCALING_IN_PROGRESS = "Workers scaling in progress..."
 
-# Members that describe takes from the archive's model-config.yaml: there the member's name, its key
-# in the yaml and its default. This server takes no decision from them, handlers and clients do.
+# Members of a description that come from the archive's model-config.yaml: the member's name, its
+# key there and its default. Handlers and clients read them; this server does not act on them.
 _FROM_CONFIG: tuple[tuple[str, str, Any], ...] = (
     ("continuousBatching", "continuousBatching", False),
     ("useJobTicket", "useJobTicket", False),
@@ -43,8 +43,8 @@ _FROM_CONFIG: tuple[tuple[str, str, Any], ...] = (
 def model_version(version: ModelVersion) -> dict[str, Any]:
     """One element of a describe answer (CONTRACT G3).
 
-    Delays are milliseconds and timeouts seconds, both whole numbers; a customised description goes
-    behind the last member, with `with_metadata`.
+    Delays are milliseconds and time-outs seconds, both whole numbers. `with_metadata` adds the
+    handler's own description.
     """
     yaml = version.archive.yaml if version.archive else {}
     return {
@@ -61,7 +61,7 @@ def model_version(version: ModelVersion) -> dict[str, Any]:
 
 
 def with_metadata(described: dict[str, Any], metadata: Any) -> dict[str, Any]:
-    """A describe element with what the handler says of itself, if a JSON object (CONTRACT E4)."""
+    """A describe element with the handler's own description, if that is a dict (CONTRACT E4)."""
     return {**described, "customizedMetadata": metadata if isinstance(metadata, dict) else {}}
 
 
@@ -69,8 +69,8 @@ def list_models(registry: Registry, limit: int = PAGE_LIMIT, token: int = 0) -> 
     """One page of the registered models, by name (CONTRACT G5, T-34).
 
     Args:
-        registry: whose models are listed, each with its default version's archive.
-        limit: most models on the page; outside of 0 to 100 it counts as 100.
+        registry: the models; each is listed with its default version's archive.
+        limit: most models on the page; outside 0 to 100 it counts as 100.
         token: where the page starts: the ``nextPageToken`` of the page before.
     """
     names = registry.names()
@@ -114,7 +114,7 @@ def default_set(name: str, version: str) -> str:
 
 
 def _url(version: ModelVersion) -> str:
-    """What it was registered from; "" if it could not even be read."""
+    """The URL or file it was registered from; "" if its archive could not be read."""
     return version.archive.url if version.archive else ""
 
 
@@ -130,7 +130,7 @@ def _limits(version: ModelVersion) -> dict[str, Any]:
         "startupTimeout": round(limits.startup_timeout),
         "maxRetryTimeoutInSec": round(limits.max_retry_timeout),
         "clientTimeoutInMills": round((limits.client_timeout or 0) * 1000),
-        # A model that is spread over several processes is refused at load time (CONTRACT Y5).
+        # Archives that want parallel processes are refused at load time (CONTRACT Y5).
         "parallelType": "",
         "parallelLevel": 0,
         **_device(version),

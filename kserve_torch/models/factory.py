@@ -1,4 +1,4 @@
-"""From what names an archive to a model version that can be started."""
+"""Makes model versions that can be started from the sources of archives."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class VersionFactory:
         settings: what was configured.
         store: where archives come from.
         workdir: where they are unpacked.
-        emit: told of every event of theirs.
-        metrics: what ``metrics_config`` lists, for handlers.
+        emit: takes every event of theirs.
+        metrics: the metrics that ``metrics_config`` lists, for handlers.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class VersionFactory:
 
         Args:
             source: a file of the model store, a ``file:``, ``http:`` or ``https:`` URL, or a path
-                that the configuration names.
+                from the configuration.
             name: the name to register under instead of the archive's own.
             handler: the handler to use instead of the archive's own.
-            overrides: limits that go before those of the archive: fields of `Limits`.
+            overrides: fields of `Limits` that take precedence over the archive's.
 
         Raises:
             ServingError: `ModelNotFound`, `DownloadFailed`, `InvalidArchive`, ...
@@ -84,7 +84,7 @@ class VersionFactory:
     def broken(
         self, source: str | Path, name: str, number: str, error: ServingError
     ) -> ModelVersion:
-        """What stands in for a configured version that could not even be opened."""
+        """A stand-in for a configured version that could not even be opened."""
         limits = self._settings.limits_for(name, number, {})
         origin = Origin(source=source)
         version = ModelVersion(name, number, None, limits, _never, self._emit, origin)
@@ -103,7 +103,7 @@ class VersionFactory:
                 default_handler=self._settings.default_service_handler,
             )
         finally:
-            self._store.discard(path)  # a download is a file: it was unpacked, or is of no use
+            self._store.discard(path)  # a downloaded file: it was unpacked, or is of no use
         return replace(archive, url=source) if isinstance(source, str) else archive
 
     def _load(

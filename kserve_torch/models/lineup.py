@@ -1,8 +1,8 @@
-"""Which start-up archive serves under a name and version that several of them have.
+"""Which of several start-up archives with the same name and version serves.
 
-Which is opened first is chance, and must decide nothing: of those that could be opened the
-configured default goes first, then the order of the configuration decides. The others stand beside
-as failed, under a name or version that is free, for the index to say so.
+It does not depend on which is opened first: among those that could be opened, the configured
+default comes first, then the order of the configuration decides. The others are entered as failed,
+under a name or version that is free, so that the index shows them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Place = tuple[str, str]
 
 
 def stem_of(model: StartupModel) -> str:
-    """The name that a model has if neither the configuration nor an archive names it."""
+    """The name of a model that neither the configuration nor an archive names."""
     return Path(model.file).name.split(".")[0]
 
 
@@ -32,12 +32,12 @@ def lineup(
     opened: Sequence[ModelVersion],
     broken: Callable[[str | Path, str, str, ServingError], ModelVersion],
 ) -> list[tuple[StartupModel, ModelVersion]]:
-    """The start-up models, each with the version that is entered for it: its own or a stand-in.
+    """The start-up models, each with the version to enter for it: its own or a stand-in.
 
     Args:
         models: as configured.
-        opened: what was made of each.
-        broken: makes a stand-in of a source, a name, a version and a reason.
+        opened: the version that was opened for each.
+        broken: makes a stand-in from a source, a name, a version and a reason.
     """
     pairs = sorted(
         zip(models, opened, strict=True),

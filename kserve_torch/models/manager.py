@@ -1,7 +1,7 @@
 """TorchServe's management operations, for every protocol that offers them (CONTRACT G1-G6, G20).
 
-An operation returns what to tell the client, or raises; work that nobody waits for goes on in the
-background, and its failure is logged.
+An operation returns what to tell the client, or raises. Work that the client does not wait for goes
+on in the background, and its failure is logged.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: In place of a version: all of them.
+#: Stands for all versions, in the place of one.
 ALL = "all"
 _NO_MODEL_API = "Registering and unregistering need enable_model_api=true."
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an operation has come to.
+    """The outcome of an operation.
 
     Attributes:
         text: TorchServe's status text.
@@ -116,7 +116,7 @@ class Manager:
         version = await registration.enter(self._registry)
         workers = registration.workers_of(version, self._settings)
         if not workers:
-            # Not even on demand: whoever asks for none wants to say when they start.
+            # Not even on demand: a client that asks for none will say when to start some.
             await self._registry.scale(version.name, version.version, 0, 0)
         else:
             starting = registration.start(self._registry, version, workers)
@@ -149,13 +149,13 @@ class Manager:
         if not synchronous:
             return self._later(scaling)
         ready = await to_the_end(scaling)
-        fewest = min(fewest, found.scaled_to[0])  # models with sequences have one at most
+        fewest = min(fewest, found.scaled_to[0])  # models with sequenceBatching have one at most
         if ready < fewest:
             return Outcome(describe.SCALING_IN_PROGRESS, 206)
         return Outcome(describe.scaled(model, version, fewest))
 
     def set_default(self, model: str, version: str) -> Outcome:
-        """Let a version answer where none is asked for (CONTRACT G6).
+        """Make a version the default (CONTRACT G6).
 
         Raises:
             ModelNotFound: no such model, or no such version of it.
@@ -165,7 +165,7 @@ class Manager:
         return Outcome(describe.default_set(model, version))
 
     async def unregister(self, model: str, version: str | None = None) -> Outcome:
-        """Answer what a version still has to do, then remove it (CONTRACT G4).
+        """Drain a version and remove it (CONTRACT G4).
 
         Raises:
             MethodNotAllowed: the model API is off.
@@ -186,10 +186,10 @@ class Manager:
         return Outcome(describe.unregistered(model))
 
     def check_model_api(self) -> None:
-        """Refuse if models may not be registered and unregistered (CONTRACT G20).
+        """Refuse unless ``enable_model_api`` is set (CONTRACT G20).
 
         Raises:
-            MethodNotAllowed: they may not.
+            MethodNotAllowed: it is not.
         """
         if not self._settings.enable_model_api:
             raise MethodNotAllowed(f"{NOT_ALLOWED} {_NO_MODEL_API}")

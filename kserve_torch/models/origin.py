@@ -12,13 +12,12 @@ from kserve_torch.messages import NOTHING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where an archive is, and what was said when it was registered.
+    """Where an archive is, and the overrides of its registration.
 
     Attributes:
-        source: a file of the model store, a URL, or a path that the configuration names; None if
-            nothing names it.
+        source: a file of the model store, a URL, or a path from the configuration; None if unknown.
         handler: the handler to use instead of the archive's own.
-        overrides: limits that go before those of the archive: fields of `Limits`.
+        overrides: fields of `Limits` that take precedence over the archive's.
     """
 
     source: str | Path | None = None
@@ -26,6 +25,6 @@ class Origin:
     overrides: Mapping[str, Any] = NOTHING
 
     def with_workers(self, fewest: int, most: int) -> Origin:
-        """The same with other bounds on workers."""
+        """The same with other bounds on the number of workers."""
         bounds = {"min_workers": fewest, "max_workers": most}
         return replace(self, overrides={**self.overrides, **bounds})

@@ -1,8 +1,8 @@
-"""Registering a model on a client's behalf: the parameters, and the two steps that it takes.
+"""Registering a model on a client's behalf: the parameters, and its two steps.
 
 The names and defaults are those of TorchServe's ``POST /models`` (CONTRACT G1, G21, Y4, T-32).
-First the archive is opened and entered without workers, so that what is wrong with it is said at
-once, also to those who do not wait; then the workers are started.
+First the archive is opened and entered without workers, so that clients that do not wait also learn
+at once what is wrong with it; then the workers are started.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _RUNTIMES = ("python", "python3")
 
-# Parameter, field of `Limits` that it sets, its least value, and its units in one of the field's.
+# Parameter, the field of `Limits` that it sets, its smallest value, and how many of its units make
+# one of the field's.
 _LIMITS: tuple[tuple[str, str, int, int], ...] = (
     ("batch_size", "batch_size", 1, 1),
     ("max_batch_delay", "max_batch_delay", 0, 1000),
@@ -40,8 +41,8 @@ class Registration:
         handler: likewise.
         runtime: likewise; one of `_RUNTIMES`.
         workers: how many to start; None leaves it to the archive and the settings.
-        synchronous: whether the client waits until they run.
-        limits: fields of `Limits` that go before those of the archive.
+        synchronous: whether the client waits until they are ready.
+        limits: fields of `Limits` that take precedence over the archive's.
     """
 
     url: str
@@ -54,7 +55,7 @@ class Registration:
 
     @classmethod
     def read(cls, params: Mapping[str, Any]) -> Registration:
-        """What parameters by TorchServe's names say; values may be text or of their own type.
+        """Read parameters under TorchServe's names; values may be text or of their own type.
 
         Raises:
             InvalidInput: no URL, or a runtime that is not Python.
@@ -85,13 +86,13 @@ class Registration:
             self.url, name=self.name, handler=self.handler, workers=0, overrides=self.limits
         )
         if self.runtime is not None and version.archive is not None:
-            # Nothing runs by it; clients that set it look for it in the description.
+            # It has no effect, but clients that set it expect it in the description.
             manifest = replace(version.archive.manifest, runtime=self.runtime)
             version.archive = replace(version.archive, manifest=manifest)
         return version
 
     def workers_of(self, version: ModelVersion, settings: Settings) -> int:
-        """How many workers to start: as asked for, else as the archive says, else by default."""
+        """How many workers to start: as requested, else as the archive says, else the default."""
         if self.workers is not None:
             return self.workers
         if version.archive is not None and "minWorkers" in version.archive.yaml:
@@ -99,7 +100,7 @@ class Registration:
         return settings.default_workers_per_model
 
     async def start(self, registry: Registry, version: ModelVersion, workers: int) -> None:
-        """Start the workers; a version that cannot is removed again.
+        """Start the workers; if that fails, the version is removed again.
 
         Raises:
             OutOfMemory: the model does not fit.
@@ -125,7 +126,7 @@ def _limits(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whole(value: Any, least: int) -> int | None:
-    """A whole number; None for what is none, or is too small, which TorchServe passes over."""
+    """A whole number; None for anything else or less than ``least``, which TorchServe ignores."""
     try:
         number = int(value)
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""The models of one server: how requests reach them, how they come and go.
+"""The models of one server: how requests reach them, and how they are loaded and removed.
 
-A model version is loaded beside those that serve, warmed up, and only then takes over; one that
-leaves is taken out of the catalogue first and stopped after its last answer.
+A new version is loaded and warmed up beside those that serve, and only then takes over. A version
+that is removed leaves the catalogue first and is stopped after its last answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Workers of one version: each is a thread with a handler of its own.
+#: Most workers of one version: each is a thread with a handler instance.
 MOST_WORKERS = 256
 
 
@@ -70,10 +70,10 @@ class Registry(Catalogue):
     # --- requests ---
 
     async def submit(self, request: Request) -> Reply:
-        """Have a request answered; cancelling the wait withdraws it.
+        """Answer a request; cancelling the wait withdraws it.
 
         Raises:
-            ServingError: whatever went wrong, with its statuses.
+            ServingError: whatever went wrong.
         """
         version = self.find(request.model, request.version)
         if len(request.rows) > MAX_ROWS:
@@ -95,12 +95,12 @@ class Registry(Catalogue):
         finally:
             answering.cancel()
 
-    # --- coming and going ---
+    # --- loading and removing ---
 
     async def start(self, models: Sequence[StartupModel]) -> None:
-        """Load the start-up models, in parallel; one that fails stays, with its reason.
+        """Load the start-up models in parallel; one that fails stays, with its reason.
 
-        Of archives with one name and version always the same one serves, see `lineup`.
+        Which of several archives with the same name and version serves is fixed, see `lineup`.
         """
         opened = await asyncio.gather(*map(self._open_configured, models))
         entered = lineup(models, opened, self._factory.broken)
@@ -110,10 +110,10 @@ class Registry(Catalogue):
         for model, version in entered:
             self._enter_configured(model, version)
         await asyncio.gather(*(self._start_configured(*each) for each in entered))
-        # What is loaded may have been unloaded since.
+        # Some may have been unloaded meanwhile.
         here = [(model, version) for model, version in entered if version in self.all()]
-        # Of several versions that can serve the one that stands first answers, unless the
-        # configuration names another: that one answers, or says why it does not.
+        # The default is the first version that is ready, unless the configuration names one: then
+        # that one is, even if it is not ready and only says why.
         for _, version in reversed(here):
             if version.ready:
                 self.set_default(version.name, version.version)
@@ -164,11 +164,11 @@ class Registry(Catalogue):
         """Open an archive and start it beside what is there; the first of its name is the default.
 
         Args:
-            source: this and the rest is as for `VersionFactory.make`.
-            name: see there.
-            handler: see there.
+            source: as for `VersionFactory.make`.
+            name: likewise.
+            handler: likewise.
             workers: how many to start, instead of ``minWorkers``.
-            overrides: see there.
+            overrides: as for `VersionFactory.make`.
 
         Raises:
             ServingError: `ModelNotFound`, `InvalidArchive`, `Conflict`, `LoadFailed`, ...
@@ -202,7 +202,7 @@ class Registry(Catalogue):
         return await self.scale_to(self.find(model, version), minimum, maximum)
 
     async def scale_to(self, found: ModelVersion, minimum: int, maximum: int) -> int:
-        """As `scale`, of a version at hand."""
+        """The same as `scale`, for a version."""
         if minimum > MOST_WORKERS:
             raise InvalidInput(
                 f"{minimum} workers are asked for, at most {MOST_WORKERS} can be had"
@@ -211,9 +211,12 @@ class Registry(Catalogue):
         return found.ready_workers
 
     async def unregister(self, model: str, version: str | None = None) -> ModelVersion:
-        """Drain a version, stop it and forget it; without a version left, no load brings one back.
+        """Forget a version, drain it and stop it.
+
+        With the last version of a model, pending loads of that model are overtaken as well.
 
         Raises:
+            ModelNotFound: no such model, or no such version of it.
             Forbidden: it is the default of several.
         """
         found = self.find(model, version)
@@ -226,12 +229,12 @@ class Registry(Catalogue):
         return found
 
     def withdraw(self, version: ModelVersion) -> None:
-        """Take back a version that could not be started; nobody need wait until it has stopped."""
+        """Remove a version that could not be started, and stop it in the background."""
         self.forget(version)
         keep(self.retire([version]))
 
     async def retire(self, versions: Iterable[ModelVersion]) -> None:
-        """Answer what forgotten versions still have to do, then stop them."""
+        """Drain forgotten versions, then stop them and close their archives."""
         await asyncio.gather(*map(self._retire, versions))
 
     async def _retire(self, version: ModelVersion) -> None:
@@ -245,7 +248,7 @@ class Registry(Catalogue):
     async def load(self, name: str) -> ModelVersion:
         """Load, or load again, a model by its name (CONTRACT O81, O83).
 
-        What serves answers until the new version is ready, and goes on if that fails.
+        The present version serves until the new one is ready, and stays if that fails.
 
         Raises:
             ModelNotFound: none of that name was configured or is in the model store.

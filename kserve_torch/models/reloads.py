@@ -1,8 +1,8 @@
 """The repository extension's loads and unloads, which may overlap (CONTRACT O81-O83).
 
-Loads of one name take turns, and those that wait are one: clients that gave up ask again. Whoever
-removes the model, by an unload or by a DELETE of its last version, overtakes those that run or
-wait: whatever was asked for last is what holds.
+Loads of one name run one at a time, and all requests that wait share the next one: clients that
+timed out ask again. Removing the model, by an unload or by a DELETE of its last version, overtakes
+the loads that run or wait: the last request wins.
 """
 
 from __future__ import annotations
@@ -26,7 +26,14 @@ log = logging.getLogger(__name__)
 
 
 class _Loads:
-    """The loads of one name: whose turn it is, who waits, and which no removal has overtaken."""
+    """The loads of one name.
+
+    Attributes:
+        turn: held by the one that runs.
+        waiting: the one that runs next, shared by all that ask meanwhile.
+        wanted: the tasks that no removal has overtaken.
+        under_way: how many run or wait.
+    """
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -39,12 +46,12 @@ class Reloads:
     """Loads models by their names, and unloads them.
 
     Args:
-        catalogue: where they are entered.
-        configured: where those came from that may have been unloaded since.
-        store: knows archives by name.
-        factory: makes their versions.
+        catalogue: where loaded versions are entered.
+        configured: the origins of the start-up models by name, also of those unloaded since.
+        store: finds archives by name.
+        factory: makes the versions.
         retire: stops versions that have left the catalogue.
-        withdraw: takes one out, and has it stopped in the background.
+        withdraw: takes a version out and stops it in the background.
     """
 
     def __init__(
@@ -94,18 +101,17 @@ class Reloads:
         return version
 
     async def _enter_broken(self, name: str, error: InvalidArchive) -> None:
-        """Let a model say from now on that its archive cannot be opened; what was opened stays."""
+        """Enter a stand-in that says why the archive cannot be opened, unless one was opened."""
         here = (version for version in self._catalogue.all() if version.name == name)
         if all(version.archive is None for version in here):
-            source = next(iter(self._sources(name)), name)  # the file may just be gone
+            source = next(iter(self._sources(name)), name)  # the file may be gone by now
             broken = self._factory.broken(source, name, DEFAULT_VERSION, error)
             await self._retire(self._catalogue.replace(broken))
 
     async def _made(self, name: str) -> ModelVersion:
-        """A version from where the model came, else from what the store has by that name.
+        """A version from the model's origin, else from what the store has by that name.
 
-        What was said at the registration, and by scaling since, is said of the model, and so holds
-        for the new version as well.
+        The overrides of its registration, and the workers that it was scaled to, are kept.
         """
         origin = self._origin(name)
         handler, overrides = origin.handler, origin.overrides
@@ -120,17 +126,17 @@ class Reloads:
         raise failure
 
     def _sources(self, name: str) -> list[str | Path]:
-        """Where a model may be made from, the first one first."""
+        """Where to look for a model, in this order."""
         sources = (self._origin(name).source, self._store.by_name(name))
         return [source for source in sources if source is not None]
 
     def _origin(self, name: str) -> Origin:
-        """Where the present version came from, or the one with which the server started."""
+        """The origin of the default version, else of the start-up model of that name."""
         present = self._catalogue.present(name)
         return self._configured.get(name, Origin()) if present is None else present.origin
 
     async def _take_over(self, version: ModelVersion, loads: _Loads, this: object) -> None:
-        """Start a version, then let it take the place of all others of its name."""
+        """Start a version, then replace all others of its name by it."""
         catalogue = self._catalogue
         if this in loads.wanted and catalogue.present(version.name) is None:
             catalogue.add(version)
@@ -142,7 +148,7 @@ class Reloads:
         wanted = this in loads.wanted
         if not wanted:
             failure = NotReady(f"Model {version.name} was unloaded while it was loaded")
-        # What serves is not given up for a version that cannot.
+        # A version that serves is not replaced by one that failed.
         if wanted and (failure is None or not catalogue.serves(version.name)):
             await self._retire(catalogue.replace(version))
         else:
@@ -159,7 +165,7 @@ class Reloads:
         return keep(self._retire(leaving))
 
     def overtake(self, name: str) -> None:
-        """Keep the loads that run or wait from bringing back a model that nobody wants any more."""
+        """Keep loads that run or wait from bringing back a model that was removed."""
         if name in self._by_name:
             self._by_name[name].waiting = None
             self._by_name[name].wanted.clear()

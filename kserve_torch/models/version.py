@@ -40,11 +40,11 @@ class ModelVersion:
     Args:
         name: the registered name.
         version: the version, as the manifest says.
-        archive: what it is made of; None if that could not even be read.
+        archive: its opened archive; None if that could not even be read.
         limits: batch size, workers, time-outs, queue size.
         load: makes a handler instance; called on a worker's thread with the worker's index and, by
             device, the first instances, whose weights it shares and to which it adds itself.
-        emit: told of every event.
+        emit: takes every event.
         origin: what it was made from.
     """
 
@@ -131,9 +131,9 @@ class ModelVersion:
         self._emit(StateChanged(self.name, self.version, state.value))
 
     async def scale(self, minimum: int, maximum: int) -> None:
-        """Change the number of workers and wait until they are there.
+        """Change the number of workers and wait until they are ready.
 
-        Of a version that failed to load this is another try.
+        A version that failed to load is loaded again.
 
         Raises:
             LoadFailed: a worker could not be started.
@@ -148,7 +148,7 @@ class ModelVersion:
                 await self._start(minimum, maximum)
 
     def form_batches(self, rows: int, delay: float) -> None:
-        """Batch predictions otherwise than the limits say, from now on."""
+        """Form prediction batches of up to ``rows`` rows and ``delay`` seconds from now on."""
         self._queues.predict.lane.form_batches(rows, delay)
 
     async def drain(self) -> None:
@@ -156,11 +156,11 @@ class ModelVersion:
         await self._intake.drain()
 
     async def stop(self, seconds: float) -> None:
-        """Send the workers home; what still waits is answered with NotReady."""
+        """Stop the workers; what still waits is answered with NotReady."""
         self._become(State.UNLOADING)
         await self._queues.stop(seconds)
 
-    # --- what is known about it ---
+    # --- questions ---
 
     @property
     def ready(self) -> bool:
@@ -169,9 +169,9 @@ class ModelVersion:
 
     @property
     def standing(self) -> tuple[State, str]:
-        """The state that clients are told, and why if no request would be served (CONTRACT O80).
+        """The state as clients see it, and the reason if no request would be served (CONTRACT O80).
 
-        To be loaded is not enough: a version that no worker can serve is UNAVAILABLE.
+        A loaded version without a ready worker is UNAVAILABLE.
         """
         if self.state is not State.READY:
             return self.state, self.reason
@@ -185,7 +185,7 @@ class ModelVersion:
         return self._queues.live
 
     def signature(self, side: str) -> Sequence[Mapping[str, Any]]:
-        """The tensors that the archive declares, else those that its warm-up showed.
+        """The tensors that the archive declares, else those seen at its warm-up.
 
         Args:
             side: ``inputs`` or ``outputs``.
@@ -203,24 +203,24 @@ class ModelVersion:
 
     @property
     def workers(self) -> Sequence[Worker]:
-        """The workers for predictions, also those on their way out."""
+        """The workers for predictions, also those that are leaving."""
         return self._queues.predict.roster.all()
 
     @property
     def ready_workers(self) -> int:
-        """Workers for predictions that are ready, and stay."""
+        """How many workers for predictions are ready and stay."""
         return self._queues.predict.roster.ready
 
     @property
     def scaled_to(self) -> tuple[int, int]:
-        """The present bounds on workers."""
+        """The present bounds on the number of workers."""
         return self._queues.predict.minimum, self._queues.predict.maximum
 
     @property
     def origin(self) -> Origin:
-        """What makes it again: what it was made from, with the workers that it was scaled to since.
+        """What to make it from again: its source and overrides, and the workers it was scaled to.
 
-        That it has none at the moment does not count: to load a model is to want some.
+        Scaling to none is not carried over: a model that is loaded again is to serve.
         """
         fewest, most = self.scaled_to
         configured = self._bounds(self.limits.min_workers, self.limits.max_workers)
@@ -254,23 +254,23 @@ class ModelVersion:
         self._require_loaded()
         self._emit(Accepted(self.name, self.version, request.asked, request.verb))
         self._require_workers()
-        self._queues.look_out()
+        self._queues.watch()
         if self._sequences is not None:
             request = self._sequences.named(request)
         return await self._intake.submit(request, self._queues.of(request.verb))
 
     async def describe(self) -> Any:
-        """What the handler says about itself (CONTRACT E4)."""
+        """The handler's own description (CONTRACT E4)."""
         request = Request(
             id="describe", model=self.name, version=self.version, rows=({},), verb=Verb.DESCRIBE
         )
         return (await self.submit(request)).results[0]
 
     def require_ready(self) -> None:
-        """Refuse a request that needs no handler as one that does would be refused.
+        """Refuse a request that needs no handler wherever one that does would be refused.
 
         Raises:
-            NotReady: no worker could take one.
+            NotReady: no worker could take a request.
         """
         self._require_loaded()
         self._require_workers()
@@ -308,7 +308,7 @@ class ModelVersion:
         return instance
 
     def _drop_firsts(self) -> None:
-        """Forget the first instances once nobody is there, or they would keep the weights."""
+        """Forget the first instances once there is no worker: they would keep the weights."""
         if self._queues.empty:
             self._firsts.clear()
 

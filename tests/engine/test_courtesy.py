@@ -84,15 +84,15 @@ def test_what_a_turn_used_beyond_the_limit_is_waited_for(
     assert rests == ([] if rest is None else [pytest.approx(rest)])
 
 
-def test_stepping_back_is_the_threads_own() -> None:
+def test_only_the_calling_threads_priority_is_lowered() -> None:
     seen: list[int] = []
 
-    def step_back() -> None:
-        Courtesy(lambda: True).step_back()
+    def lower_priority() -> None:
+        Courtesy(lambda: True).lower_priority()
         seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
 
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    thread = threading.Thread(target=step_back)
+    thread = threading.Thread(target=lower_priority)
     thread.start()
     thread.join()
     assert seen == [max(NICE, before)]

@@ -60,11 +60,11 @@ class Bench:
                 raise OutOfMemory("no room")
         return [Reply(model="m", version="1", rows=[]) for _ in ids]
 
-    def isolate(self, may_go_on: Callable[[], bool] = lambda: True) -> Iterator[Outcomes]:
-        return isolate(self.run, self.tickets, self.lane, may_go_on)
+    def isolate(self, may_rerun: Callable[[], bool] = lambda: True) -> Iterator[Outcomes]:
+        return isolate(self.run, self.tickets, self.lane, may_rerun)
 
-    def outcomes(self, may_go_on: Callable[[], bool] = lambda: True) -> dict[str, str]:
-        found = [pair for some in self.isolate(may_go_on) for pair in some]
+    def outcomes(self, may_rerun: Callable[[], bool] = lambda: True) -> dict[str, str]:
+        found = [pair for some in self.isolate(may_rerun) for pair in some]
         assert Counter(ticket for ticket, _ in found) == Counter(self.tickets)
         return {ticket.request.id: _word(outcome) for ticket, outcome in found}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kserve_torch.engine import backoff, courtesy, hung
+from kserve_torch.engine import courtesy, hung, pauses
 from kserve_torch.engine import pool as pools
 from kserve_torch.engine.batcher import Lane, Ticket
 from kserve_torch.engine.courtesy import Courtesy
@@ -112,13 +112,13 @@ async def test_of_many_idle_workers_the_minimum_stays(
     """They begin to wait at the same time, and each is one too many by then."""
     monkeypatch.setattr(pools, "IDLE_SECONDS", 0.05)
     asked: list[bool] = []
-    may_go = bench.pool._may_go
+    may_stop = bench.pool._may_stop
 
     def ask(worker: Any) -> bool:
-        asked.append(may_go(worker))
+        asked.append(may_stop(worker))
         return asked[-1]
 
-    monkeypatch.setattr(bench.pool, "_may_go", ask)
+    monkeypatch.setattr(bench.pool, "_may_stop", ask)
     await bench.pool.scale(4, 4)
     await bench.pool.scale(1, 4)
     await until(lambda: len(asked) >= 6)
@@ -199,7 +199,7 @@ async def test_indexes_of_lost_workers_are_given_again(bench: Bench) -> None:
 async def test_a_worker_that_is_there_again_is_not_replaced_once_more(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backoff, "BACK_OFF", (0.2,))
+    monkeypatch.setattr(pauses, "BACK_OFF", (0.2,))
     await bench.pool.scale(1, 1)
     with pytest.raises(HandlerError, match="died"):
         await bench.result(die)
@@ -214,7 +214,7 @@ async def test_a_worker_that_came_before_its_turn_and_fails_is_replaced(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody else will: the pause has ended, as it was there."""
-    monkeypatch.setattr(backoff, "BACK_OFF", (0.2, 0.0))
+    monkeypatch.setattr(pauses, "BACK_OFF", (0.2, 0.0))
     await bench.pool.scale(1, 1)
     with pytest.raises(HandlerError, match="died"):
         await bench.result(die)
@@ -246,7 +246,7 @@ async def test_who_was_given_up_can_be_scaled_up_again(bench: Bench) -> None:
 
 async def test_to_load_is_not_yet_to_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that loads and dies on every batch is started less and less often."""
-    monkeypatch.setattr(backoff, "BACK_OFF", (0.0,))
+    monkeypatch.setattr(pauses, "BACK_OFF", (0.0,))
     await bench.pool.scale(1, 1)
     for _ in range(3):
         with pytest.raises(HandlerError):
@@ -437,7 +437,7 @@ async def test_who_comes_back_while_it_is_given_up_takes_no_other_batch(bench: B
     await held.begun()
     behind = bench.submit(lambda: "served")
 
-    class Going(threading.Event):
+    class Stopping(threading.Event):
         """Set by who gives up the worker; meanwhile its thread gets on as far as it can."""
 
         def set(self) -> None:
@@ -445,7 +445,7 @@ async def test_who_comes_back_while_it_is_given_up_takes_no_other_batch(bench: B
             worker.thread.join(0.2)
             super().set()
 
-    worker._going = Going()
+    worker._stopping = Stopping()
     bench.pool.give_up_hung()
     with pytest.raises(DeadlineExceeded):
         await asyncio.wait_for(held.ticket.future, 10)

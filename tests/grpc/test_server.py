@@ -209,6 +209,33 @@ async def test_stop_lets_running_calls_end_and_watchers_go(store: Path, tmp_path
     await serving.stop()
 
 
+async def test_stop_refuses_new_calls_on_every_port_while_one_still_runs(
+    store: Path, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    serving = Serving(store)
+    await serving.start(["gate"])
+    native = serving.stub(torchserve.SERVICE, serving.settings.grpc_inference_port)
+    models = serving.stub(management.SERVICE, serving.settings.grpc_management_port)
+    await models.ListModels(management_pb2.ListModelsRequest())
+    request = inference_pb2.PredictionsRequest(model_name="gate")
+    request.input["data"] = str(tmp_path / "pipe").encode()
+    running = native.Predictions(request)
+    await until(lambda: serving.registry.find("gate").statistics().running)
+
+    stopping = asyncio.create_task(serving.server.stop(grace=30))
+    async with asyncio.timeout(10):
+        while True:
+            call = models.ListModels(management_pb2.ListModelsRequest())
+            if await call.code() is grpc.StatusCode.UNAVAILABLE:
+                break
+    assert not stopping.done()
+    (tmp_path / "pipe").open("w").close()
+    assert (await running).prediction == b"open"
+    await stopping
+    await serving.stop()
+
+
 async def test_stop_ends_streams_after_the_answers_that_they_wait_for(
     store: Path, tmp_path: Path
 ) -> None:

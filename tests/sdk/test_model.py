@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import pickle
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -245,6 +248,60 @@ class Takes:
     model.stop()
     assert answers == [({"predictions": [i]}, {}) for i in range(2)]
     assert bodies == [{"instances": [[i]]} for i in range(2)]
+
+
+#: Each row is a path; a pipe's call ends when somebody writes to it.
+OPENS = """
+def handle(data, context):
+    for path in data or ():
+        open(path).close()
+    return data
+"""
+
+
+def test_calls_that_hang_are_given_up_on_every_loop(tmp_path: Path) -> None:
+    """The first loop has ended when the call on the second one hangs."""
+    archive = make_archive(
+        tmp_path / "m.mar",
+        {"handler.py": OPENS, "model-config.yaml": "responseTimeout: 0.2"},
+        configFile="model-config.yaml",
+    )
+    os.mkfifo(tmp_path / "pipe")
+    model = TorchModel("m", archive)
+    model.load()
+    assert asyncio.run(model({"instances": [os.devnull]}))
+    with pytest.raises(Exception, match="did not answer within"):
+        asyncio.run(asyncio.wait_for(model({"instances": [str(tmp_path / "pipe")]}), 10))
+    (tmp_path / "pipe").open("w").close()
+    model.stop()
+
+
+def test_stopping_it_on_another_thread_answers_what_waits(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    model = TorchModel("m", make_archive(tmp_path / "m.mar", {"handler.py": OPENS}))
+    model.load()
+    statistics = model._registry.find("m").statistics
+    refused = threading.Event()
+
+    async def call() -> None:
+        try:
+            await model({"instances": [str(tmp_path / "pipe")]})
+        except kserve_errors.ModelNotReady:
+            refused.set()
+
+    async def calls() -> None:
+        await asyncio.gather(call(), call())
+
+    client = threading.Thread(target=asyncio.run, args=[calls()])
+    client.start()
+    ends = time.monotonic() + 10
+    while not (statistics().running and statistics().queued):
+        assert time.monotonic() < ends
+        time.sleep(0.001)
+    model.stop()
+    assert refused.wait(10)
+    (tmp_path / "pipe").open("w").close()
+    client.join()
 
 
 class Doubling(TorchModel):

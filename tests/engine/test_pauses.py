@@ -1,4 +1,4 @@
-from kserve_torch.engine.backoff import BACK_OFF, BackOff
+from kserve_torch.engine.pauses import BACK_OFF, BackOff
 
 
 def test_pauses_grow_until_the_limit() -> None:
