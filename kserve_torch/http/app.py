@@ -1,8 +1,7 @@
 """The ASGI application: bytes from sockets become a `Call`, an `Answer` becomes bytes.
 
-One application serves every socket; the port that a request came in on decides which routes it
-sees. Bodies are read within a limit on size and time, and a client that goes away takes its
-request with it.
+One application serves every socket; the port that a request arrived on decides which routes it
+sees. Bodies have a limit on size and time, and a request is withdrawn when its client goes away.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ KSERVE = ("/v1/", "/v2/")
 
 INFERENCE, MANAGEMENT, METRICS = "inference", "management", "metrics"
 
-#: Seconds after which a request is worth a task that watches for its client's departure.
+#: Seconds after which a task is started that watches for the client's departure.
 WATCH_AFTER = 0.05
-#: Bytes a second that earn a client more time for its body: one that only trickles is cut.
+#: A client that sends this many bytes per second gets more time for its body.
 LEAST_RATE = 16 * 1024
 
 
@@ -40,13 +39,14 @@ class App:
     Args:
         routes: tried in order; the first answer that is not None goes out.
         metrics: answers ``/metrics``.
-        roles: per port (or unix path), what answers there; a port that is not listed is for
+        roles: per port (or unix path), what answers there; ports that are not listed are for
             inference.
         max_body: bytes that a body may have.
-        body_seconds: that a client may take to send one, and more as it sends more.
+        body_seconds: that a client may take to send a body, plus a second per `LEAST_RATE` bytes.
         guard: lets a call pass or raises; asked before the routes.
-        draining: whether clients should take their connections elsewhere.
-        refused: told of a request whose body was not taken, or not unpacked; no route reports it.
+        draining: whether connections should be closed after their answer.
+        refused: takes the event of a request whose body was refused or could not be decoded: no
+            route reports it.
 
     Attributes:
         max_body: as given.
@@ -76,7 +76,7 @@ class App:
         self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI connection scope; only HTTP is spoken here."""
+        """Serve one ASGI connection scope, which must be of type http."""
         if scope["type"] != "http":
             raise ValueError(f"this application speaks HTTP, not {scope['type']}")
         call = self._call(scope)
@@ -93,11 +93,11 @@ class App:
             await respond(send, answer, head=call.method == "HEAD", close=self.draining())
 
     async def answer(self, scope: Scope, body: bytes) -> Answer:
-        """Answer a request whose body is there; its errors too, also those nobody foresaw.
+        """Answer a request whose body is complete; all errors become answers.
 
         Args:
             scope: of ASGI, of type http.
-            body: of `max_body` bytes at most.
+            body: at most `max_body` bytes.
         """
         call = self._call(scope)
         call.body = body
@@ -204,7 +204,7 @@ class App:
             return answer or self._not_found(call)
         self._guard(call)
         coding = call.headers.get("content-encoding")
-        if coding and call.body:  # without a body there is nothing to undo
+        if coding and call.body:
             try:
                 call.body = decode_body(call.body, coding, self.max_body)
             except ServingError as error:
@@ -222,7 +222,7 @@ class App:
 
 
 def _error_answer(call: Call, error: Exception, request_id: str = "") -> Answer:
-    """An error that no route has turned into an answer, in the form of the path's protocol."""
+    """The answer to an error that no route has handled, in the form of the path's protocol."""
     if _is_kserve(call):
         return kserve_answer(error)
     request_id = request_id or fresh_id()

@@ -7,10 +7,10 @@ from typing import Any
 
 
 class Corked:
-    """A transport that waits a turn of the loop for a head's body: one packet, not two.
+    """A transport that holds a head back for one turn of the loop, to send it with its body.
 
     Args:
-        transport: what is written to; everything but writing and closing is its own.
+        transport: what is written to; all but writing and closing goes straight to it.
         loop: its event loop.
     """
 
@@ -23,9 +23,9 @@ class Corked:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Write ``data``, and before it the head that was kept back; keep a head back itself.
+        """Write ``data`` behind a head that was held back; hold ``data`` back if it is a head.
 
-        What comes after the end of the connection is dropped.
+        Nothing is written after the end of the connection.
         """
         if self._transport.is_closing():
             return
@@ -33,7 +33,7 @@ class Corked:
             data, self._head = self._head + data, b""
         elif data.startswith(b"HTTP/1.1 ") and data.endswith(b"\r\n\r\n"):
             self._head = data
-            # Not every head has a body: HEAD, 204, 100 Continue.
+            # For heads without a body: HEAD, 204, 100 Continue.
             self._loop.call_soon(self._flush)
             return
         self._transport.write(data)
@@ -43,6 +43,6 @@ class Corked:
             self.write(b"")
 
     def close(self) -> None:
-        """Write what was kept back, then close."""
+        """Write what was held back, then close."""
         self._flush()
         self._transport.close()

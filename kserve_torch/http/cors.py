@@ -1,4 +1,4 @@
-"""Browsers' questions whether a page of another origin may call (CONTRACT F2)."""
+"""CORS: whether browsers let pages of other origins call this server (CONTRACT F2)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def with_cors(app: ASGIApp, settings: Settings) -> ASGIApp:
-    """The application, answering browsers of the configured origins.
+    """The application, with CORS for the configured origins; unchanged if there are none.
 
-    What is configured is in the headers of every answer, as with TorchServe (CONTRACT F2): proxies
-    and clients that are no browsers send no ``Origin``, and pass the headers on or look for them.
+    As in TorchServe, every answer has the configured headers (CONTRACT F2), not only those to
+    requests with an ``Origin``: some proxies and clients rely on that.
     """
     if settings.cors_allowed_origin is None:
         return app
@@ -46,12 +46,12 @@ def with_cors(app: ASGIApp, settings: Settings) -> ASGIApp:
 
 
 class _Cors(CORSMiddleware):
-    """Starlette's, which refuses in plain text and answers those that say their origin.
+    """Starlette's, but refusals are JSON, and requests without an origin get headers, too.
 
     Args:
         app: the application.
-        configured: headers of every answer that lacks them.
-        rules: what `CORSMiddleware` takes.
+        configured: headers that are added to every answer that lacks them.
+        rules: as for `CORSMiddleware`.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class _Cors(CORSMiddleware):
         await super().__call__(scope, receive, send_with_headers)
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """The answer to the question that comes before a request; a refusal is JSON."""
+        """The answer to a preflight request."""
         response = super().preflight_response(request_headers)
         if response.status_code >= 400:
             refusal = json_answer({"error": bytes(response.body).decode()})

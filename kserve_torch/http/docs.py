@@ -1,7 +1,7 @@
 """``/openapi.json`` and ``/docs``: every route in one OpenAPI document, and a page to try them.
 
-The page is Swagger UI, from a package, so that it works without the internet. The examples are
-requests that the loaded models take: their warm-up samples, or tensors of their signatures.
+The page is Swagger UI from a Python package, so it works offline. The examples are requests that
+the loaded models accept: their warm-up samples, or tensors as their signatures say.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ASSETS = {
     "/docs/swagger-ui-bundle.js": "text/javascript",
     "/docs/favicon-32x32.png": "image/png",
 }
-#: Elements that an example may have before it fills the page and more.
+#: Most elements of an example: larger ones would fill the page.
 MAX_ELEMENTS = 1024
 
 _UI = "vendor/swagger-ui-4.15.5"
@@ -53,7 +53,7 @@ class Docs:
     """Answers ``GET /openapi.json`` and ``GET /docs``.
 
     Args:
-        registry: the models whose requests are shown as examples.
+        registry: the models to show examples of.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -68,7 +68,7 @@ class Docs:
             return method_not_allowed(call.method, path, ["GET", "HEAD"])
         if path == "/openapi.json":
             return json_answer(document(self._examples(), management=call.management))
-        if call.path == "/docs/":  # its links, relative for the sake of proxies, would lead nowhere
+        if call.path == "/docs/":  # the page's links are relative, for proxies, and would not work
             return Answer(status=308, content_type=None, headers=[("location", "../docs")])
         if path == "/docs":
             return Answer(body=_PAGE.encode(), content_type="text/html; charset=utf-8")
@@ -85,7 +85,7 @@ def document(examples: dict[str, Json], *, management: bool) -> Json:
 
     Args:
         examples: per model, a v1 or v2 request body.
-        management: whether the management API is there, too.
+        management: whether to include the management API.
     """
     native = torchserve_api.management_api() if management else torchserve_api.inference_api()
     paths = native["paths"]
@@ -100,7 +100,7 @@ def document(examples: dict[str, Json], *, management: bool) -> Json:
 
 
 def example(found: ModelVersion) -> Json | None:
-    """A request body that a model takes, as far as its archive tells."""
+    """A request body that a model accepts; None if its archive does not say."""
     if found.archive is None:
         return None
     try:
@@ -117,7 +117,7 @@ def example(found: ModelVersion) -> Json | None:
 
 
 def _tensor(name: str, datatype: str, shape: list[int]) -> Json:
-    """A tensor of zeros; open dimensions are 1."""
+    """A tensor of zeros; dimensions of any size are 1."""
     dims = [1 if dim < 0 else dim for dim in shape]
     element = {"BYTES": "text", "BOOL": False}.get(datatype, 0)
     count = min(math.prod(dims), MAX_ELEMENTS + 1)

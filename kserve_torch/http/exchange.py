@@ -1,8 +1,7 @@
 """One HTTP exchange as values: a `Call` comes in, an `Answer` goes out.
 
-Endpoints are ``async (Call) -> Answer``; only `http.app` and `http.sending` touch ASGI. So an
-endpoint's test is a transcript, and every protocol turns errors into answers with one function of
-its own.
+Endpoints are ``async (Call) -> Answer``; only `http.app` and `http.sending` know ASGI. Each
+protocol has one function that turns errors into answers.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ import orjson
 
 from kserve_torch.codec.document import JSON
 
-#: Where the metrics are; a slash at the end makes no other path (CONTRACT N20).
+#: Where the metrics are, with or without a final slash (CONTRACT N20).
 METRICS_PATHS = ("/metrics", "/metrics/")
 
 _CODING = "content-encoding"
 
 
 class Headers(Mapping[str, str]):
-    """Request headers: lookup ignores case, names come in lower case, the last value wins.
+    """Request headers: lookup ignores case, names are in lower case, the last value wins.
 
-    Only content codings, all of which must be undone, are joined (RFC 9110 5.3).
+    Only the values of content-encoding are joined, because all must be decoded (RFC 9110 5.3).
     """
 
     __slots__ = ("_raw", "_table")
@@ -48,7 +47,7 @@ class Headers(Mapping[str, str]):
         return self._load()[name.lower()]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value, or ``default``; `Mapping`'s own raises and catches a KeyError."""
+        """The value, or ``default``; faster than `Mapping`'s own, which catches a KeyError."""
         return self._load().get(name.lower(), default)
 
     def __contains__(self, name: object) -> bool:
@@ -62,7 +61,7 @@ class Headers(Mapping[str, str]):
 
 
 def decoded(headers: Mapping[str, str], length: int) -> Headers:
-    """Headers of a body whose content coding was undone: ``length`` bytes, and no coding."""
+    """The headers after the body was decoded to ``length`` bytes: without content coding."""
     own = {name: value for name, value in headers.items() if name != _CODING}
     if "content-length" in own:
         own["content-length"] = str(length)
@@ -80,7 +79,7 @@ class Call:
         body: the whole body, decoded from its content coding.
         query: the raw query string.
         management: whether it came in on a socket where the management API answers.
-        metrics_only: whether nothing but metrics answers on that socket.
+        metrics_only: whether only the metrics answer on that socket.
     """
 
     method: str
@@ -117,7 +116,7 @@ class Answer:
     close: bool = False
 
 
-#: Takes a `Call`, and what the path says.
+#: Takes a `Call` and the groups of the path's pattern.
 Endpoint = Callable[..., Awaitable[Answer]]
 
 

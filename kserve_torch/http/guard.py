@@ -1,4 +1,4 @@
-"""Token authorisation on KServe's routes; TorchServe's own routes ask for themselves."""
+"""Token authorisation on KServe's routes; TorchServe's own routes check tokens themselves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kserve_torch.tokens import Access, Tokens
 
 
 class Guard:
-    """Asks calls that run or change a model for their key; probes and metadata stay open.
+    """Requires a key of calls that run or change a model; probes and metadata stay open.
 
     Args:
         tokens: the keys, or None if token authorisation is off.
@@ -20,7 +20,7 @@ class Guard:
         """Let the call pass.
 
         Raises:
-            InvalidKey: it shows no key, or one that does not open this route.
+            InvalidKey: it has no key, or not the one for this route.
         """
         if self._tokens is None or call.method != "POST":
             return

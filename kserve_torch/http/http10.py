@@ -1,4 +1,4 @@
-"""Answers to clients that speak HTTP/1.0: they know no chunks, and must ask to stay connected."""
+"""Answers to HTTP/1.0 clients: these know no chunked bodies and must ask for keep-alive."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-#: What such a client asks with, and is told that it may with (RFC 9112 C.2.2).
+#: The header with which a client asks for it, and the server agrees (RFC 9112 C.2.2).
 STAYING = (b"connection", b"keep-alive")
 
 
 def speak_http10(cycle: RequestResponseCycle) -> None:
-    """Have a request answered in the manner of HTTP/1.0.
+    """Answer a request in HTTP/1.0.
 
-    A body of unknown length is sent as it is; the end of the connection ends it (RFC 9112 6.3).
+    A body of unknown length is sent unchunked; closing the connection ends it (RFC 9112 6.3).
     """
     send = cycle.send
 
@@ -24,7 +24,7 @@ def speak_http10(cycle: RequestResponseCycle) -> None:
                 cycle.keep_alive = False
             if cycle.keep_alive:
                 message = {**message, "headers": [*message["headers"], STAYING]}
-        # uvicorn compares each part with what is left of the content-length.
+        # uvicorn checks each part against what is left of the content-length.
         cycle.expected_content_length = len(message.get("body", b""))
         await send(message)
 
@@ -34,7 +34,7 @@ def speak_http10(cycle: RequestResponseCycle) -> None:
 
 
 def _asks_to_stay(cycle: RequestResponseCycle) -> bool:
-    """Whether the client does; one that sends chunks cannot mean them (RFC 9112 6.1)."""
+    """Whether to keep the connection; not if the request is chunked (RFC 9112 6.1)."""
     headers = cycle.scope["headers"]
     if any(name == b"transfer-encoding" for name, _ in headers):
         return False

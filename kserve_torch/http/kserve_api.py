@@ -33,7 +33,7 @@ class Route:
     Attributes:
         answer: name of the schema of its 200 answer.
         body: name of the schema of its request body, "" if it takes none.
-        statuses: what else it may answer with.
+        statuses: those other than 200 that it may answer with.
     """
 
     method: str
@@ -48,7 +48,7 @@ class Route:
         """The OpenAPI operation object.
 
         Args:
-            models: a request body for each model that is known to take one.
+            models: an example of a request body per model, where one is known.
         """
         described: Json = {
             "tags": ["KServe v1" if self.path.startswith("/v1") else "Open inference protocol"],
@@ -72,7 +72,7 @@ class Route:
         return described
 
     def _error(self, status: int) -> str:
-        """Name of the schema of an answer with ``status``; a probe is told no in its own words."""
+        """Name of the schema of an answer with ``status``; a probe's 503 may have its own."""
         probed = self.answer in ("Live", "Ready", "ModelReady")
         return "Not" + self.answer if probed and status == 503 else "KServeError"
 

@@ -1,4 +1,4 @@
-"""Limits on what the clients of a server may cost, as far as their connections go."""
+"""Limits on the connections of clients."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 #: Bytes of the request line and the headers together.
 MAX_HEAD = 64 * 1024
-#: Seconds that a connection over the limit has to ask for something and be refused.
+#: Seconds in which a connection over the limit must send its request, to be refused.
 REFUSAL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What the clients of one server may cost.
+    """Limits on the connections to one server.
 
     Attributes:
-        connections: open at a time; one more is answered 503.
+        connections: how many may be open; requests on further ones are answered 503.
         head_seconds: from the first byte of a request, or the start of a connection, to the end of
             the headers.
-        stalled_seconds: for which a client may take nothing of the answer that waits for it.
+        stalled_seconds: for which a client may read nothing of its answer.
     """
 
     connections: int

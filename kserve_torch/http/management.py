@@ -1,6 +1,6 @@
 """TorchServe's management API: ``/models...`` and ``/token`` (CONTRACT G1-G22).
 
-It answers on the management socket only, and what registers or removes models only with
+It answers on the management socket only; registering and removing models also needs
 ``enable_model_api``.
 """
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 _MODEL = r"/models/(?P<model>[^/]+)"
 _SET_DEFAULT = _MODEL + r"/(?P<version>[^/]+)/set-default"
 _VERSION = _MODEL + r"(?:/(?P<version>[^/]+))?"
-#: Inference, although it begins like management (CONTRACT N4).
+#: An inference route, although it begins like management (CONTRACT N4).
 _INVOKE = re.compile(r"/models/[^/]+/invoke")
 
 
 class Management:
-    """Answers what changes models and tells about them.
+    """Answers the routes that describe and change models.
 
     Args:
         registry: the models.
-        settings: whether models may be registered, and how long to wait for one to leave.
+        settings: ``enable_model_api`` and ``unregister_model_timeout``.
         tokens: the keys, if token authorisation is on.
     """
 
@@ -139,7 +139,7 @@ def _told(outcome: Outcome) -> Answer:
 
 
 def _parameters(call: Call) -> Mapping[str, Any]:
-    """Those of a JSON body if that is what the call has, else those of the query."""
+    """Those of a JSON body if the call has one, else those of the query."""
     return document.parse_object(call.body) if call.content_type() == JSON else call.params()
 
 
@@ -148,7 +148,7 @@ def _truth(text: str | None) -> bool:
 
 
 def _integer(text: str | None, default: int) -> int:
-    """A number, or ``default`` for what is none, as TorchServe reads them (CONTRACT G2)."""
+    """A whole number, or ``default`` for any other text, as TorchServe does (CONTRACT G2)."""
     try:
         return int(text or "")
     except ValueError:

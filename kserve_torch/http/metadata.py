@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
 
 SERVER_NAME = "kserve_torch"
-#: Both spellings of what clients look for (CONTRACT O46).
+#: Clients look for either spelling of the first (CONTRACT O46).
 EXTENSIONS = (
     "model_repository_extension",
     "model_repository",
@@ -35,7 +35,7 @@ _VERSION = r"(?:/versions/(?P<version>[^/]+))?"
 
 
 class Metadata:
-    """Answers what clients ask about the server and its models.
+    """Answers questions about the server and its models.
 
     Args:
         registry: the models.

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 _MODEL = r"/(?P<model>[^/]*)"
 _TARGET = _MODEL + r"(?:/(?P<version>[^/]+)(?:/(?P<rest>.+))?)?"
-#: First segments of other protocols' paths: no model of such a name has a legacy path.
+#: Paths of other protocols: a model with one of these names has no legacy path.
 _NOT_LEGACY = r"(?!/(?:v1|v2|models|metrics)/)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """Whom a call is for.
+    """The model, version and verb that a call is for.
 
     Attributes:
-        rest: what followed the version in the path (CONTRACT R4).
+        rest: the path after the version (CONTRACT R4).
         params: query parameters that become fields of the row (CONTRACT R1).
     """
 
@@ -65,7 +65,7 @@ class Native:
         self._settings = settings
         self._tokens = tokens
         self._serve = Serve(registry, "native", native_error)
-        # The first path that matches decides; every method is good for every path (CONTRACT T-15).
+        # The first path that matches decides; any method is accepted (CONTRACT T-15).
         self._routes: tuple[tuple[re.Pattern[str], Endpoint], ...] = (
             (re.compile("/predictions" + _TARGET), self._predict),
             (re.compile("/explanations" + _TARGET), self._explain),
@@ -212,7 +212,7 @@ class Native:
 
 
 def _named_in_form(call: Call) -> str:
-    """The field ``model_name`` of a form; "" if there is none, or the body is no form."""
+    """The field ``model_name`` of a form; "" if there is none or the body is not a form."""
     if call.content_type() not in native.FORMS:
         return ""
     form = native.decode(call.body, call.headers["content-type"], decode_input=False)
@@ -220,8 +220,8 @@ def _named_in_form(call: Call) -> str:
 
 
 def save_tensor(tensor: Any) -> bytes:
-    """A torch tensor in the format of ``torch.save``, which TorchServe answers with."""
-    import torch  # takes seconds, and is there already when a handler answered with a tensor
+    """A torch tensor in the format of ``torch.save``, as TorchServe sends it."""
+    import torch  # takes seconds; already imported when a handler answers with a tensor
 
     buffer = io.BytesIO()
     torch.save(tensor, buffer)
@@ -229,7 +229,7 @@ def save_tensor(tensor: Any) -> bytes:
 
 
 def healthy(registry: Registry) -> bool:
-    """What TorchServe's pings say: whether every model has its workers (CONTRACT N1, T-46)."""
+    """Whether every model has its workers, as TorchServe's ping says (CONTRACT N1, T-46)."""
     models = registry.names()
     return not registry.draining and all(_has_workers(registry, model) for model in models)
 

@@ -1,4 +1,4 @@
-"""JSON answers of TorchServe's own routes, and the one place where an error becomes one."""
+"""JSON answers of TorchServe's own routes, and the one place that turns an error into one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kserve_torch.http.exchange import Answer
 
 log = logging.getLogger(__name__)
 
-#: TorchServe's text for what is no route (CONTRACT N21).
+#: TorchServe's text for an unknown path (CONTRACT N21).
 NO_ROUTE = "Requested resource is not found, please refer to API document."
 
 #: Sent with every answer (CONTRACT R9).
@@ -44,9 +44,9 @@ def native_error(error: BaseException, request_id: str = "") -> Answer:
 
 
 def with_native_headers(answer: Answer, request_id: str) -> Answer:
-    """``answer`` with the headers that every native answer has, in the place of a handler's own.
+    """``answer`` with the headers of every native answer, which replace those of a handler.
 
-    TorchServe ends the connection after an error, and so does this (CONTRACT R9).
+    As in TorchServe, the connection is closed after an error (CONTRACT R9).
     """
     own = [(name, value) for name, value in answer.headers if name.lower() not in _NAMES]
     answer.headers = [*own, ("x-request-id", request_id), *_HEADERS]

@@ -1,4 +1,4 @@
-"""The words of OpenAPI, and how an operation of TorchServe's is said in them."""
+"""Parts of OpenAPI documents, and TorchServe's operations written with them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 def reference(schema: str) -> Json:
-    """What stands for one of the document's schemas."""
+    """A reference to one of the document's schemas."""
     return {"$ref": f"#/components/schemas/{schema}"}
 
 
@@ -63,10 +63,10 @@ class Operation:
     """One method of one path; path parameters are read from the path.
 
     Attributes:
-        answer: name of the schema of its answer where all is well, "" if it is the handler's.
-        statuses: what else than 200 it may answer with.
+        answer: name of the schema of its 200 answer, "" for the handler's answer.
+        statuses: those other than 200 that it may answer with.
         body: whether it takes a request body.
-        error: name of the schema of what it answers to an error.
+        error: name of the schema of its error answers.
     """
 
     method: str
@@ -104,7 +104,7 @@ class Operation:
 def document(
     title: str, operations: Iterable[Operation], schemas: Json, model: str | None = None
 ) -> Json:
-    """An OpenAPI document of operations; of those of one model, if ``model`` names it."""
+    """An OpenAPI document of operations; if ``model`` is given, with its name in the paths."""
     paths: dict[str, Json] = {}
     for operation in operations:
         described, path = operation.described(), operation.path

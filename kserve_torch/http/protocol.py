@@ -1,7 +1,7 @@
 """HTTP/1.1 on one connection: uvicorn's protocol with limits on what a client may cost.
 
-uvicorn itself waits for ever for the head of a request, takes a head of any length and answers
-what it cannot parse in plain text.
+uvicorn itself waits for a request's head without a limit, accepts heads of any length and answers
+malformed requests in plain text.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ class GuardedProtocol(HttpToolsProtocol):
 
     limits: ConnectionLimits
 
-    #: Whether what comes is part of a head, or of the trailers of a chunked body.
+    #: Whether the next bytes are part of a head, or of the trailers of a chunked body.
     _counting = False
     _head_bytes = 0
-    #: Bytes of the packet that is parsed, and of the one in which the head began behind others.
+    #: Bytes of the packet that is being parsed, and of the one in which a head began that followed
+    #: another request.
     _packet = 0
     _first_packet = 0
     _head_timer: asyncio.TimerHandle | None = None
     #: The request that was started last.
     _running: RequestResponseCycle | None = None
-    #: The exchange of a request that had come as a whole, if one is under way.
+    #: The task that answers a request that arrived as a whole, while there is one.
     _exchange: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request."""
+        """Start to wait for a request."""
         super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]  # by duck
         self._stall = Stall(transport, self.loop, self.limits.stalled_seconds)
         seconds = self.limits.head_seconds
@@ -64,22 +65,22 @@ class GuardedProtocol(HttpToolsProtocol):
             self._exchange.cancel()
         running = self._running
         if running is not None and not running.response_complete:
-            # uvicorn knows the last request of the connection only; others may wait behind this.
+            # uvicorn only knows the connection's last request, which may be queued behind this one.
             running.disconnected = True
             running.message_event.set()
 
     def pause_writing(self) -> None:
-        """More of an answer waits than the client takes."""
+        """The write buffer is full: the client reads too slowly."""
         super().pause_writing()
         self._stall.watch()
 
     def resume_writing(self) -> None:
-        """It has taken most of it."""
+        """The client has read most of it."""
         self._stall.end()
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came."""
+        """Parse incoming bytes."""
         self._unset_keepalive_if_required()
         self._packet = len(data)
         if self._counting:
@@ -98,20 +99,20 @@ class GuardedProtocol(HttpToolsProtocol):
     # --- requests for an upgrade ---
 
     def _should_upgrade(self) -> bool:
-        """Tells uvicorn to do nothing at the end of such a head: it is read once more below."""
+        """Keep uvicorn from acting at the end of such a head: it is parsed once more below."""
         return True
 
     def _feed_without_upgrade(self, rest: memoryview) -> None:
         """Serve a request as if it had asked for no upgrade (RFC 9110 7.8).
 
-        The parser takes what follows the head for another protocol: it would drop the body, and
-        then read it as the next request. So another parser begins with the head again.
+        The parser takes the bytes after such a head for another protocol: it would drop the body,
+        and then parse it as the next request. So a new parser starts over with the head.
 
         Args:
-            rest: what came after the head.
+            rest: the bytes after the head.
 
         Raises:
-            HttpParserError: this is no HTTP, or it is CONNECT, which has no other meaning.
+            HttpParserError: this is no HTTP, or it is CONNECT, which cannot be served otherwise.
         """
         while True:
             if self.parser.get_method() == b"CONNECT":
@@ -149,20 +150,20 @@ class GuardedProtocol(HttpToolsProtocol):
             self._check_length()
         self._check_transfer_codings()
         if self.parser.get_http_version() < "1.1":
-            self.expect_100_continue = False  # such a client may take it for the answer
+            self.expect_100_continue = False  # an HTTP/1.0 client may take it for the answer
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
-        """The size of a chunk. The last one's is followed by trailers: nobody asked for them.
+        """The size of a chunk. Trailers, which may follow the last chunk, are dropped.
 
-        To merge them with the headers would let a client say twice who it is (RFC 9110 6.5.1).
+        Merged with the headers they could replace one of them (RFC 9110 6.5.1).
         """
         self.headers = []
         self._head_bytes = 0
         self._counting = True
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body, so these were no trailers; as uvicorn's, which is slower."""
+        """A part of the body, so no trailers; the same as uvicorn's, but faster."""
         self._counting = False
         cycle = self.cycle
         if cycle.response_complete:
@@ -179,24 +180,24 @@ class GuardedProtocol(HttpToolsProtocol):
             self._check_length()
 
     def _check_length(self) -> None:
-        """Count the head, or the trailers, alone: part of a body may have come with them."""
+        """Count the head or the trailers alone: parts of a body may be in the same packets."""
         fields = sum(len(name) + len(value) + 4 for name, value in self.headers)
         if len(self.url) + fields > MAX_HEAD:
             self._too_large()
             raise HttpParserError("stops the parser")
 
     def _check_transfer_codings(self) -> None:
-        """Refuse all but chunks (RFC 9112 6.1): the parser undoes these and leaves the rest."""
+        """Refuse all but chunked (RFC 9112 6.1), the only coding that the parser decodes."""
         for name, value in self.headers:
             if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
                 coding = value.decode("latin-1")[:40]
                 self._end(501, f"Transfer-Encoding: {coding!r} is not chunked")
                 raise HttpParserError("stops the parser")
 
-    # --- requests that came as a whole ---
+    # --- requests that arrived as a whole ---
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Start a request; one that came as a whole goes the short way."""
+        """Start a request; one that arrived as a whole takes the short way."""
         self._running = cycle
         if cycle.scope["http_version"] < "1.1":
             speak_http10(cycle)
@@ -228,7 +229,7 @@ class GuardedProtocol(HttpToolsProtocol):
     # --- answers that fail half way ---
 
     def _breaking_off(self, cycle: RequestResponseCycle, app: Application) -> Application:
-        """An application whose streamed answers may fail."""
+        """The application, with streamed answers that may fail."""
 
         async def serve(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
             try:
@@ -258,7 +259,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._head_timer = None
 
     def _too_slow(self) -> None:
-        """End a connection whose request does not come; without a byte of it there is no answer."""
+        """Close a connection whose request is late; answer it if some of it has come."""
         self._head_timer = None
         if self._head_bytes:
             seconds = self.limits.head_seconds
@@ -271,20 +272,20 @@ class GuardedProtocol(HttpToolsProtocol):
         self._end(431, f"the request's headers are larger than {MAX_HEAD} bytes")
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP."""
+        """Answer a malformed request."""
         self._end_of_head()
         self._end(400, msg)
 
     def _end(self, status: int, text: str) -> None:
-        """Answer and close, before or instead of any application; answers under way come first."""
+        """Answer and close without the application, but after answers that are under way."""
         cycle = self.cycle
         if self.transport.is_closing():
             return
         if cycle is not None and not cycle.response_complete:
-            if not cycle.more_body:  # the last that was asked for in full
+            if not cycle.more_body:  # the last complete request; close after its answer
                 cycle.keep_alive = False
                 return
-            if self.pipeline:  # it waits for others' answers, and is itself at fault
+            if self.pipeline:  # the faulty request is queued behind others
                 self.pipeline[0] = (cycle, refusal(status, text))  # type: ignore[assignment]
                 return
         if cycle is None or cycle.response_complete or not cycle.response_started:
@@ -293,5 +294,5 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 def guarded(limits: ConnectionLimits) -> type[GuardedProtocol]:
-    """The protocol class with its limits, as uvicorn wants it."""
+    """The protocol class with these limits, as uvicorn takes it."""
     return type("GuardedProtocol", (GuardedProtocol,), {"limits": limits})

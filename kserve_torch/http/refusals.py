@@ -1,4 +1,4 @@
-"""Answers that a connection gives by itself, before or instead of any route."""
+"""Errors that a connection answers by itself, without the application."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from kserve_torch.codec.document import JSON
 
-#: Answered on every connection: a kubelet that is refused here would restart the pod.
+#: Answered on every connection: a kubelet whose probe is refused would restart the pod.
 _ALWAYS = ("/v2/health/live", "/ping")
 
 Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
 
 
 def last_answer(status: int, text: str) -> bytes:
-    """An answer with an error, after which the connection is closed, as it goes out."""
+    """The bytes of an answer with an error, after which the connection is closed."""
     body = orjson.dumps({"error": text})
     head = f"content-type: {JSON}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
     return STATUS_LINE[status] + head.encode() + body
 
 
 def over_limit(app: Application, connections: int) -> Application:
-    """The application of a connection that is one too many: only probes are let through to ``app``.
+    """The application for a connection over the limit: only liveness probes reach ``app``.
 
     Args:
         app: the server's.
@@ -39,12 +39,12 @@ def over_limit(app: Application, connections: int) -> Application:
 
 
 def refusal(status: int, text: str, **more: str) -> Application:
-    """An application that answers anything with an error and has the connection closed.
+    """An application that answers every request with an error and closes the connection.
 
     Args:
         status: of the answer.
         text: of the error.
-        more: headers, ``_`` for ``-``.
+        more: further headers, with ``_`` for ``-``.
     """
 
     async def refuse(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:

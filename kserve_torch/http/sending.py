@@ -1,4 +1,4 @@
-"""An `Answer` as it goes out over ASGI."""
+"""Sends an `Answer` over ASGI."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 #: Statuses of answers that have no body (RFC 9110 6.4.1).
 BODILESS = (204, 205, 304)
 
-#: Seconds for which a refused body is still taken: a connection that is closed with unread data in
-#: it resets, and the client may lose the answer.
+#: Seconds for which a refused body is still read: closing a connection with unread data resets it,
+#: and the client may lose the answer.
 LINGER_SECONDS = 2.0
 
 
@@ -27,7 +27,7 @@ async def respond(send: Send, answer: Answer, head: bool, close: bool) -> None:
         send: of ASGI.
         answer: what is sent.
         head: whether the request was HEAD, whose answer has no body.
-        close: whether the connection ends with it, also if the answer does not say so.
+        close: whether to close the connection even if the answer does not say so.
     """
     if answer.status in BODILESS:
         answer = Answer(status=answer.status, content_type=None, headers=answer.headers)
@@ -43,7 +43,7 @@ async def respond(send: Send, answer: Answer, head: bool, close: bool) -> None:
 
 
 async def refuse(send: Send, answer: Answer, receive: Receive) -> None:
-    """Answer a request whose body was not taken, and close the connection."""
+    """Answer a request whose body was refused, and close the connection."""
     await _start(send, answer, close=True)
     await send({"type": "http.response.body", "body": answer.body, "more_body": True})
     with suppress(TimeoutError):
@@ -59,7 +59,7 @@ async def _start(send: Send, answer: Answer, close: bool) -> None:
 
 
 def raw_headers(answer: Answer, close: bool) -> list[tuple[bytes, bytes]]:
-    """All headers of an answer, as they are sent; ``close`` as for `respond`."""
+    """All headers of an answer, encoded; ``close`` says whether the connection is closed."""
     headers = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in answer.headers]
     if answer.content_type is not None:
         headers.append((b"content-type", answer.content_type.encode("latin-1")))

@@ -1,4 +1,4 @@
-"""Answers that nobody takes."""
+"""Clients that do not read their answers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 
 
 class Stall:
-    """Ends a connection whose client takes nothing of the answer that waits for it.
+    """Aborts a connection whose client reads nothing of the answer that waits for it.
 
     Args:
         transport: of the connection.
         loop: its event loop.
-        seconds: that a client may take for the next bytes.
+        seconds: for which a client may read nothing.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class Stall:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """More waits than the client takes at once."""
+        """Start to watch: the write buffer is full."""
         self.end()
         waiting = self._transport.get_write_buffer_size()
         self._timer = self._loop.call_later(self._seconds, self._check, waiting)
@@ -35,7 +35,7 @@ class Stall:
             self._transport.abort()
 
     def end(self) -> None:
-        """It has taken most of it, or is gone."""
+        """Stop: the client has read most of it, or is gone."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

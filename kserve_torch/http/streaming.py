@@ -1,7 +1,7 @@
 """A handler's intermediate results as chunks of a response body (CONTRACT R10).
 
-Whether a handler streams shows only when it does: until its first intermediate result, or else its
-answer, nothing has been sent.
+Whether a handler streams is known only when it does: nothing is sent before its first intermediate
+result, or else its answer.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ async def answer_or_stream(
     write: Callable[[RowReply], Answer],
     unsendable: Callable[[ServingError], Answer],
 ) -> Answer:
-    """The answer, or a streamed one if the handler emits something before it.
+    """The answer, or a streamed one if the handler sends intermediate results before it.
 
     Args:
-        answering: waits for the handler and gives the whole answer, or its last part.
+        answering: waits for the handler and returns the whole answer, or its last part.
         emissions: where the handler's intermediate results go.
-        write: makes the answer whose body is one intermediate result; the first one's status and
-            headers become those of the streamed answer.
-        unsendable: reports an intermediate result that ``write`` refuses and gives the answer in
-            its place.
+        write: makes an answer of one intermediate result; the status and headers of the first are
+            those of the streamed answer.
+        unsendable: reports an intermediate result that ``write`` refuses, and returns the answer to
+            send instead.
     """
     task = asyncio.create_task(_ending(answering, emissions))
     try:
@@ -78,7 +78,7 @@ async def _chunks(
                 yield _body(answer)
         last = await task
         if last.status >= 400:
-            # The status is out already: a body without its end is how HTTP says that it went wrong.
+            # The status has been sent: an incomplete body is how HTTP tells of an error now.
             raise HandlerError(f"the handler failed with status {last.status} in mid-stream")
         yield _body(last)
     finally:

@@ -1,7 +1,7 @@
 """The OpenAPI descriptions of TorchServe's own routes, made from one table of operations.
 
-Paths, operation ids and parameters are named as in TorchServe's descriptions, which generated
-clients were made from (CONTRACT N6, N7); the texts are ours.
+Paths, operation ids and parameters have the names of TorchServe's descriptions, from which clients
+have been generated (CONTRACT N6, N7); the texts are our own.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from kserve_torch.http.openapi import Json, Operation, Parameter, document
 
 
 def inference_api() -> Json:
-    """What answers on a port without the management API."""
+    """The routes of a port without the management API."""
     return document("Inference API", _COMMON + _INFERENCE, _SCHEMAS)
 
 
 def management_api() -> Json:
-    """What answers on the management port, where inference answers too."""
+    """The routes of the management port, inference included."""
     operations = _COMMON + _INFERENCE + _MANAGEMENT
     return document("Inference and management API", operations, _SCHEMAS)
 

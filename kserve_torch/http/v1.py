@@ -29,8 +29,8 @@ _PATH = re.compile(r"/v1/models/(?P<model>[^/:]+):(?P<verb>predict|explain)/?")
 class V1:
     """``POST /v1/models/{m}:predict`` and ``:explain``.
 
-    A body with v2 ``inputs`` in place of ``instances`` is read and answered as v2: the documents
-    that users come from do that.
+    A body with v2 ``inputs`` in place of ``instances`` is read and answered as v2: examples that
+    users start from do that.
 
     Args:
         registry: the models.
@@ -52,7 +52,7 @@ class V1:
         model, verb = match.group("model"), Verb(match.group("verb"))
         try:
             found = self._registry.find(model)
-            # v2's own header; its clients send binary data under a type that v1 takes for bytes.
+            # v2's own header: v2 clients send binary data with a type that means bytes in v1.
             length = call.headers.get(HEADER_LENGTH)
             decoded = (
                 _read(call)
@@ -112,7 +112,7 @@ def _event(answer: Answer, event: Event, model: str) -> Answer:
         source=os.environ.get("CE_SOURCE"),
         merge=os.environ.get("CE_MERGE", "").lower() == "true",
     )
-    # Tensors that were asked for as binary data do not fit into JSON, so these go by headers, too.
+    # Binary data does not fit into a structured event, which is JSON: its attributes go as headers.
     if event.structured and answer.content_type == JSON and isinstance(answer.body, bytes):
         body = cloudevents.to_structured(attributes, answer.body)
         return replace(answer, body=body, content_type=cloudevents.MEDIA_TYPE)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kserve_torch.models.version import ModelVersion
 
 HEADER_LENGTH = "inference-header-content-length"
-#: Bytes of a refused body that are read once more, for the id that its log line has.
+#: Refused bodies of up to so many bytes are parsed once more, for the id in their log line.
 _READ_AGAIN = 64 * 1024
 _PATH = re.compile(
     r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/(?P<verb>infer|explain)/?"
@@ -32,9 +32,9 @@ _VERBS = {"infer": Verb.PREDICT, "explain": Verb.EXPLAIN}
 class V2:
     """``POST /v2/models/{m}[/versions/{v}]/infer`` and ``.../explain``.
 
-    Handlers read the request's ``parameters`` as they read headers, by
-    ``context.get_request_header``, so that one handler serves all protocols; what they set with
-    ``context.set_response_header`` goes out as a header and in the response's ``parameters``.
+    Handlers read the request's ``parameters`` like headers, by ``context.get_request_header``, so
+    that one handler serves all protocols. What they set with ``context.set_response_header`` goes
+    out as a header and in the response's ``parameters``.
 
     Args:
         registry: the models.
@@ -76,7 +76,7 @@ class V2:
 
 
 def _refused_id(call: Call) -> str:
-    """The id in the body of a request that was refused; the header's if it cannot be read."""
+    """The id in the body of a refused request, else the header's."""
     length = call.headers.get(HEADER_LENGTH, "")
     try:
         head = call.body[: int(length)] if length.isdecimal() else call.body
@@ -128,7 +128,7 @@ class Inference:
         """The response, in JSON or with binary data behind it."""
         check_rows(reply)
         headers = row_headers(reply)
-        sent = self._decoded.id  # also an empty one, which is none for us, is echoed (CONTRACT O21)
+        sent = self._decoded.id  # echoed even if empty, which counts as none here (CONTRACT O21)
         body, json_length = v2_reply.encode(
             reply.model,
             reply.version,

@@ -1,7 +1,7 @@
-"""The short way of a request that is there as a whole: one call of the application, one write.
+"""The short way for a request that arrived as a whole: one call of the application, one write.
 
-Nearly every request of inference has come completely before its turn. ASGI's messages, made for
-bodies and answers in pieces, would take a third of the event loop's time for it.
+Nearly all inference requests are complete when their turn comes. ASGI's messages, which are for
+bodies and answers in pieces, would take a third of the event loop's time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kserve_torch.http.sending import BODILESS, raw_headers, respond
 
 
 def is_whole(cycle: RequestResponseCycle, app: App) -> bool:
-    """Whether this is a POST whose body is there and within the limit."""
+    """Whether this is a POST whose body is complete and within the limit."""
     return (
         not cycle.more_body
         and not cycle.waiting_for_100_continue
@@ -33,7 +33,7 @@ def is_whole(cycle: RequestResponseCycle, app: App) -> bool:
 
 
 async def exchange(cycle: RequestResponseCycle, app: App) -> None:
-    """Have the request answered and the answer sent.
+    """Answer the request and send the answer.
 
     Args:
         cycle: uvicorn's state of the request; afterwards as if its ``run_asgi`` had run.
@@ -51,7 +51,7 @@ async def exchange(cycle: RequestResponseCycle, app: App) -> None:
         else:
             await respond(cycle.send, answer, head=False, close=close)  # type: ignore[arg-type]
     finally:
-        cycle.on_response = _nothing  # else they would hold each other
+        cycle.on_response = _nothing  # breaks a reference cycle
 
 
 async def _write(cycle: RequestResponseCycle, answer: Answer, body: bytes, close: bool) -> None:
@@ -76,7 +76,7 @@ def _head(cycle: RequestResponseCycle, answer: Answer) -> bytes:
     return b"".join((STATUS_LINE[answer.status], *starmap(_line, headers), b"\r\n"))
 
 
-@lru_cache(maxsize=512)  # most answers differ from others in little
+@lru_cache(maxsize=512)  # most answers share most of their headers
 def _line(name: bytes, value: bytes) -> bytes:
     if HEADER_RE.search(name) or HEADER_VALUE_RE.search(value):
         raise ValueError(f"header {name!r} cannot be sent")
@@ -84,4 +84,4 @@ def _line(name: bytes, value: bytes) -> bytes:
 
 
 def _nothing() -> None:
-    """Called in place of what is done after an answer."""
+    """Stands in for uvicorn's callback after an answer."""
