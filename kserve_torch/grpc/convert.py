@@ -72,8 +72,8 @@ def _typed(tensor: pb.ModelInferRequest.InferInputTensor, where: str) -> Tensor:
     return tensors.tensor_from_typed(*head, elements, where, parameters)
 
 
-#: Fields of `InferTensorContents`, by number, whose elements lie in the message as they lie in
-#: memory. To take them from there is some fifty times as fast as one by one.
+#: The numbers of the fields of `InferTensorContents` whose elements are stored in the message as in
+#: memory. Copying them as bytes is some fifty times as fast as one by one.
 _PACKED = {
     field.name: field.number
     for field in pb.InferTensorContents.DESCRIPTOR.fields
@@ -82,20 +82,20 @@ _PACKED = {
 
 
 def _packed(contents: pb.InferTensorContents, size: int) -> bytes:
-    """The ``size`` bytes of the elements of contents with one field, a packed one."""
+    """The ``size`` bytes of the elements of contents with a single field, a packed one."""
     contents.DiscardUnknownFields()
     message = contents.SerializeToString()
     return message[len(message) - size :]
 
 
 def _pack(contents: pb.InferTensorContents, field: str, elements: memoryview | bytes) -> None:
-    """The opposite: tag, length and elements, as protobuf writes a packed field."""
+    """The opposite: writes tag, length and elements, as protobuf encodes a packed field."""
     head = bytes([_PACKED[field] << 3 | 2, *_varint(len(elements))])
     contents.MergeFromString(b"".join((head, elements)))
 
 
 def _varint(number: int) -> Iterator[int]:
-    """The bytes of a number: seven bits each, the lowest first, a flag on all but the last."""
+    """A number as protobuf's varint: seven bits per byte, the lowest first."""
     while number > 0x7F:
         yield number & 0x7F | 0x80
         number >>= 7
@@ -115,7 +115,7 @@ def _outputs(
 
 
 def parameters_from(parameters: Mapping[str, pb.InferParameter]) -> Mapping[str, Any]:
-    """Parameters as Python values; one that holds none of the known kinds is left out."""
+    """Parameters as Python values, without those that hold no known kind."""
     if not parameters:
         return NOTHING
     chosen = {name: value.WhichOneof("parameter_choice") for name, value in parameters.items()}
@@ -135,11 +135,11 @@ def encode(
 ) -> pb.ModelInferResponse:
     """The response with the outputs that ``request`` selects.
 
-    It is raw where the request was, and where an output's datatype has no typed form: FP16 and BF16
-    (CONTRACT O64).
+    The outputs are raw if the inputs were, or if one has a datatype without a typed form: FP16 or
+    BF16 (CONTRACT O64).
 
     Raises:
-        InvalidInput: the request selects an output that there is not.
+        InvalidInput: the request selects an output that does not exist.
     """
     selected = [tensor for tensor, _ in v2_reply.select(outputs, request)]
     response = pb.ModelInferResponse(
@@ -173,7 +173,7 @@ def _head(tensor: Tensor) -> pb.ModelInferResponse.InferOutputTensor:
 
 
 def parameters_to(parameters: Mapping[str, Any]) -> dict[str, pb.InferParameter]:
-    """Parameters as messages; what is no bool, number or string goes as its text."""
+    """Parameters as messages; values other than bools, numbers and strings go as their text."""
     return {str(name): _parameter(value) for name, value in parameters.items()}
 
 

@@ -1,4 +1,4 @@
-"""`grpc.health.v1.Health`, asked of the registry at the moment of each check (CONTRACT O67)."""
+"""`grpc.health.v1.Health`; each check asks the registry (CONTRACT O67)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Health"]
 
 
 class UnknownService(ClientError):
-    """A health check of a service that this port does not have."""
+    """A health check of a service that this port does not serve."""
 
     http = 404
     grpc = "NOT_FOUND"
 
 
 class Health:
-    """Says SERVING of every service of a port while the server is ready.
+    """Reports SERVING for every service of a port while the server is ready.
 
     Args:
         ready: whether the server is.
-        services: the full names that may be asked for, beside "" for the server itself.
+        services: the full names that may be checked, beside "" for the server itself.
     """
 
     def __init__(self, ready: Callable[[], bool], services: Collection[str]) -> None:
@@ -59,17 +59,17 @@ class Health:
             await changed.wait()
 
     def observe(self, event: Event) -> None:
-        """Wake the watchers, as ``event`` may have changed what they see; on any thread."""
-        with suppress(RuntimeError):  # the loop has ended: a model was still loading
+        """Wake the watchers, because ``event`` may change the state; on any thread."""
+        with suppress(RuntimeError):  # a model that is still loading may outlive the loop
             self._loop.call_soon_threadsafe(self.refresh)
 
     def refresh(self) -> None:
-        """Wake the watchers, for a change that no event tells of, such as draining."""
+        """Wake the watchers, for a change without an event, such as draining."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def close(self) -> None:
-        """Turn NOT_SERVING for good and let the watchers go, so that the server can stop."""
+        """Turn NOT_SERVING for good and end the watches, so that the server can stop."""
         self._closing = True
         self.refresh()
 

@@ -1,4 +1,4 @@
-"""One inference request of the open inference protocol: what is asked, and its responses."""
+"""One inference request of the open inference protocol, and its responses."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
     from kserve_torch.settings import Limits
 
-#: Triton's parameters that end a stream of responses with an empty one that says so.
+#: Triton's parameters: a client asks for an empty last response, and that response says so.
 WANTS_FINAL = "triton_enable_empty_final_response"
 FINAL = "triton_final_response"
 
 
 class Inference:
-    """One inference request of the protocol, read, and what makes responses of its results.
+    """One decoded inference request; makes responses of its results.
 
     Headers that the handler sets go out in the response's ``parameters``, as over REST, and as
     trailing metadata.
 
     Args:
-        registry: has the limits of the model, which say how tensors become rows.
+        registry: the models, whose limits say how tensors become rows.
         message: the request.
-        call: the RPC that it came with.
+        call: its RPC.
 
     Raises:
-        InvalidInput: the message cannot be read.
+        InvalidInput: the message cannot be decoded.
         ModelNotFound: no such model or version.
     """
 
@@ -67,17 +67,17 @@ class Inference:
         return self._mapping.rows(inputs)
 
     def response(self, reply: Reply) -> pb.ModelInferResponse:
-        """The response that carries the results of a reply.
+        """The response with the results of a reply.
 
         Raises:
             PredictionError: the handler gave a row an error status.
-            InvalidInput: the request selects an output that there is not.
+            InvalidInput: the request selects an output that does not exist.
         """
         names = [tensor.name for tensor in self._decoded.inputs]
         return self._response(reply, self._outputs(reply, names), self._decoded)
 
     def part(self, rows: Mapping[int, RowReply]) -> pb.ModelInferResponse:
-        """The response with intermediate results by row: as many of the selected as there are.
+        """The response with intermediate results by row; not every selected output need be there.
 
         Raises:
             PredictionError: the handler gave a row an error status.
@@ -107,11 +107,11 @@ class Inference:
 
     @property
     def wants_ending(self) -> bool:
-        """Whether the client asked for `ending` behind the last response."""
+        """Whether the client asked for `ending` after the last response."""
         return bool(self._decoded.parameters.get(WANTS_FINAL))
 
     def ending(self) -> pb.ModelInferResponse:
-        """The empty response that tells the end of a stream of them."""
+        """The empty response that marks the end of a stream."""
         return self._encode((), V2Request(inputs=()), {FINAL: True})
 
     def _encode(

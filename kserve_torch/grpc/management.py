@@ -1,6 +1,6 @@
 """TorchServe's management service, `ManagementAPIsService` (CONTRACT P2, 3.12).
 
-Each RPC is the REST call of the same meaning, handed to the same endpoint, so both always agree.
+Each RPC is passed to the REST endpoint of the same meaning, so both always agree.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ManagementAPIsService"]
 
-#: What an endpoint's error status stands for, where that is no mere `ServerError`.
+#: The error class of an endpoint's status; others are a `ServerError`.
 _ERRORS = {
     400: InvalidInput,
     403: Forbidden,
@@ -47,7 +47,7 @@ class TorchServeManagement:
 
     Args:
         registry: the models.
-        settings: whether models may be registered and unregistered.
+        settings: ``enable_model_api`` and ``unregister_model_timeout``.
     """
 
     def __init__(self, registry: Registry, settings: Settings) -> None:
@@ -96,7 +96,7 @@ class TorchServeManagement:
         )
 
     async def SetDefault(self, message: pb.SetDefaultRequest, call: Call) -> pb.ManagementResponse:
-        """Let a version answer where none is asked for."""
+        """Make a version the default of its model."""
         if not message.model_version:
             raise InvalidInput("Parameter model_version is required.")
         path = _path(message.model_name, message.model_version)
@@ -109,10 +109,10 @@ class TorchServeManagement:
         return await self._answer("DELETE", _path(message.model_name, message.model_version))
 
     async def _answer(self, method: str, path: str, **params: Any) -> pb.ManagementResponse:
-        """The endpoint's status text, or all of its JSON where it has none.
+        """The endpoint's status text, or all of its JSON if that has none.
 
         Raises:
-            ServingError: with the endpoint's text, of the class that its status stands for.
+            ServingError: with the endpoint's text, of the class for its status.
         """
         given = {name: value for name, value in params.items() if value}
         rest = HttpCall(method=method, path=path, query=urlencode(given), management=True)

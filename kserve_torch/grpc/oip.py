@@ -25,11 +25,11 @@ SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 #: In `events.Responded`: KServe's name of the protocol (CONTRACT Q2).
 PROTOCOL = "grpc-v2"
 
-#: The package that the protocol itself gives the service; the other is TorchServe's (CONTRACT O68).
+#: The service's package in the protocol; the other name is TorchServe's (CONTRACT O68).
 PACKAGE = "inference"
 NAMES = (f"{PACKAGE}.GRPCInferenceService", SERVICE.full_name)
 
-#: What a call's token must open; probes and metadata need none, as on the routes of REST.
+#: The access that a call's token must grant; probes and metadata need none, as over REST.
 ACCESS = {
     "ModelInfer": Access.INFERENCE,
     "ModelStreamInfer": Access.INFERENCE,
@@ -53,7 +53,7 @@ class OpenInference:
     # --- health and metadata ---
 
     async def ServerLive(self, message: pb.ServerLiveRequest, call: Call) -> pb.ServerLiveResponse:
-        """Whether the process need not be restarted."""
+        """Whether the process works; if not, only a restart helps."""
         return pb.ServerLiveResponse(live=self._registry.live())
 
     async def ServerReady(
@@ -95,7 +95,7 @@ class OpenInference:
     ) -> AsyncIterator[pb.ModelStreamInferResponse | bytes]:
         """Answer requests one after the other, each with as many responses as its handler sends.
 
-        An error ends its request with an ``error_message``, not the stream.
+        A request that fails is answered with an ``error_message``; the stream goes on.
         """
         async for message in messages:
             try:
@@ -139,7 +139,7 @@ class OpenInference:
     async def RepositoryIndex(
         self, message: pb.RepositoryIndexRequest, call: Call
     ) -> pb.RepositoryIndexResponse:
-        """Every version of every model with its state and why it is in it (CONTRACT O80)."""
+        """Every version of every model with its state and the reason (CONTRACT O80)."""
         index = repository_index(self._registry, only_ready=message.ready)
         return pb.RepositoryIndexResponse(
             models=[pb.RepositoryIndexResponse.ModelIndex(**entry) for entry in index]

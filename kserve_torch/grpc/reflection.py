@@ -1,9 +1,9 @@
 """Server reflection: clients such as grpcurl learn services and messages from the server itself.
 
-Two packages are shown that protobuf's process-wide registry does not hold for us, because KServe's
-or Triton's modules claim it or because nobody generated code for it: ``inference`` and
-``grpc.reflection.v1``. Both are copies of files that we do have, with another package name, which
-is not on the wire. They live in a descriptor pool of our own.
+Two packages cannot come from protobuf's process-wide registry: ``inference``, which KServe's or
+Triton's modules may have registered, and ``grpc.reflection.v1``, for which nobody generated code.
+They are copies of files that we do have, under another package name, which is not sent on the wire.
+They are kept in a descriptor pool of our own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha.reflection import aio
 
 SERVICE = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 
-#: The service's two names. Their messages are equal on the wire; clients try ``v1`` first.
+#: The service's two names. Their messages are the same on the wire; clients try ``v1`` first.
 NAMES = ("grpc.reflection.v1.ServerReflection", SERVICE.full_name)
 
 
@@ -27,7 +27,7 @@ def reflection(services: Iterable[str], files: Iterable[FileDescriptorProto]) ->
 
     Args:
         services: full names of all services of the port.
-        files: what defines them, each after those that it imports.
+        files: their definitions, each after those that it imports.
     """
     pool = DescriptorPool()
     for file in files:

@@ -1,4 +1,4 @@
-"""One inference request seen from the edge: how it ended and how long it took."""
+"""Reports how an inference request ended and how long it took."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Exchange:
-    """A request and its reply, as far as they have come.
+    """A request and its reply, as far as there are any.
 
     Attributes:
-        protocol: the event's.
-        model: the name that the client asked for.
-        version: the one that it asked for, "" for the default.
+        protocol: for the event.
+        model: the requested name.
+        version: the requested version, "" for the default.
         id: the client's; "" if it sent none.
         most: bytes of a response.
     """
@@ -44,7 +44,7 @@ class Exchange:
     reply: Reply | None = None
 
     def serialize(self, make: Callable[[T], Message], answered: T) -> bytes:
-        """The response that ``make`` makes of what the handler answered, as it is sent.
+        """The response that ``make`` makes of the handler's answer, as bytes.
 
         Raises:
             ServingError: it cannot be sent; the log says why.
@@ -59,11 +59,11 @@ class Exchange:
 
 @contextmanager
 def reported(registry: Registry, exchange: Exchange) -> Iterator[Exchange]:
-    """Emits one `Responded` when the block ends, with the HTTP status that means the same.
+    """Emits one `Responded` when the block ends, with the corresponding HTTP status.
 
     Args:
-        registry: the models, and whom to tell.
-        exchange: what is asked for; the block adds to it how far it came.
+        registry: the models, and where the event goes.
+        exchange: what is requested; the block adds the request and its reply.
     """
     began, http, failed = time.perf_counter(), 200, ""
     try:

@@ -1,4 +1,4 @@
-"""Services bound to servicers: what every RPC goes through on its way in and out.
+"""Binds services to servicers: what every RPC goes through on its way in and out.
 
 ::
 
@@ -30,17 +30,17 @@ from kserve_torch.errors import AnswerTooLarge, InvalidInput, NotReady
 from kserve_torch.grpc.status import status_of
 from kserve_torch.messages import NOTHING
 
-#: Takes the ``authorization`` header and raises an error of the serving tree if it will not do.
+#: Takes the ``authorization`` header; raises a `ServingError` if it does not permit the call.
 Authorise = Callable[[str | None], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What a servicer may know of an RPC beside its message.
+    """What a servicer sees of an RPC beside its message.
 
     Attributes:
-        headers: its metadata without the binary entries; names are lower case, as gRPC wants them.
-        deadline: ``time.monotonic()`` after which the client has gone, or None.
+        headers: its metadata without the binary entries; gRPC's names are lower case.
+        deadline: ``time.monotonic()`` after which the client no longer waits, or None.
         trailing: metadata to send after the last message; a servicer adds to it.
     """
 
@@ -59,14 +59,14 @@ class Call:
 
 
 class Streams:
-    """The streamed requests of a server, which end when it does: most wait for their client."""
+    """The streamed requests of a server; most wait for their client, so the server ends them."""
 
     def __init__(self) -> None:
         self._closed = False
         self._waiting: set[asyncio.Timeout] = set()
 
     def close(self) -> None:
-        """End each of them after the message that is being answered, if any."""
+        """End each stream, after the message that is being answered, if any."""
         self._closed = True
         for waiting in self._waiting:
             waiting.reschedule(0.0)
@@ -77,15 +77,15 @@ class Streams:
         """The messages of a stream.
 
         Raises:
-            InvalidInput: one is no such message.
-            NotReady: the server ends.
+            InvalidInput: one cannot be parsed.
+            NotReady: the server is stopping.
         """
         received = aiter(stream)
         while (data := await self._next(received)) is not None:
             yield _parse(kind, data)
 
     async def _next(self, received: AsyncIterator[bytes]) -> bytes | None:
-        """What the client sends next, None if nothing more comes."""
+        """The client's next message, None at the end of the stream."""
         if not self._closed:
             with suppress(TimeoutError):
                 async with asyncio.timeout(None) as waiting:
@@ -107,11 +107,11 @@ def bind(
     """The handler that serves ``service`` with the methods of ``servicer``.
 
     Args:
-        service: its descriptor, which gives message types and which sides stream.
-        servicer: see the module's text.
+        service: its descriptor, with the message types and which sides stream.
+        servicer: see the module's docstring.
         streams: of the server.
         name: the full name to serve it under; the default is the service's own.
-        authorise: called before each RPC, by its method's name; anybody may use those it lacks.
+        authorise: by method name, what is called before each RPC; other methods are open to all.
     """
     name = name or service.full_name
     handlers = {
@@ -131,7 +131,7 @@ def _handler(
     service: str,
     authorise: Authorise | None,
 ) -> grpc.RpcMethodHandler:
-    """One method's handler; its messages' classes come from the descriptor."""
+    """One method's handler; the descriptor has the classes of its messages."""
     path = f"{service}/{method.name}"
     kind = GetMessageClass(method.input_type)
 
@@ -165,12 +165,12 @@ def _bytes(answer: Message | bytes) -> bytes:
 
 
 def serialized(message: Message, most: int) -> bytes:
-    """``message`` as it is sent, unless that is more than the port sends.
+    """``message`` as bytes, unless they are more than the port sends.
 
-    gRPC itself would end the call, and a stream of many, after it was counted as answered.
+    gRPC itself would end the call, a whole stream even, and after it was counted as answered.
 
     Raises:
-        AnswerTooLarge: as said.
+        AnswerTooLarge: they are more.
     """
     data = message.SerializeToString()
     if len(data) > most:
@@ -178,14 +178,14 @@ def serialized(message: Message, most: int) -> bytes:
     return data
 
 
-# Requests are parsed here and not by gRPC, which answers UNKNOWN to what it cannot parse.
+# Requests are parsed here because gRPC answers UNKNOWN to malformed ones.
 
 
 def _parse(kind: type[Message], data: bytes) -> Message:
     """The message in ``data``.
 
     Raises:
-        InvalidInput: it is no such message.
+        InvalidInput: it cannot be parsed.
     """
     try:
         return kind.FromString(data)
@@ -193,7 +193,7 @@ def _parse(kind: type[Message], data: bytes) -> Message:
         raise InvalidInput(f"the request is not a valid {kind.DESCRIPTOR.name}") from None
 
 
-#: Names of metadata that are text and not gRPC's own.
+#: Names of metadata with text values, except gRPC's own.
 _NAME = re.compile(r"(?!grpc-)[0-9a-z_.-]+(?<!-bin)")
 
 #: By whether the request and whether the response is a stream.
@@ -206,7 +206,7 @@ _FACTORIES = {
 
 
 def metadata_of(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Those headers that gRPC metadata can carry: lower-case names, printable ASCII values."""
+    """The headers that gRPC metadata can carry: lower-case names, printable ASCII values."""
     return tuple(
         (name.lower(), value)
         for name, value in headers.items()
@@ -218,7 +218,7 @@ def metadata_of(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 async def _guarded(
     context: grpc.aio.ServicerContext, path: str, authorise: Authorise | None
 ) -> AsyncIterator[Call]:
-    """An RPC from its first message to its last; an error inside ends it with a status."""
+    """Wraps an RPC from its first message to its last; an error ends it with a status."""
     call = Call.of(context)
     try:
         if authorise is not None:

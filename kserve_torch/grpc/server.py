@@ -30,7 +30,7 @@ _SETTINGS = {
     "management": "grpc_management_port",
 }
 
-#: Milliseconds that gRPC takes for no limit.
+#: Milliseconds that gRPC treats as no limit.
 _FOR_EVER = 2**31 - 1
 
 _DEFINITIONS = (
@@ -80,12 +80,12 @@ class GrpcServer:
             await server.start()
 
     async def refresh(self) -> None:
-        """Tell those who watch the server's health of a change that no event tells of: draining."""
+        """Wake health watchers after a change without an event, such as the start of draining."""
         for servicer in self._healths:
             servicer.refresh()
 
     async def stop(self, grace: float) -> None:
-        """Refuse new RPCs; those that run have ``grace`` seconds to end."""
+        """Refuse new RPCs; running ones have ``grace`` seconds to end."""
         for servicer in self._healths:
             servicer.close()
         self._streams.close()
@@ -98,15 +98,15 @@ class GrpcServer:
     # --- one port ---
 
     def _sizes(self, binding: Binding) -> tuple[int, int]:
-        """Most bytes of a request and of a response; of roles on one port the larger limit."""
-        settings = self._settings
-        sizes = {(settings.max_request_size, settings.max_response_size)}
+        """Most bytes of a request and of a response: the largest limits of the port's roles."""
+        settings, requests, responses = self._settings, [], []
         if "oip" in binding.roles:
-            sizes = sizes if binding.roles - {"oip"} else set()
-            sizes.add(
-                (settings.grpc_max_receive_message_length, settings.grpc_max_send_message_length)
-            )
-        return max(receive for receive, _ in sizes), max(send for _, send in sizes)
+            requests.append(settings.grpc_max_receive_message_length)
+            responses.append(settings.grpc_max_send_message_length)
+        if binding.roles - {"oip"}:
+            requests.append(settings.max_request_size)
+            responses.append(settings.max_response_size)
+        return max(requests), max(responses)
 
     def _options(self, binding: Binding) -> list[tuple[str, int]]:
         """Channel arguments."""
@@ -118,16 +118,18 @@ class GrpcServer:
         }
         quiet = max(settings.receive_timeout, 1.0)
         limits = [age for role, age in ages.items() if role in binding.roles and age is not None]
-        return [
+        options = [
             # Without this a second process could listen on the same port and take half the calls.
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", receive),
             ("grpc.max_send_message_length", send),
-            # Whether a client is still there is asked after this; gRPC itself waits for two hours.
+            # After so long a silence the client is pinged; gRPC's own default is two hours.
             ("grpc.keepalive_time_ms", int(min(1000 * quiet, _FOR_EVER))),
             ("grpc.keepalive_permit_without_calls", 1),
-            *(("grpc.max_connection_age_ms", age) for age in sorted(limits)[:1]),
         ]
+        if limits:
+            options.append(("grpc.max_connection_age_ms", min(limits)))
+        return options
 
     def _handlers(
         self, binding: Binding, tokens: Tokens | None
@@ -148,7 +150,7 @@ class GrpcServer:
     def _services(
         self, binding: Binding
     ) -> Iterator[tuple[ServiceDescriptor, str, object, Mapping[str, Access]]]:
-        """Descriptor, full name, servicer and methods' access of each service of a port."""
+        """Per service of a port: descriptor, full name, servicer, and access by method."""
         registry, settings = self._registry, self._settings
         _, most = self._sizes(binding)
         if binding.roles & {"oip", "inference"}:
@@ -179,7 +181,7 @@ class GrpcServer:
 
     @cached_property
     def _credentials(self) -> grpc.ServerCredentials:
-        """What TLS needs: the key and the certificate that https has."""
+        """The key and certificate of https."""
         settings = self._settings
         names = ("private_key_file", "certificate_file")
         given = {name: getattr(settings, name) for name in names}

@@ -1,4 +1,4 @@
-"""Errors as gRPC statuses: the one place where this edge turns one into the other."""
+"""Errors as gRPC statuses; the only place that turns one into the other."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kserve_torch.errors import Overloaded, PredictionError, ServingError
 
 log = logging.getLogger(__name__)
 
-#: What a client is told of an error that nobody foresaw; the log has the rest.
+#: The text for unexpected errors; the log has the details.
 UNEXPECTED = "internal server error"
 
-#: Characters of a status text; it travels in a header, and clients refuse headers over 8 KiB.
+#: Most characters of a status text: it is sent in a header, and clients refuse those over 8 KiB.
 MAX_TEXT = 2000
 
-#: HTTP codes that a handler may choose (CONTRACT R7, R8) and the gRPC code of the same meaning.
+#: The gRPC codes for HTTP codes that a handler may choose (CONTRACT R7, R8).
 _CODES = {
     400: StatusCode.INVALID_ARGUMENT,
     401: StatusCode.UNAUTHENTICATED,
@@ -50,14 +50,14 @@ class Status:
     retry_after: int | None = None
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Trailing metadata: `Retry-After` in the form that gRPC clients obey (gRFC A6)."""
+        """Trailing metadata: gRPC's form of `Retry-After` (gRFC A6)."""
         if self.retry_after is None:
             return ()
         return (("grpc-retry-pushback-ms", str(self.retry_after * 1000)),)
 
 
 def code_of(http: int) -> StatusCode:
-    """The gRPC code that means what an HTTP code means."""
+    """The gRPC code for an HTTP code."""
     if http in _CODES:
         return _CODES[http]
     return StatusCode.INVALID_ARGUMENT if 400 <= http < 500 else StatusCode.INTERNAL
@@ -66,8 +66,8 @@ def code_of(http: int) -> StatusCode:
 def status_of(error: Exception, method: str) -> Status:
     """The status that answers ``error``.
 
-    An unexpected error is logged here, with its traceback; those of the serving tree were logged
-    where they were seen.
+    An unexpected error is logged here with its traceback; a `ServingError` was logged where it was
+    raised.
 
     Args:
         error: what the RPC raised.

@@ -62,7 +62,7 @@ class TorchServeInference:
     async def StreamPredictions(
         self, message: pb.PredictionsRequest, call: Call
     ) -> AsyncGenerator[bytes]:
-        """Answer one request with each of the results that a streaming handler sends."""
+        """Answer one request with every result that a streaming handler sends."""
         with self._reported(message) as exchange:
             prediction = Prediction(self._registry, self._settings, message, call)
             request = exchange.request = prediction.request
@@ -82,7 +82,7 @@ class TorchServeInference:
     ) -> AsyncGenerator[pb.PredictionResponse | bytes]:
         """Answer the requests of sequences, in their order.
 
-        An error ends its request with a ``status``, not the stream.
+        A request that fails is answered with a ``status``; the stream goes on.
         """
         seen: set[str] = set()
         async for message in messages:
@@ -93,7 +93,7 @@ class TorchServeInference:
                 in_sequence = Call(headers={**call.headers, **headers}, deadline=call.deadline)
                 async with aclosing(self.StreamPredictions(message, in_sequence)) as responses:
                     async for response in responses:
-                        yield response + sequence  # two messages in a row are one
+                        yield response + sequence  # concatenated messages are merged by protobuf
             except Exception as error:
                 status = status_of(error, f"{SERVICE.full_name}/StreamPredictions2")
                 yield pb.PredictionResponse(
@@ -102,7 +102,7 @@ class TorchServeInference:
                 )
 
     def _sequence_headers(self, sequence: str, starts: bool) -> Mapping[str, str]:
-        """What `Context.get_sequence_id` and stateful handlers look for (CONTRACT C4, T-41)."""
+        """The headers that stateful handlers and `Context.get_sequence_id` read (C4, T-41)."""
         if not sequence:
             raise InvalidInput("Parameter sequenceId is required.")
         headers = {self._settings.ts_header_key_sequence_id: sequence}
@@ -112,13 +112,13 @@ class TorchServeInference:
 
 
 class Prediction:
-    """One native request, read, and what makes a response of its reply.
+    """One decoded native request; makes responses of its results.
 
     Args:
         registry: the models.
         settings: ``service_envelope``.
         message: the request.
-        call: the RPC that it came with.
+        call: its RPC.
 
     Raises:
         InvalidInput: no model is named, or the envelope cannot be opened.
@@ -151,7 +151,7 @@ class Prediction:
         )
 
     def response(self, reply: Reply) -> pb.PredictionResponse:
-        """The response with the reply's bytes, in its envelope.
+        """The response with the reply's bytes, as its envelope wants them.
 
         Raises:
             PredictionError: the handler gave the row an error status.
