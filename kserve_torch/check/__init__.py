@@ -1,1 +1,1 @@
-"""``--check``: are these archives served here, and with which answers? Opens no port."""
+"""``--check``: loads the models and tries requests, without opening a port."""

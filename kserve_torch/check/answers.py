@@ -1,4 +1,4 @@
-"""Whether two answers say the same."""
+"""Compares answers."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
-#: Of the largest number beside it: batches and other machines round differently.
+#: Tolerated difference, relative to the largest number beside it: batches and other machines round
+#: differently.
 TOLERANCE = 1e-3
-#: Differences that never count.
+#: Absolute differences up to this never count.
 SMALLEST = 1e-6
 _LONGEST = 60
 
 
 def difference(got: bytes, wanted: bytes) -> str:
-    """What differs first, such as ``predictions[0]: 7, not 2``; "" if nothing does.
+    """The first difference, such as ``predictions[0]: 7, not 2``; "" if there is none.
 
-    Of v1 answers the predictions are compared, of v2 answers the tensors' elements: ids, versions
-    and the shapes that TorchServe loses say nothing about the model. Other JSON is compared as it
-    is, and what is no JSON byte by byte.
+    In v2 answers only the tensors' elements are compared: versions, and the shapes that TorchServe
+    loses, say nothing about the model. Other JSON is compared as a whole, but for ``id``; anything
+    else byte by byte.
     """
     try:
         pair = (
@@ -28,12 +29,12 @@ def difference(got: bytes, wanted: bytes) -> str:
             _meaning(json.loads(wanted, parse_constant=_null)),
         )
         return _first(*pair, "", 0.0)
-    except (ValueError, RecursionError, OverflowError):  # or nested, or large, beyond Python's own
+    except (ValueError, RecursionError, OverflowError):  # no JSON, or more than Python can parse
         return "" if got == wanted else f"{len(got)} bytes that differ from {len(wanted)}"
 
 
 def _null(name: str) -> None:
-    """NaN and Infinity, which are no JSON: TorchServe writes them, here they are null."""
+    """NaN and Infinity, which TorchServe sends; here they are null, as JSON has neither."""
 
 
 def _meaning(document: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Loads every model as a server would, tries the requests that were given, reports, and ends."""
+"""Loads every model as the server does, tries the given requests and prints a report."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from kserve_torch.startup import startup_models, warn_of_missing_gpus, why_no_mo
 
 
 def run(settings: Settings, requests: Path | None) -> int:
-    """Check all models; returns 0 if all load and all requests are answered as they must be.
+    """Check all models; returns 0 if all load and all requests have the right answers.
 
     Args:
         settings: what was configured.
-        requests: a folder of them, see `find_samples`, or None.
+        requests: a folder of requests, see `find_samples`, or None.
 
     Raises:
         SettingError: a setting cannot be met, or there is no such folder.
@@ -41,7 +41,7 @@ def run(settings: Settings, requests: Path | None) -> int:
 
 
 class Check:
-    """One run of it.
+    """One check.
 
     Args:
         settings: as for `run`.
@@ -68,7 +68,7 @@ class Check:
         except asyncio.CancelledError:
             self._say(Finding(Verdict.FAILED, "interrupted"))
         finally:
-            for number in SIGNALS:  # it ends at once: another one would only leave files behind
+            for number in SIGNALS:  # it is ending; another signal would only leave files behind
                 loop.add_signal_handler(number, lambda: None)
             await self._registry.close()
             children.end()

@@ -1,4 +1,4 @@
-"""Requests in files: which model each is for, and the answer that it had elsewhere."""
+"""Requests in files: the model that each is for, and its recorded answer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Sample:
     """One request.
 
     Attributes:
-        name: the file's, below the folder of requests.
+        name: the file's path below the folder of requests.
         body: what is sent.
-        content_type: by the file's ending.
-        answer: what was recorded as its answer, or None.
+        content_type: by the file's extension.
+        answer: its recorded answer, or None.
     """
 
     name: str
@@ -35,10 +35,10 @@ class Sample:
     answer: bytes | None = None
 
     def path(self, model: str, envelope: str | None) -> str:
-        """Where it is sent: to KServe's route if it is a v1 or v2 body, else to TorchServe's.
+        """The path to send it to: KServe's for v1 and v2 bodies, else TorchServe's.
 
         Args:
-            model: whose request it is.
+            model: the model that it is for.
             envelope: ``service_envelope``; with one, TorchServe's route takes no bare bodies.
         """
         if envelope is not None or self.is_kserves:
@@ -47,13 +47,13 @@ class Sample:
 
     @cached_property
     def is_kserves(self) -> bool:
-        """Whether it is a v1 or v2 body; read once, because some are large and sent often."""
+        """Whether it is a v1 or v2 body; parsed once, because some are large and sent often."""
         try:
             document = json.loads(self.body)
         except (ValueError, RecursionError):
             return False
-        named = ("instances", "inputs")  # native rows may have members of these names, too
-        return isinstance(document, dict) and any(isinstance(document.get(n), list) for n in named)
+        keys = ("instances", "inputs")  # in native rows these may be anything but lists
+        return isinstance(document, dict) and any(isinstance(document.get(k), list) for k in keys)
 
 
 def find_samples(
@@ -65,14 +65,14 @@ def find_samples(
     request ``x.json``, ``x.answer.json``.
 
     Returns:
-        The requests of each model, by name, and the names of files that are of none.
+        The requests by model, and the names of files that are for none.
 
     Raises:
         SettingError: the folder or a file cannot be read.
     """
     found: dict[str, list[Sample]] = {}
     strange = []
-    names = sorted(models, key=len, reverse=True)  # a dot in a name begins no ending
+    names = sorted(models, key=len, reverse=True)  # a.b.png is for model a.b rather than a
     with naming("--check", folder):
         for path in sorted(folder.iterdir()):
             model = next((name for name in names if _belongs(path, name)), None)
@@ -86,11 +86,11 @@ def find_samples(
 
 
 def warm_up_sample(archive: Archive, settings: Settings) -> list[Sample]:
-    """The archive's warm-up sample, unless there is none that a client could send as it is."""
+    """The archive's warm-up sample, if there is one that a client could send."""
     body = sample_body(archive)
     try:
         text = json.dumps(body, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):  # YAML has dates, bytes and NaN, too
+    except (TypeError, ValueError, RecursionError):  # YAML has dates, bytes and NaN
         return []
     sample = Sample(name="its warm-up", body=text.encode(), content_type=_JSON)
     can_be_sent = sample.is_kserves or settings.service_envelope is None

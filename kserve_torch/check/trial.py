@@ -1,4 +1,4 @@
-"""One model's requests: each alone and twice, then together in one batch."""
+"""Tries one model's requests: each alone and twice, then several in one batch."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kserve_torch.errors import ServingError
 from kserve_torch.events import BatchRan, Event, Observers
 from kserve_torch.models.version import ModelVersion
 
-#: Requests of a batch for a model that has ``batchSize`` 1, and most of them for any other.
+#: Requests of a batch: for a model with ``batchSize`` 1, and at most for any other.
 FEWEST, MOST = 4, 8
-#: Seconds that a batch waits for its requests, which are all sent at once.
+#: Seconds that a batch waits for its requests, which are sent all at once.
 _TOGETHER = 5.0
 _LONGEST = 200
 
 
 class Verdict(StrEnum):
-    """What a finding means; FAILED makes the check fail."""
+    """The kind of a finding; FAILED makes the check fail."""
 
     OK = "ok"
     NOTE = "note"
@@ -42,7 +42,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """A request that has the same answer each time."""
+    """A request with the same answer each time, and its rows."""
 
     sample: Sample
     body: bytes
@@ -54,8 +54,8 @@ class Trial:
 
     Args:
         version: the model's default version, ready.
-        client: speaks to the application.
-        observers: who tells of batches.
+        client: of the application.
+        observers: to be notified of batches.
         envelope: ``service_envelope``.
     """
 
@@ -79,7 +79,7 @@ class Trial:
     async def findings(self, samples: Sequence[Sample]) -> AsyncIterator[Finding]:
         """Try each request, then those that were answered together."""
         answered: list[_Answered] = []
-        self._version.form_batches(1, 0.0)  # who waits for nobody is answered at once
+        self._version.form_batches(1, 0.0)  # single requests need not wait for others
         for sample in samples:
             yield await self._alone(sample, answered)
         if answered:
@@ -147,7 +147,7 @@ class Trial:
         except ServingError as error:  # in mid-stream: the status is out already
             return httpx.Response(500, json={"error": error.message})
         finally:
-            await asyncio.sleep(0)  # observers are told of a batch after its answers
+            await asyncio.sleep(0)  # observers are notified of a batch after its answers
 
 
 def _why(refusal: httpx.Response) -> str:

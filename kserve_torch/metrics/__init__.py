@@ -1,4 +1,4 @@
-"""What ``/metrics`` shows: an observer that counts events, and the text of all families.
+"""``/metrics``: an observer that counts events, and the text of all metric families.
 
 ``torchserve`` has TorchServe's names, ``serving`` and ``engine`` this server's own, ``host`` the
 machine, ``custom`` what handlers report and ``sdk`` KServe's histograms.
@@ -49,21 +49,21 @@ log = logging.getLogger(__name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-#: Events of every request, with all of them that is a label somewhere: those that are alike in it
-#: are counted together. One by one they would be a quarter of the event loop's work.
+#: Events that every request has, with their fields that are labels somewhere: events with equal
+#: fields are counted together. One by one they would be a quarter of the event loop's work.
 _FREQUENT: dict[type, Callable[[Any], Any]] = {
     Accepted: attrgetter("model", "version", "asked", "verb"),
     Finished: attrgetter("model", "version", "asked", "verb", "error"),
     Responded: attrgetter("protocol", "model", "version", "status"),
 }
-#: Of them, and of what handlers measure, how many are kept at most.
+#: How many of them, and of the handlers' measurements, are kept before they are counted.
 _KEPT = 96
 
-#: Versions that have left and are shown still. A client that registers one after the other, as a
-#: roll-out does, must not fill the memory with series.
+#: How many removed versions are still shown. Registering one after the other, as in a roll-out,
+#: must not fill the memory with series.
 _LEFT = 20
 
-#: Which method of a source of families takes which event; a list of those that are `_FREQUENT`.
+#: The method of a source that takes an event; of `_FREQUENT` ones, it takes a list.
 _TAKERS: dict[type, str] = {
     Accepted: "accepted",
     Shed: "shed",
@@ -92,9 +92,9 @@ class MetricsSettings(Protocol):
 
 
 class Metrics:
-    """Observes events and writes them as Prometheus text.
+    """Counts events and shows them as Prometheus text.
 
-    ``metrics_mode`` decides on TorchServe's families (CONTRACT X1): ``prometheus`` shows all,
+    ``metrics_mode`` selects TorchServe's families (CONTRACT X1): ``prometheus`` shows all,
     ``legacy`` the three ``ts_*`` counters and ``log`` none. This server's own families and KServe's
     are always shown, because autoscalers need them.
 
@@ -113,7 +113,7 @@ class Metrics:
         observers = (*self._sources, self._kserve)
         self._takers = {event: _methods(observers, name) for event, name in _TAKERS.items()}
         self._forget = _methods(observers, "left")
-        #: Versions that have left, the last one last; some are there again.
+        #: Removed versions, the latest last; some may have been registered again.
         self._left: dict[tuple[str, str], None] = {}
         self._kept: list[Event] = []
         self._measured: deque[Measured] = deque()
@@ -127,7 +127,7 @@ class Metrics:
             if len(self._kept) >= _KEPT:
                 self._count()
         elif isinstance(event, Measured):
-            # Not now: an answer waits for it, and after a model's call none of this is in a cache.
+            # Later: the answer would wait for it, with cold caches after the model's call.
             self._measured.append(event)
             if len(self._measured) >= _KEPT:
                 self._measure()
@@ -137,7 +137,7 @@ class Metrics:
                 self._departed(event.model, event.version)
 
     def _departed(self, model: str, version: str) -> None:
-        """Note that a version has left; of those that left before, the last ones are remembered."""
+        """Note that a version was removed; forget the series of the one removed `_LEFT` ago."""
         self._left.pop((model, version), None)
         self._left[model, version] = None
         if len(self._left) <= _LEFT:
@@ -159,13 +159,13 @@ class Metrics:
             take(event)
 
     def _measure(self) -> None:
-        """Take what handlers measured; on any thread."""
+        """Count what handlers have measured; on any thread."""
         with self._measuring:
             while self._measured:
                 self._tell(self._measured.popleft())
 
     def _count(self) -> None:
-        """Count what is kept; on the event loop, like all that come here."""
+        """Count the kept events; on the event loop, where they are emitted."""
         self._measure()
         kept, self._kept = self._kept, []
         alike: dict[Any, list[Event]] = {}
@@ -210,10 +210,10 @@ class Metrics:
             return []
 
     async def answer(self, call: Call) -> Answer | None:
-        """Answer ``GET /metrics[?name[]=a&name[]=b]`` (CONTRACT X1); None is for other paths.
+        """Answer ``GET /metrics[?name[]=a&name[]=b]`` (CONTRACT X1); None for other paths.
 
         Raises:
-            MethodNotAllowed: of this path something else is asked (CONTRACT N21).
+            MethodNotAllowed: another method (CONTRACT N21).
         """
         if call.path not in METRICS_PATHS or not self._enabled:
             return None
@@ -224,7 +224,7 @@ class Metrics:
 
 
 def _torchserve(settings: MetricsSettings) -> list[Any]:
-    """The sources of TorchServe's families, as ``metrics_mode`` asks for them."""
+    """The sources of TorchServe's families that ``metrics_mode`` selects."""
     hostname = socket.gethostname()
     if settings.metrics_mode == "legacy":
         return [TorchServeMetrics(hostname, LEGACY)]

@@ -1,4 +1,4 @@
-"""Metrics that handlers report, and the file that lists them (CONTRACT M1-M6, X3)."""
+"""Metrics that handlers report, as the ``metrics_config`` file lists them (CONTRACT M1-M6, X3)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kserve_torch.settings.metrics_file import (
 
 log = logging.getLogger(__name__)
 
-#: prometheus simpleclient's own bounds, which TorchServe's histograms have.
+#: The default bounds of Prometheus' Java client, and so of TorchServe's histograms.
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 #: The words that TorchServe's log lines have for units (CONTRACT M4).
 UNITS = {"ms": "Milliseconds", "s": "Seconds", "percent": "Percent", "count": "Count"}
@@ -49,9 +49,9 @@ class HandlerMetrics:
 
     Args:
         config: the ``metrics_config`` file, or None for TorchServe's default one.
-        auto_detect: ``model_metrics_auto_detect``: also show what the file does not list.
-        hostname: the value of the label that every metric gets beside its own.
-        taken: names of the server's families.
+        auto_detect: ``model_metrics_auto_detect``: also show metrics that the file does not list.
+        hostname: the value of the label ``Hostname`` that every metric has.
+        taken: the names of the server's own families.
 
     Raises:
         SettingError: the file cannot be read or has an entry that is not a metric.
@@ -76,7 +76,7 @@ class HandlerMetrics:
         return list(self._families.values())
 
     def measured(self, event: Measured) -> None:
-        """Add a handler's number to its series, or say once in the log why not."""
+        """Add a handler's number to its series, or log once why not."""
         family = self._families.get(event.name) or self._detect(event)
         if family is None:
             return
@@ -98,9 +98,9 @@ class HandlerMetrics:
             series.observe(event.value)
 
     def finished(self, events: Sequence[Finished]) -> None:
-        """Note how long the call took that answered the last request: TorchServe's PredictionTime.
+        """Note how long the handler took for the last request: TorchServe's PredictionTime.
 
-        Handlers need not report it (CONTRACT M6).
+        Handlers need not report it themselves (CONTRACT M6).
         """
         last = events[-1]
         if last.error is None:
@@ -109,7 +109,7 @@ class HandlerMetrics:
             self.measured(Measured(PREDICTION, "gauge", "ms", of_model, milliseconds))
 
     def left(self, model: str, version: str) -> None:
-        """Forget a model of which no version is left: "" is the version then."""
+        """Forget a model when its last version has left: ``version`` is "" then."""
         if not version:
             for family in self.families():
                 family.forget(ModelName=model)

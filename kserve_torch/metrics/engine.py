@@ -1,4 +1,4 @@
-"""Gauges that are read from the registry at the moment of a scrape."""
+"""Gauges that are read from the registry at each scrape."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class EngineMetrics:
         self.registry: Registry | None = None
 
     def families(self) -> Iterable[Family[Any]]:
-        """Fresh families with the numbers of now."""
+        """New families with the present numbers."""
         server_ready = gauge("server_ready", "1 if the server is ready")
         model_ready = gauge("model_ready", "1 if the model version is ready", _VERSION)
         depth = gauge("queue_depth", "Requests that wait for a worker", _VERSION)
@@ -42,7 +42,7 @@ class EngineMetrics:
         return server_ready, model_ready, depth, inflight, oldest, workers
 
     def versions_of(self, model: str) -> list[str]:
-        """The versions of a model that are there."""
+        """The registered versions of a model."""
         return [version.version for version in self._versions() if version.name == model]
 
     def _versions(self) -> Iterator[ModelVersion]:

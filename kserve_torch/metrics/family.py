@@ -1,7 +1,7 @@
-"""Metric families and their text, with names, types and label order exactly as they are given.
+"""Metric families and their text, with names, types and label order exactly as given.
 
-TorchServe's counters carry no ``_total`` suffix, and KServe's metric aggregator drops what has no
-type, so both must survive (CONTRACT X5, T-20). prometheus_client's own counters would rename them.
+TorchServe's counters have no ``_total`` suffix, which prometheus_client's would add, and KServe's
+metric aggregator drops families without a type (CONTRACT X5, T-20).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from itertools import accumulate
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
-#: Seconds; from the server's own cost of a request to a long generation.
+#: Bounds in seconds, from the server's own time per request to a long generation.
 SECONDS = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
     *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0),
 )
-#: Rows of a batch.
+#: Bounds for the rows of a batch.
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
-#: A sample of one series: suffix of the family's name, an extra label as text, the value.
+#: One sample of a series: a suffix of the family's name, an extra label as text, the value.
 Sample = tuple[str, str, float]
 
 
@@ -29,7 +29,7 @@ class Series(Protocol):
     """The numbers of one label set."""
 
     def samples(self) -> Iterator[Sample]:
-        """The series as it is now."""
+        """The present samples."""
 
 
 class Value:
@@ -67,7 +67,7 @@ class Distribution:
         self._sum = 0.0
 
     def observe(self, *values: float) -> None:
-        """Count each value into the first bucket whose upper bound is not below it."""
+        """Count each value in the first bucket whose upper bound is at least the value."""
         buckets = [bisect_left(self._bounds, value) for value in values]
         with self._lock:
             for bucket in buckets:
@@ -91,11 +91,11 @@ class Family(Generic[S]):
     """All series of one name.
 
     Args:
-        name: the metric's full name; it is written as it is.
+        name: the metric's full name.
         kind: ``counter``, ``gauge`` or ``histogram``.
         text: the HELP line.
         labels: label names, in the order in which they are written.
-        make: makes the series of a label set that was not seen before.
+        make: makes the series of a new label set.
     """
 
     def __init__(
@@ -120,14 +120,14 @@ class Family(Generic[S]):
             return self._series.setdefault(values, self._make())
 
     def forget(self, **labels: str) -> None:
-        """Show the series that have these labels no longer."""
+        """Remove the series that have these label values."""
         with self._lock:
             for values in list(self._series):
                 if labels.items() <= dict(zip(self.labels, values, strict=True)).items():
                     del self._series[values]
 
     def lines(self, names: Container[str] | None = None) -> Iterator[str]:
-        """The family as lines of the text format 0.0.4, its HELP and TYPE first.
+        """The family as lines of the text format 0.0.4, HELP and TYPE first.
 
         Args:
             names: names of families or samples to keep (CONTRACT X1); None keeps all.

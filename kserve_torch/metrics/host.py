@@ -1,4 +1,4 @@
-"""The machine and its GPUs, measured at the moment of a scrape: no timer, no thread."""
+"""The machine and its GPUs, measured at each scrape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIGABYTE = 1 << 30
 
 
 def _cuda() -> Any:
-    """``torch.cuda`` if a handler uses it; a scrape neither imports torch nor wakes a GPU."""
+    """``torch.cuda`` if it is in use; a scrape must not import torch or initialise a GPU."""
     torch = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
@@ -27,7 +27,7 @@ class HostMetrics:
 
     def __init__(self, hostname: str) -> None:
         self._host = hostname
-        psutil.cpu_percent()  # the first call only starts the interval that the next one measures
+        psutil.cpu_percent()  # the next call measures from here
 
     def families(self) -> Iterable[Family[Any]]:
         """Processors, memory and disk."""
@@ -48,13 +48,13 @@ class HostMetrics:
 
 
 class GpuMetrics:
-    """TorchServe's system metrics of the GPUs in use."""
+    """TorchServe's system metrics for the GPUs in use."""
 
     def __init__(self, hostname: str) -> None:
         self._host = hostname
 
     def families(self) -> Iterable[Family[Any]]:
-        """Memory and load of each GPU, whoever uses it."""
+        """Memory and load of each GPU, other processes included."""
         labels = ("Level", "DeviceId", "Hostname")
         utilization = ts_gauge("GPUMemoryUtilization", "Percent", labels)
         used = ts_gauge("GPUMemoryUsed", "Megabytes", labels)
@@ -71,10 +71,10 @@ class GpuMetrics:
 
 
 class DeviceMetrics:
-    """What this process itself holds on each GPU."""
+    """The memory of this process on each GPU."""
 
     def families(self) -> Iterable[Family[Any]]:
-        """Bytes in tensors, and bytes that torch's allocator keeps for them."""
+        """Bytes in tensors, and bytes that torch's allocator has reserved."""
         allocated = gauge("cuda_memory_allocated_bytes", "GPU memory in tensors", ("device",))
         reserved = gauge(
             "cuda_memory_reserved_bytes", "GPU memory that the allocator holds", ("device",)
@@ -87,7 +87,7 @@ class DeviceMetrics:
 
 
 def _used_devices(cuda: Any) -> list[int]:
-    """GPUs on which this process holds memory: asking others would open a context on them."""
+    """GPUs on which this process holds memory: a query of others would create a context there."""
     if cuda is None:
         return []
     return [index for index in range(cuda.device_count()) if cuda.memory_reserved(index)]

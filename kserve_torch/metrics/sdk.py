@@ -1,7 +1,7 @@
 """KServe's own histograms (CONTRACT K6), fed by events.
 
-They are made here, in a registry of their own: importing kserve only to have them would take a
-sixth of the start and tens of megabytes. A test holds them against the SDK's.
+They are made here, in a registry of their own: importing kserve just for them would take a sixth of
+the start and tens of megabytes. A test compares them with the SDK's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STAGE_OF = {Verb.PREDICT: "predict", Verb.EXPLAIN: "explain"}
 
 
 class KServeMetrics:
-    """KServe's histograms, and what is in prometheus_client's own registry."""
+    """KServe's histograms, and the metrics in prometheus_client's default registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -41,7 +41,7 @@ class KServeMetrics:
         }
 
     def finished(self, events: Sequence[Finished]) -> None:
-        """Note the time of predictions or explanations, the wait for a worker included."""
+        """Note the times of predictions or explanations, queue included."""
         stage = _STAGE_OF.get(events[0].verb)
         if stage is not None and events[0].error is None:
             histogram = self._histograms[stage].labels(events[0].model)
@@ -49,19 +49,19 @@ class KServeMetrics:
                 histogram.observe(event.timing.queued + event.timing.handler)
 
     def left(self, model: str, version: str) -> None:
-        """Forget a model of which no version is left: "" is the version then."""
+        """Forget a model when its last version has left: ``version`` is "" then."""
         if not version:
             for histogram in self._histograms.values():
-                with suppress(KeyError):  # of older prometheus_client, if it has none
+                with suppress(KeyError):  # older prometheus_client raises it for unknown labels
                     histogram.remove(model)
 
     def text(self, names: Collection[str] | None) -> bytes:
-        """Both registries as text, reduced to the families or samples of these names."""
+        """Both registries as text; if ``names`` is given, only families or samples of these."""
         return generate_latest(_Joined(self.registry, names))
 
 
 class _Joined(Collector):
-    """Families of ours and of the process; those of an imported kserve would be there twice."""
+    """Our families and the process's, without those of an imported kserve, which are the same."""
 
     def __init__(self, own: CollectorRegistry, names: Collection[str] | None) -> None:
         self._own = own

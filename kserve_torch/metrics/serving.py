@@ -1,4 +1,4 @@
-"""This server's own families: what dashboards, alerts and autoscalers of a pod need."""
+"""This server's own families, for dashboards, alerts and autoscalers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from kserve_torch.events import BatchRan, Finished, Responded, Shed, StateChange
 from kserve_torch.metrics.family import ROWS, Family, counter, histogram
 
 _VERSION = ("model_name", "model_version")
-#: ``model_name`` and ``model_version`` of a request for a model that is not served: a client's own
-#: spelling must not become a label, or anybody could fill the memory with series.
+#: ``model_name`` and ``model_version`` of requests for unknown models: names that clients make up
+#: must not become labels, or they could fill the memory with series.
 UNKNOWN = ("", "")
 
 
@@ -18,7 +18,7 @@ class ServingMetrics:
     """Counts requests, refusals, failures and the time of each stage."""
 
     def __init__(self) -> None:
-        #: Model and version of all that were loaded, the version also as "", for the default.
+        #: Model and version of all that were loaded; and each model with "", for no version.
         self._known: set[tuple[str, str]] = set()
         labels = (*_VERSION, "protocol", "code")
         self._requests = counter("requests_total", "Answers sent, by protocol and status", labels)
@@ -68,7 +68,7 @@ class ServingMetrics:
         self._duration.series(*labels, first.protocol).observe(*seconds)
 
     def finished(self, events: Sequence[Finished]) -> None:
-        """Note where the time of answered requests went, or the error that ended them."""
+        """Note the times of answered requests, or the error of failed ones."""
         first = events[0]
         labels = (first.model, first.version)
         if first.error is None:
@@ -89,12 +89,12 @@ class ServingMetrics:
         self._shed.series(event.model, event.version, event.reason).add()
 
     def state_changed(self, event: StateChanged) -> None:
-        """Take note of a model."""
+        """Note that a version exists."""
         self._known.update([(event.model, event.version), (event.model, "")])
         self._splits.series(event.model, event.version)  # is 0 before the first
 
     def left(self, model: str, version: str) -> None:
-        """Forget a version, or with "" what was of none."""
+        """Forget a version, or with "" what belonged to none."""
         self._known.discard((model, version))
         for family in self.families():
             family.forget(model_name=model, model_version=version)

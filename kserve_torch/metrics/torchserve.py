@@ -1,4 +1,4 @@
-"""TorchServe's families of events: names, types and labels of CONTRACT X2, counted as X4 says."""
+"""TorchServe's families that count events: names, types and labels of CONTRACT X2, rules of X4."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class TorchServeMetrics:
         return [each for each in families if self._names is None or each.name in self._names]
 
     def accepted(self, events: Sequence[Accepted]) -> None:
-        """Count predictions or explanations that found their model; its queue may refuse them."""
+        """Count predictions and explanations that found their model, even if its queue is full."""
         if events[0].verb is not Verb.DESCRIBE:
             self._requests.series(*self._labels(events[0])).add(len(events))
 
     def finished(self, events: Sequence[Finished]) -> None:
-        """Add up the latencies of what a handler answered; errors have none."""
+        """Add up the latencies of answered requests; failed ones do not count."""
         if events[0].error is not None or events[0].verb is Verb.DESCRIBE:
             return
         labels = self._labels(events[0])
@@ -82,9 +82,9 @@ class TorchServeMetrics:
         self._queue_time.series("Host", self._host).set(events[-1].timing.queued * 1e3)
 
     def responded(self, events: Sequence[Responded]) -> None:
-        """Count answers by the class of their status, and note the server's own share of the last.
+        """Count answers by class of status, and note the server's own time of the last one.
 
-        Only those of a handler have one.
+        Only answers of a handler have such a time.
         """
         status, last = events[0].status, events[-1]
         place = 0 if status < 400 else 1 if status < 500 else 2
@@ -94,7 +94,7 @@ class TorchServeMetrics:
             self._thread_time.series("Host", self._host).set(max(0.0, own) * 1e3)
 
     def worker_changed(self, event: WorkerChanged) -> None:
-        """Note how long a worker took to load, as long as it is there."""
+        """Show how long a worker took to load, for as long as it exists."""
         labels = (f"W-{event.worker}-{event.model}_{event.version}", "Host", self._host)
         if event.seconds:
             self._load_time.series(*labels).set(event.seconds * 1e3)
@@ -102,7 +102,7 @@ class TorchServeMetrics:
             self._load_time.forget(WorkerName=labels[0])
 
     def left(self, model: str, version: str) -> None:
-        """Forget a version, or with "" what was asked of the model's default."""
+        """Forget a version, or with "" the requests for the model's default."""
         for family in (self._requests, self._latency, self._queue):
             family.forget(model_name=model, model_version=version or "default")
 

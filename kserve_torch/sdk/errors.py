@@ -1,4 +1,4 @@
-"""Our errors in the words of KServe's SDK, which turns them into its answers."""
+"""Translates our errors to those of KServe's SDK, which turns them into answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kserve_torch.http.errors import error_headers
 
 
 class _Refused(HTTPException):
-    """An error whose status none of the SDK's own has."""
+    """An error whose status no error of the SDK has."""
 
 
 async def _answered(request: Request, error: Exception) -> JSONResponse:
@@ -23,12 +23,12 @@ async def _answered(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
-# Else FastAPI would answer with {"detail": ...}, as no other error of KServe's is (CONTRACT D3).
+# Else FastAPI would answer with {"detail": ...}, unlike KServe's other errors (CONTRACT D3).
 app.add_exception_handler(_Refused, _answered)
 
 
 def translated(error: ServingError, model: str, from_grpc: bool) -> Exception:
-    """Our errors in the SDK's words; a status that it has no word for goes as it is."""
+    """The SDK's error for one of ours; if it has none, one with the same status and text."""
     theirs: Exception = _Refused(error.http, error.message, dict(error_headers(error)))
     if from_grpc:
         status = status_of(error, "ModelInfer")

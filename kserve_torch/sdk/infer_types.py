@@ -1,7 +1,7 @@
-"""KServe's `InferRequest` and `InferResponse` in our words and back.
+"""Converts KServe's `InferRequest` to our request, and our outputs to `InferResponse`.
 
-The SDK's own conversions lose or refuse what the protocol allows, so a response is handed over with
-its outputs chosen and in the form in which they are to be sent.
+The SDK's own conversions lose or refuse some of what the protocol allows, so a response is given
+only the selected outputs, in the form in which they are to be sent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def decode(request: InferRequest) -> V2Request:
 
 
 def _check_names(key: str, members: Sequence[Any]) -> None:
-    """Refuse a name that is there twice: the answer could not tell one from the other."""
+    """Refuse duplicate names: the answer could not tell their tensors apart."""
     names: set[str] = set()
     for i, one in enumerate(members):
         v2.note_once(one.name, names, f'{key}[{i}] "{one.name}"')
@@ -67,7 +67,7 @@ def _requested(outputs: Any) -> Sequence[v2.RequestedOutput] | None:
     return [
         v2.RequestedOutput(
             name=one.name,
-            # `binary_data` would give None both for "not said" and for "no such parameters".
+            # The SDK's own `binary_data` leaves gRPC's parameters unconverted.
             binary=_parameters(one.parameters).get("binary_data"),
         )
         for one in outputs

@@ -1,4 +1,4 @@
-"""The archive of a `TorchModel` that has no server of ours around it."""
+"""Loads the archive of a `TorchModel` outside our own server."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def load_alone(name: str, model_dir: Path) -> Registry:
 
 
 def _one_archive(model_dir: Path) -> Path:
-    """The archive itself, or the one that a model store holds.
+    """The archive itself, or the only one of a model store.
 
     Raises:
-        InvalidArchive: the store holds none, or several.
+        InvalidArchive: the store has none, or several.
     """
     store = model_dir / LAYOUT_STORE if has_kserve_layout(model_dir) else model_dir
     if not store.is_dir() or is_one_model(store):

@@ -33,7 +33,7 @@ from kserve_torch.sdk.loading import in_thread, load_alone
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
 
-#: Of the call that runs: the headers that the handler sets; the SDK has no way for `explain`'s.
+#: The headers that the handler sets in the running call; the SDK's `explain` cannot return any.
 _own_headers: ContextVar[dict[str, str]] = ContextVar("own_headers")
 
 
@@ -42,8 +42,8 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
 
     Args:
         name: the name on the endpoint path.
-        model_dir: an archive, or a folder in one of the layouts that the server takes, of several
-            models one with a single archive; needed unless ``registry`` is given.
+        model_dir: an archive, or a folder in one of the server's layouts that holds a single
+            archive; needed unless ``registry`` is given.
         registry: the models of a running server, which then owns the model.
     """
 
@@ -57,7 +57,7 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         self._registry = registry
         super().__init__(name)
 
-    # --- life, as KServe's server drives it ---
+    # --- life cycle, as KServe's server drives it ---
 
     @property
     def ready(self) -> bool:
@@ -69,14 +69,14 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
 
     @ready.setter
     def ready(self, value: bool) -> None:
-        """KServe's base classes set the flag; here it follows from the workers."""
+        """Ignored: KServe's base classes set it, but here it follows from the workers."""
 
     async def healthy(self) -> bool:
         """The same as `ready`."""
         return self.ready
 
     def load(self) -> bool:
-        """Load the archive, once; KServe may call this again from its event loop (CONTRACT K24).
+        """Load the archive once; KServe may call this again from its event loop (CONTRACT K24).
 
         Raises:
             ServingError: the archive cannot be served; the message says why.
@@ -86,15 +86,15 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         return self.ready
 
     def start(self) -> None:
-        """Nothing to do: the base class would declare the model ready (CONTRACT K22)."""
+        """Do nothing: the base class would declare the model ready (CONTRACT K22)."""
 
     def stop(self) -> None:
-        """End the workers of a model that is not part of our own server."""
+        """Stop the workers, unless a server of ours owns the model."""
         if self._own and self._registry is not None:
             registry, self._registry = self._registry, None
             in_thread(registry.close())
 
-    # Each of the processes of the SDK's ``workers`` is sent the models, and has to load its own.
+    # The SDK sends the models to each process of its ``workers``, where they must be loaded again.
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_registry": self._own and self._registry is not None}
@@ -117,7 +117,8 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
 
         Args:
             body: a v1 body, parsed or not, or a v2 request.
-            headers: of the request; of an explanation's, a dictionary is emptied, see below.
+            headers: of the request; for explanations, a dictionary is changed, see
+                `_keep_what_goes_back`.
             verb: predict or explain.
 
         Returns:
@@ -136,7 +137,7 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         return response, {**own, **more}
 
     def validate(self, payload: Any) -> Any:
-        """Leave it to the decoder, which says more, and knows what a route may bring."""
+        """Leave it to the decoder, whose errors say more."""
         return payload
 
     async def predict(
@@ -145,7 +146,7 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         headers: Mapping[str, str] | None = None,
         response_headers: dict[str, str] | None = None,
     ) -> dict[str, Any] | InferResponse:
-        """The predictions of a v1 body or a v2 request, without ``preprocess`` and its like."""
+        """The predictions of a v1 body or a v2 request, without ``preprocess`` and so on."""
         return await self._served(payload, headers, Verb.PREDICT, response_headers)
 
     async def explain(
@@ -174,11 +175,11 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         return response
 
     def get_input_types(self) -> list[dict[str, Any]]:
-        """What a request's tensors are, for the model's metadata; [] if nothing says so."""
+        """The input tensors, for the model's metadata; [] if they are not known."""
         return self._types("inputs")
 
     def get_output_types(self) -> list[dict[str, Any]]:
-        """What a response's tensors are, likewise."""
+        """The output tensors, likewise."""
         return self._types("outputs")
 
     def _types(self, side: str) -> list[dict[str, Any]]:
@@ -259,10 +260,10 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
 
 
 def _keep_what_goes_back(headers: dict[str, str]) -> None:
-    """Take out the headers that are nobody's to send back, authorization among them.
+    """Remove the headers that must not be sent back, such as authorization.
 
-    The SDK's ``explain`` goes on with the request's own dictionary as the answer's headers, and
-    sees by it whether to answer with a CloudEvent.
+    The SDK's ``explain`` uses the dictionary of the request's headers as the response's, and finds
+    in it whether to answer with a CloudEvent.
     """
     event = {
         name: value

@@ -1,7 +1,7 @@
 """`TorchModelRepository`: the registry as KServe's model repository.
 
-KServe asks its repository which models there are and whether they are ready, and tells it to load
-and unload by name (CONTRACT O81-O85); each of these is the registry's own.
+KServe asks its repository for models and their readiness, and to load and unload them by name
+(CONTRACT O81-O85); the registry answers all of that.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TorchModelRepository(kserve.ModelRepository):  # type: ignore[misc]  # kse
         """Forget a model at once; its last requests are still answered.
 
         Raises:
-            KeyError: there is none, as KServe's own repository says it.
+            KeyError: there is none; KServe's own repository raises this, too.
         """
         try:
             leaving = self._registry.unload(name)
