@@ -1,6 +1,6 @@
 """Serves TorchServe archives on KServe, in one Python process.
 
-Importing this package is cheap: torch and kserve are imported with the first name that needs them.
+Importing this package is cheap: torch and kserve are imported when a name first needs them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The access line of each request, as text or as JSON."""
+"""The access log: one line per request, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from kserve_torch.settings import Settings
 
 access = logging.getLogger("kserve_torch.access")
 
-#: Seconds that access lines are kept, to be written together, and how many at most: the event loop
-#: stands still while it puts them together.
+#: Lines are written together, at the latest after so many seconds, or once there are so many:
+#: writing them blocks the event loop.
 FLUSH_SECONDS = 0.1
 FLUSH_LINES = 64
 
@@ -27,13 +27,12 @@ FLUSH_LINES = 64
 class AccessLog:
     """Observer that logs a line for every answer, if ``access_log`` is on.
 
-    A line through `logging` takes longer than all else that the server does for a small request. So
-    lines are written together, after `FLUSH_SECONDS` or once there are `FLUSH_LINES`, in the form
-    that `logging` would give them; only where users configure logging themselves, it gets each
-    line on its own.
+    A line through `logging` would take longer than everything else that the server does for a small
+    request. So lines are written directly, several together, in the form that `logging` would give
+    them. Only if users configure logging themselves, each line goes through it.
 
     Args:
-        settings: ``access_log``, ``log_json`` and who configures logging.
+        settings: ``access_log``, ``log_json`` and whether users configure logging.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -45,7 +44,7 @@ class AccessLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def __call__(self, event: Event) -> None:
-        """Logs `Responded`; the other events are not for this log. On the event loop."""
+        """Log a `Responded`; other events are ignored. On the event loop."""
         if not (self._on and isinstance(event, Responded) and access.isEnabledFor(logging.INFO)):
             return
         if not self._direct:
@@ -59,13 +58,13 @@ class AccessLog:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self.flush)
 
     def flush(self) -> None:
-        """Writes what is kept."""
+        """Write the pending lines."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         kept, self._kept = self._kept, []
         lines = [self._form(moment_of(when), event) for when, event in kept]
-        with suppress(OSError):  # as `logging` does: a full disk fails no request
+        with suppress(OSError):  # as `logging` does: a full disk must not fail requests
             self._stream.write("".join(lines))
             self._stream.flush()
 
@@ -89,13 +88,13 @@ def _json_line(moment: str, event: Responded) -> str:
 
 
 def _fields(event: Responded, shown: Callable[[str], str]) -> dict[str, Any]:
-    """What the access line says, in its order; times are in milliseconds.
+    """The fields of an access line, in order; times are in milliseconds.
 
-    An error is its class's name: its text may quote the payload (DESIGN law 6).
+    Of an error only the class is named: its text may quote the payload (DESIGN law 6).
 
     Args:
         event: the answer.
-        shown: makes what a client chose fit for the line.
+        shown: makes text from clients fit for the line.
     """
     fields = {
         "protocol": event.protocol,

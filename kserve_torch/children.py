@@ -1,4 +1,4 @@
-"""Processes that handlers start: how they end, and that our signals are not theirs."""
+"""Processes that handlers start: they end with the server, and do not share its signals."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import threading
 import time
 from typing import Any
 
-#: What ends the server.
+#: The signals that stop the server.
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-#: Seconds that children have to end when they are told to.
+#: Seconds that child processes have to end after SIGTERM.
 CHILD_SECONDS = 1.0
 
 
 class Children:
-    """The processes that are started from now on; those of the program that serves go on."""
+    """The child processes that are started from now on; earlier ones are the calling program's."""
 
     def __init__(self) -> None:
         self._others = multiprocessing.active_children()
 
     def end(self) -> None:
-        """End them: they would live on, and keep the ports."""
+        """End them: else they would live on and keep the ports."""
         children = [one for one in multiprocessing.active_children() if one not in self._others]
         for child in children:
             child.terminate()
@@ -33,23 +33,23 @@ class Children:
                 child.kill()
 
 
-#: How the loop that listens takes each of `SIGNALS`.
+#: The event loop's handler for each of `SIGNALS`.
 _listening: dict[int, Any] = {}
-#: Of the thread that forks: the signals that were blocked before.
+#: In the thread that forks: the signals that were blocked before.
 _mask = threading.local()
 
 
 def keep_signals_from_forks() -> None:
-    """Let signals end processes that handlers fork, while the loop listens to them."""
+    """Give processes that handlers fork the default signal handling instead of the loop's."""
     if not _listening:
-        os.register_at_fork(  # nothing takes it back
+        os.register_at_fork(  # cannot be undone, so once only
             before=_block, after_in_parent=_unblock, after_in_child=_forget_signals
         )
     _listening.update((number, signal.getsignal(number)) for number in SIGNALS)
 
 
 def _block() -> None:
-    """A fork that is told to end before it has forgotten our handlers would have us end."""
+    """Block signals: a fork that gets one while it has our handlers would stop the server."""
     _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 
@@ -58,10 +58,11 @@ def _unblock() -> None:
 
 
 def _forget_signals() -> None:
-    """A fork has our signal handlers and the file that tells our loop: its SIGTERM would be ours.
+    """Restore the default handling in a fork.
 
-    Whether that file is still set says nothing: from Python 3.12 on asyncio forgets it first. What
-    a program whose server has ended does with signals is its own.
+    A fork inherits our handlers and the wake-up file of our event loop, so its SIGTERM would stop
+    the server. The handlers are compared, not that file, which asyncio resets first from Python
+    3.12 on. Other handlers are left alone: they are those of a program whose server has ended.
     """
     for number, handler in _listening.items():
         if signal.getsignal(number) == handler:

@@ -1,4 +1,4 @@
-"""The command line: decides what to do, and imports the server only to serve.
+"""The command line: decides what to do, and imports the server only if it is needed.
 
 ``--help``, ``--version``, ``--print-settings`` and ``--stop`` import neither torch nor kserve.
 """
@@ -26,10 +26,10 @@ from kserve_torch.settings.report import settings_report
 
 
 def program(name: str | None = None) -> NoReturn:
-    """Runs the program and ends the process.
+    """Runs the program and ends the process, with ``os._exit``.
 
-    Not by returning: threads of handlers that hang would hold up the interpreter's own end, those
-    that compute would abort it, and to take torch apart takes 0.3 s.
+    A normal end would wait for handler threads that hang, would crash in those that compute, and
+    would take 0.3 s to tear down torch.
 
     Args:
         name: as for `main`.
@@ -39,13 +39,13 @@ def program(name: str | None = None) -> NoReturn:
     if threading.active_count() == 1:
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+        with contextlib.suppress(OSError, ValueError):  # a broken pipe, or closed
             stream.flush()
     os._exit(code)
 
 
 def _open_standard_files() -> None:
-    """Those that the caller has closed: sockets would take their numbers, which libuv aborts at."""
+    """Opens standard files that the caller closed: libuv aborts if a socket gets their number."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(number)
@@ -111,10 +111,10 @@ def _serve(settings: Settings) -> int:
 
 @contextlib.contextmanager
 def _importing(interrupted: int) -> Iterator[None]:
-    """A process in which nothing has begun yet that would have to be ended.
+    """Prepares the process for the imports; nothing runs yet that a signal would have to stop.
 
     Args:
-        interrupted: exit code if a signal comes meanwhile.
+        interrupted: exit code if a signal arrives meanwhile.
 
     Raises:
         SettingError: there is no folder to write to.

@@ -28,7 +28,7 @@ from kserve_torch.tokens import Tokens
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without its own signal handling: the process has one place for that."""
+    """uvicorn without its signal handling: `Server` handles signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -37,10 +37,10 @@ class HttpServer(uvicorn.Server):
 
 
 def uvicorn_config(app: ASGIApp, settings: Settings, files: Identity | None) -> uvicorn.Config:
-    """How an application is served.
+    """How uvicorn serves an application.
 
     Args:
-        app: what answers.
+        app: the application.
         settings: time-outs and limits.
         files: certificate and key, or None for plain HTTP.
     """
@@ -79,8 +79,8 @@ def application(
         registry: the models.
         metrics: answers ``/metrics``.
         settings: what was configured.
-        tokens: that clients must show, or None.
-        bindings: the sockets, each with what answers there.
+        tokens: the keys, if token authorisation is on.
+        bindings: the sockets, each with its roles.
     """
     roles: Mapping[int | str, frozenset[str]] = {
         binding.address.path or binding.address.port: binding.roles for binding in bindings

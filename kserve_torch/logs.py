@@ -1,6 +1,6 @@
-"""Logging: one set-up for the process, and its lines, of text or of JSON.
+"""Logging: its set-up for the process, and the format of its lines, text or JSON.
 
-Payloads are never logged; what a client can choose (ids, names) is kept on one line.
+Payloads are never logged; text from clients (ids, names) cannot break a line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kserve_torch.settings import Settings
 
 logger = logging.getLogger("kserve_torch")
 
-#: Would say again what the access line says, or much about little.
+#: Loggers that repeat the access log, or say too much.
 _QUIET = (
     "uvicorn",
     "uvicorn.access",
@@ -35,14 +35,14 @@ _QUIET = (
     "matplotlib",
 )
 _LONGEST = 200
-#: How importlib knows the modules of an archive, and how threads of workers are named.
+#: The prefix of an archive's module names, and the names of worker threads.
 _ARCHIVE = re.compile(rf"^{PREFIX}\d+\.")
 _WORKER = re.compile(r" worker \d+$")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def configure(settings: Settings) -> None:
-    """Sets logging up for the whole process and logs what the settings have to say.
+    """Set up logging for the whole process, and log the notices of the settings.
 
     Raises:
         SettingError: ``log_config_file`` cannot be used.
@@ -82,18 +82,18 @@ def _announce(settings: Settings) -> None:
 
 
 def one_line(text: str, spaces: bool = False) -> str:
-    """``text`` shortened, and with escapes for whatever would break or fake a log line.
+    """``text`` shortened, and quoted with escapes if it could break or fake a log line.
 
     Args:
-        text: anything.
-        spaces: whether it may hold some and be left as it is.
+        text: any text.
+        spaces: whether to allow spaces without quotes.
     """
     text = cut(text)
     return text if text.isprintable() and (spaces or " " not in text) else repr(text)
 
 
 def cut(text: str) -> str:
-    """``text`` shortened, for JSON, which has escapes of its own."""
+    """``text`` shortened; for JSON, which needs no further escapes."""
     return text[:_LONGEST]
 
 
@@ -102,12 +102,12 @@ def _escaped(text: str) -> str:
 
 
 def _logger(record: logging.LogRecord) -> str:
-    """Who logs; a module of an archive by the name that the archive has for it."""
+    """The logger's name; a module of an archive has the name that it has there."""
     return _ARCHIVE.sub("", record.name)
 
 
 def _worker(record: logging.LogRecord) -> str | None:
-    """The worker whose thread logs: model, version and verb, then its number."""
+    """The worker on whose thread this was logged: model, version, verb and number."""
     thread = record.threadName or ""
     return thread if _WORKER.search(thread) else None
 
@@ -115,11 +115,11 @@ def _worker(record: logging.LogRecord) -> str | None:
 class TextFormatter(logging.Formatter):
     """``2026-01-31T12:00:00.000Z INFO kserve_torch.server: text``, then a traceback if any.
 
-    What is logged on a worker's thread has the worker in brackets before the text.
+    On a worker's thread, the worker is in brackets before the text.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line; in ours, what a client sent can neither break it nor fake another one."""
+        """The line; in our own messages control characters are escaped: a client may send some."""
         text = record.message
         if record.name.startswith("kserve_torch"):
             text = _escaped(text)
@@ -129,16 +129,16 @@ class TextFormatter(logging.Formatter):
         return f"{moment_of(record.created)} {record.levelname} {_logger(record)}: {place}{text}"
 
     def formatException(self, ei: Any) -> str:
-        """The traceback, indented: an error's text may be a client's, and begins no line so."""
+        """The traceback, indented: text from clients in it cannot fake a log line then."""
         lines = super().formatException(ei).split("\n")
         return "\n".join(f"  {_escaped(line)}" for line in lines)
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, then what the record adds."""
+    """One JSON object per line: time, level, logger and message, then worker and exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as JSON; values that JSON does not know become text."""
+        """The record as JSON; other values become text."""
         line: dict[str, Any] = {
             "time": moment_of(record.created),
             "level": record.levelname,

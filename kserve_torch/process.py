@@ -1,4 +1,4 @@
-"""What the process is made ready with, whatever it then does with the models."""
+"""Prepares the process and its event loop, for serving and for ``--check``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kserve_torch.runtime.compiler import defer_compiler
 from kserve_torch.runtime.machine import allow_open_files, keep_freed_memory
 from kserve_torch.settings import Settings
 
-#: Seconds for which a handler that computes in Python keeps the event loop waiting each time that
-#: it wants the interpreter; Python's own 0.005 add up to more than a probe waits for.
+#: Python's switch interval: how long the event loop waits for the interpreter's lock each time that
+#: a handler computes in Python. With the default, 0.005, probes time out.
 SWITCH_SECONDS = 0.001
 
 
@@ -30,8 +30,7 @@ def run_until_done(settings: Settings, work: Callable[[], Coroutine[None, None, 
     """
     logs.configure(settings)
     output.share()
-    # torch's own objects stay to the end: a collection that went through them all would hold up
-    # every request for 0.2 s.
+    # torch's own objects live to the end; a garbage collection that includes them takes 0.2 s.
     gc.freeze()
     sys.setswitchinterval(SWITCH_SECONDS)
     allow_open_files()
@@ -45,14 +44,14 @@ def run_until_done(settings: Settings, work: Callable[[], Coroutine[None, None, 
 
 
 class _Unawaited(ThreadPoolExecutor):
-    """Threads that nobody waits for at the end: one may wait for a handler that hangs."""
+    """An executor that is not waited for at the end: a thread of it may wait for a hung handler."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         super().shutdown(wait=False, cancel_futures=True)
 
 
 def _name_sequence_headers(settings: Settings) -> None:
-    """Tell handlers' Contexts, which read the environment, what was configured (CONTRACT T-41)."""
+    """Put the configured names where handlers' Contexts read them, in the environment (T-41)."""
     for part in ("id", "start", "end"):
         name = getattr(settings, f"ts_header_key_sequence_{part}")
         os.environ[f"TS_REQUEST_SEQUENCE_{part.upper()}"] = name

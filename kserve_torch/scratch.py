@@ -1,7 +1,7 @@
-"""The folder below TMPDIR that a server writes to, and those that killed servers left there.
+"""The folder below TMPDIR that a server writes to; removes those of killed servers.
 
-A pod's volume at /tmp outlives its containers: each one that is killed for its memory would leave
-another copy of every model on it.
+A pod's volume at /tmp outlives its containers: each container that is killed, for example for its
+memory, would leave another copy of every model there.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import tempfile
 from pathlib import Path
 
 _PREFIX = "kserve_torch-"
-#: Locked for as long as the process lives that has the folder.
+#: Locked for as long as the folder's process lives.
 _LOCK = ".lock"
 
 
 class Scratch:
-    """A new folder; those of servers of this user that are no more are removed."""
+    """A new folder; folders of this user's servers that have ended are removed."""
 
     def __init__(self) -> None:
         _clear()
-        # A handler that hangs may write to it still.
+        # A hung handler may still write to it.
         temporary = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
         self._held = contextlib.ExitStack()
         self.folder = Path(self._held.enter_context(temporary))

@@ -1,8 +1,8 @@
 """The process: settings to models, edges and sockets; start, drain, stop.
 
 Start: load every start-up model, then open the ports (INTERFACE, Readiness). Stop: readiness turns
-false at once, new connections are still served for ``drain_seconds``, what runs is finished, then
-the process ends; a second signal or ``grace_period`` ends it at once.
+false at once, new connections are still served for ``drain_seconds``, then running requests are
+finished and the process ends. A second signal, or the end of ``grace_period``, ends it at once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def serve(model_dir: str | Path, *options: str) -> int:
 
     Args:
         model_dir: as ``--model_dir``.
-        options: further options of the command line.
+        options: further command-line options.
 
     Raises:
         SettingError: a setting is wrong or cannot be met.
@@ -69,12 +69,12 @@ def serve(model_dir: str | Path, *options: str) -> int:
     try:
         return run(settings)
     finally:
-        for number, handler in before:  # uvloop leaves its own, which does nothing any more
+        for number, handler in before:  # uvloop leaves its own behind, which do nothing
             signal.signal(number, handler)
 
 
 class Server:
-    """One process's worth of models and sockets.
+    """The models and sockets of one process.
 
     Args:
         settings: what was configured.
@@ -113,9 +113,9 @@ class Server:
         try:
             listeners.extend(Listener(b.address, b.settings) for b in bindings)
             for binding in self.settings.grpc_bindings():
-                # gRPC binds its ports itself, once the models are there, and gives no reason.
+                # gRPC binds its ports after the models are loaded, and its errors give no reason.
                 Listener(binding.address, binding.settings).close()
-            # Not before: a server that has these ports may have its keys in the same file.
+            # After the ports: another server that has them may keep its keys in the same file.
             tokens = tokens_for(self.settings)
             if _has_tls(self.settings):
                 identity(self.settings, self.registry.workdir)  # no model is loaded for nothing
@@ -127,7 +127,7 @@ class Server:
             if self.settings.open_early:
                 await self._load_models()
             await self.grpc.refresh()
-            if not self._stopping.is_set():  # else the models were given up, and have not failed
+            if not self._stopping.is_set():  # else loading was cancelled
                 self._report_start(time.monotonic() - began)
                 output.mend()
                 print(STARTED, flush=True)
@@ -192,7 +192,7 @@ class Server:
     # --- stop ---
 
     async def _until_signalled(self, https: Sequence[asyncio.Task[None]]) -> None:
-        """Wait for a signal; a listener that dies before it ends the process with its error."""
+        """Wait for a signal, or for a listener to fail, whose error is raised."""
         stopping = asyncio.ensure_future(self._stopping.wait())
         done, _ = await asyncio.wait((stopping, *https), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -223,7 +223,7 @@ class Server:
             self._access_log.flush()
             logging.shutdown()
             self._children.end()
-            os._exit(1)  # a thread that runs on would hold up any other exit
+            os._exit(1)  # a normal exit would wait for threads that still run
         killed.cancel()
         return 0
 

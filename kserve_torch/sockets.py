@@ -16,18 +16,18 @@ _MOST_MILLISECONDS = 2**31 - 1
 
 
 class Listener:
-    """A bound socket that does not listen yet, so that nothing can connect before the models load.
+    """A bound socket that does not listen yet: nothing can connect before the models are loaded.
 
     Args:
-        address: where.
-        settings: names of those that say so, for the error.
+        address: where to listen.
+        settings: names of the settings that give the address, for the error.
 
     Attributes:
         address: as given.
         sock: the socket.
 
     Raises:
-        SettingError: the address is taken or not ours.
+        SettingError: the address is taken, or not one of this machine.
     """
 
     def __init__(self, address: Address, settings: Sequence[str] = ()) -> None:
@@ -58,9 +58,9 @@ class Listener:
         """Let clients connect.
 
         Args:
-            patience: seconds after which Linux ends a connection whose client takes nothing of what
-                waits for it, wherever that waits: here, in TLS or in the kernel. 0 is Linux's own
-                rule, some fifteen minutes for a client that is gone and none for one that is there.
+            patience: seconds after which Linux closes a connection whose client does not accept the
+                data that waits for it, be it here, in TLS or in the kernel. 0 is Linux's own rule:
+                some fifteen minutes if the client is gone, no limit if it only does not read.
 
         Raises:
             SettingError: a server that was started at the same time was faster.
@@ -74,7 +74,7 @@ class Listener:
             raise self._impossible(error) from None
 
     def close(self) -> None:
-        """Close it, and remove its file if it has one that is still its own."""
+        """Close it, and remove its socket file unless another server has replaced that."""
         if self._file is not None:
             with suppress(FileNotFoundError):
                 if os.path.samestat(self._file, os.stat(self.address.path)):
@@ -98,11 +98,11 @@ def _family(address: Address) -> socket.AddressFamily:
 
 
 def _remove_leftover(path: Path) -> None:
-    """Remove the socket file of a server that is gone; no other file is ours to remove."""
+    """Remove the socket file of a server that is gone, but no other file."""
     if not path.is_socket():
         return
     with socket.socket(socket.AF_UNIX) as probe, suppress(BlockingIOError):
-        probe.setblocking(False)  # else a server with a long backlog would keep us waiting
+        probe.setblocking(False)  # else it would wait for a server whose backlog is full
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:

@@ -1,4 +1,4 @@
-"""What is loaded and opened at start, and the words for it."""
+"""Which models are loaded at start, and the log's texts about the start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ENDINGS = ", ".join(f"*{ending}" for ending in PACKED)
 
 
 def startup_models(settings: Settings) -> list[StartupModel]:
-    """What is loaded at start; ``model_name`` names a single model that has no other name set.
+    """The models to load at start; ``model_name`` names a single one whose name is not set.
 
     Raises:
         SettingError: the folder cannot be read.
@@ -38,14 +38,14 @@ def startup_models(settings: Settings) -> list[StartupModel]:
 
 
 def warn_of_missing_gpus(settings: Settings) -> None:
-    """Say so if there are fewer GPUs than ``number_of_gpu``; what there is, is used."""
+    """Log if there are fewer GPUs than ``number_of_gpu``; those that exist are used."""
     wanted = settings.number_of_gpu
     if wanted and wanted > (present := gpus()):
         log.warning("number_of_gpu: %d are wanted, this machine has %d", wanted, present)
 
 
 def _models(settings: Settings) -> list[StartupModel]:
-    """Those that the settings name, else what the model folder holds (INTERFACE, Start)."""
+    """The models that the settings name, else those in the model folder (INTERFACE, Start)."""
     named = settings.startup_models()
     if named is not None:
         return named
@@ -87,7 +87,7 @@ def summary(wanted: int, loaded: Sequence[ModelVersion], ready: bool, seconds: f
 
     Args:
         wanted: how many models were to be loaded.
-        loaded: those that can serve.
+        loaded: the versions that are ready.
         ready: whether the server is.
         seconds: how long it took.
     """

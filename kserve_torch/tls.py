@@ -1,4 +1,4 @@
-"""Certificate and key for https sockets: PEM files, a keystore, or made up (CONTRACT F1)."""
+"""Certificate and key for https: PEM files, a keystore, or self-signed (CONTRACT F1)."""
 
 from __future__ import annotations
 
@@ -67,15 +67,15 @@ def _first(settings: Settings, *names: str) -> tuple[str, Path | None]:
 
 
 def _check(files: Identity, chain: str, secret: str) -> None:
-    """Refuse files that no client could be greeted with.
+    """Check that the files can be used for TLS.
 
     Args:
         files: the files.
-        chain: the name of the setting that has the certificate.
-        secret: the one that has the key.
+        chain: the name of the setting for the certificate.
+        secret: the name of the setting for the key.
 
     Raises:
-        SettingError: one cannot be read, is damaged or locked, or they do not belong together.
+        SettingError: one cannot be read, is damaged or encrypted, or they do not belong together.
     """
     for name, path in ((chain, files.certificate), (secret, files.key)):
         try:
@@ -84,7 +84,7 @@ def _check(files: Identity, chain: str, secret: str) -> None:
             raise SettingError(f"{name}: {path}: {error.strerror}") from None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # Without a password OpenSSL would ask for that of a locked key, on the terminal.
+        # Without a password, OpenSSL would ask on the terminal for that of an encrypted key.
         context.load_cert_chain(files.certificate, files.key, password="")
     except ssl.SSLError as error:
         reason = (error.reason or "no PEM file").lower().replace("_", " ")
@@ -95,7 +95,7 @@ def _check(files: Identity, chain: str, secret: str) -> None:
 
 
 def _from_keystore(path: Path, password: str) -> tuple[bytes, bytes]:
-    """Chain and key of a PKCS#12 keystore, as PEM."""
+    """The certificate chain and the key of a PKCS#12 keystore, as PEM."""
     try:
         store = pkcs12.load_pkcs12(path.read_bytes(), password.encode())
     except OSError as error:

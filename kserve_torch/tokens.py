@@ -1,6 +1,6 @@
-"""The keys that clients show when token authorisation is on (CONTRACT D7, G8, G22, T-31).
+"""The keys of token authorisation (CONTRACT D7, G8, G22, T-31).
 
-There are three: one for inference, one for management, both good for a time, and the API key that
+There are three: one for inference and one for management, which expire, and the API key, which
 renews them. Which of the first two a call needs depends on its route, not on its port.
 """
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE_NAME = "key_file.json"
-#: Random bytes of a key, which has 8 url-safe characters then.
+#: Random bytes of a key; they make 8 url-safe characters.
 _KEY_BYTES = 6
 
 
 class Access(StrEnum):
-    """What a token opens."""
+    """What a token gives access to."""
 
     INFERENCE = "inference"
     MANAGEMENT = "management"
@@ -53,18 +53,18 @@ class InvalidKey(ClientError):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A key and the time, in seconds since the epoch, up to which it is good."""
+    """A key and when it expires, in seconds since the epoch."""
 
     key: str
     expires: float
 
 
 class Tokens:
-    """The keys of this process, kept in a file that only its user can read.
+    """The keys of this process, in a file that only its user can read.
 
     Args:
-        folder: where ``key_file.json`` goes; one that is there is replaced.
-        lifetime: seconds that an inference or management key is good for.
+        folder: where ``key_file.json`` is written; an existing one is replaced.
+        lifetime: seconds after which an inference or management key expires.
         clock: seconds since the epoch.
 
     Raises:
@@ -89,14 +89,14 @@ class Tokens:
         log.info("token authorization is on, the keys are in %s", self._path)
 
     def check(self, access: Access, authorization: str | None) -> None:
-        """Let a call pass that shows the key for ``access``.
+        """Check that a call has the key for ``access``.
 
         Args:
             access: what the call's route needs.
             authorization: the ``Authorization`` header: ``Bearer <key>``.
 
         Raises:
-            InvalidKey: it does not, or the key has expired.
+            InvalidKey: it has not, or the key has expired.
         """
         token = self._tokens[access]
         good = _shows(authorization, token.key)
@@ -104,10 +104,10 @@ class Tokens:
             raise InvalidKey("Authorization")
 
     def renew(self, access: str, authorization: str | None) -> None:
-        """Replace a key and write the file anew, for a client that shows the API key.
+        """Replace a key and rewrite the file, for a client that has the API key.
 
         Raises:
-            InvalidKey: it does not, or ``access`` is no name of a key.
+            InvalidKey: it has not, or there is no key named ``access``.
         """
         good = _shows(authorization, self._api_key)
         if not good or access not in list(Access):
@@ -147,9 +147,9 @@ def _fresh() -> str:
 
 
 def _shows(authorization: str | None, key: str) -> bool:
-    """Whether a header carries ``key``, in a time that does not depend on how much is right.
+    """Whether a header has this key; compares in constant time.
 
-    The scheme's case does not count (RFC 9110 11.1).
+    The scheme's case does not matter (RFC 9110 11.1).
     """
     scheme, _, shown = (authorization or "").partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(shown.encode(), key.encode())

@@ -1,7 +1,7 @@
-"""Spans for OpenTelemetry: one for each answer, and below it its wait and its handler's call.
+"""OpenTelemetry spans: one per answer, with child spans for the queue and the handler.
 
-OpenTelemetry's own variables switch it on and say where spans go, which are kept and what the
-service is called. Spans are made when the answer is out, from the times that were taken anyway.
+OpenTelemetry's own variables switch it on and configure exporter, sampling and service name. Spans
+are made after the answer has been sent, from times that are measured anyway.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Each of them names a collector.
+#: Variables with the address of a collector.
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-#: Each of them says how spans are sent, the first one before the second.
+#: Variables with the protocol to send spans with; the first one takes precedence.
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 PROTOCOL = "http/protobuf"
-#: The service's name, where nobody gives it one.
+#: The default service name.
 SERVICE = "kserve-torch"
-#: Seconds for which the last spans may take to leave.
+#: Seconds that sending the last spans may take.
 LAST_SECONDS = 2.0
-#: Warn of each header that a client made up, and quote it.
+#: Loggers that warn of each malformed header, and quote it.
 _TALKATIVE = ("opentelemetry.baggage", "opentelemetry.trace.propagation")
 _PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
 def tracing(environ: Mapping[str, str]) -> Tracing | None:
-    """The observer that makes spans, or None if no collector is named.
+    """The observer that makes spans, or None if no collector is configured.
 
-    None, too, if what it needs is absent or a variable is wrong; the log says so.
+    Also None, with a warning in the log, if packages are missing or a variable is wrong.
 
     Args:
-        environ: the environment; the SDK reads its own variables from the process's.
+        environ: the environment; the SDK itself reads the process's.
     """
     off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
     none = environ.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp"
@@ -58,7 +58,7 @@ def tracing(environ: Mapping[str, str]) -> Tracing | None:
         return None
     try:
         return _tracing(environ)
-    except Exception as error:  # of the SDK's, about one of the variables that it reads
+    except Exception as error:  # the SDK's, about one of its variables
         log.warning("no traces are sent: %s: %s", type(error).__name__, error)
         return None
 
@@ -95,7 +95,7 @@ class Tracing:
     """Observer that makes a span of every `Responded`.
 
     Args:
-        provider: where they go.
+        provider: where the spans go.
     """
 
     def __init__(self, provider: TracerProvider) -> None:
@@ -106,14 +106,14 @@ class Tracing:
         self._parent = extract
 
     def __call__(self, event: Event) -> None:
-        """Makes the spans of `Responded`, below the one that the request's headers name."""
+        """Make the spans of a `Responded`, as children of the span in the request's headers."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
         if not isinstance(event, Responded):
             return
         now, timing = time.time_ns(), event.timing
         left = now - _ns(time.monotonic() - timing.began) if timing.began else now
-        # Answers are told of a moment after they went out: none came after it was queued.
+        # The event comes a moment after the answer, but a request arrives before it is queued.
         began = min(now - _ns(event.seconds), left - _ns(timing.queued))
         span = self._tracer.start_span(
             f"{event.protocol} {event.model}" if event.version else event.protocol,
@@ -138,7 +138,7 @@ class Tracing:
         span.end(began + _ns(event.seconds))
 
     def _stages(self, span: Span, timing: Timing, left: int) -> None:
-        """Spans of the queue, which the request left at a time in ns, and of the handler."""
+        """Child spans for queue and handler; ``left`` is when it left the queue, in ns."""
         from opentelemetry.trace import set_span_in_context
 
         context = set_span_in_context(span)
@@ -149,8 +149,8 @@ class Tracing:
         handler.end(left + _ns(timing.handler))
 
     async def close(self) -> None:
-        """Send what has not been sent; a collector that is not there has `LAST_SECONDS` to come."""
-        with suppress(TimeoutError):  # the SDK's own limit leaves out what it tries again
+        """Send the remaining spans, for at most `LAST_SECONDS`."""
+        with suppress(TimeoutError):  # the SDK's own time limit does not cover its retries
             async with asyncio.timeout(LAST_SECONDS):
                 await asyncio.to_thread(self._provider.force_flush)
 
