@@ -1,7 +1,7 @@
-"""Measure this server beside its peers, all started in turn on the same archives.
+"""Compare this server with its peers, each started in turn on the same archives.
 
-Prints tables and writes them, all numbers and a plot into a folder. Peers that are not installed
-are left out; `python -m benchmarks.peers setup` installs them.
+Prints tables, and writes them, all numbers and a plot to a folder. Peers that are not installed are
+left out; `python -m benchmarks.peers setup` installs them.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _installed(names: Sequence[str]) -> list[Peer]:
 
 
 def _keep_logs(work: Path, folder: Path) -> None:
-    """Keep what the servers printed; TorchServe's own files go."""
+    """Keep the servers' output, without TorchServe's other files."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for log in work.glob("*/log"):

@@ -1,6 +1,6 @@
 """Builds the stores that are served: ``python -m benchmarks.archives DIR``.
 
-A program of its own, so that the load generator's process holds no torch.
+A program of its own, so that the load generator's process does not import torch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _build(source: Path, store: Path) -> None:
 
 
 def _random_resnet(path: Path) -> None:
-    """Write random weights: what they answer does not matter, what they cost does."""
+    """Write random weights: only their cost matters."""
     import torch
     from torchvision.models import resnet18
 

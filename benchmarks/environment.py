@@ -1,4 +1,4 @@
-"""On what was measured: a number means nothing without its machine."""
+"""The machine and software that were measured on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server is to reach beside its peers, as ratios within one run."""
+"""The performance goals, as ratios to peers within one run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Verdict:
 
     Attributes:
         workload: what it is about.
-        goal: in words, such as ``≥ 6 x TorchServe``.
-        measured: the value that is compared; None if something for it was not measured.
-        met: whether it is reached; None likewise.
+        goal: as text, such as ``≥ 6 x TorchServe``.
+        measured: the value that is compared; None if some part of it was not measured.
+        met: whether the goal is met; None likewise.
     """
 
     workload: str

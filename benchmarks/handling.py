@@ -1,4 +1,4 @@
-"""An archive's handler as a plain callable: what every peer but TorchServe runs."""
+"""An archive's handler as a plain callable, for the peers that are not given the archive itself."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Handler:
 
 
 def _forget(measured: Measured) -> None:
-    """The handler's own metrics are nobody's business here."""
+    """Ignore the handler's own metrics."""
 
 
 def only_handler(store: Path) -> Handler:

@@ -1,6 +1,6 @@
-"""The handler without a server: the right answers, and the limit that no server can pass.
+"""The handler without a server: the right answers, and the upper limit for any server.
 
-It runs in a process of its own, so that the load generator's process holds no torch.
+It runs in a process of its own, so that the load generator's process does not import torch.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Loop:
     """Call the handler with batches of the rows for some seconds; the result is seconds per call.
 
     Attributes:
-        threads: what torch's operators may use.
-        pause: seconds between two calls, in which other programs may take the caches.
+        threads: torch's intra-op threads.
+        pause: seconds between two calls, in which other programs may use the caches.
     """
 
     rows: Sequence[Any]
@@ -43,7 +43,7 @@ class Loop:
 
 
 def ask(store: Path, jobs: Sequence[Answers | Loop], prefix: Sequence[str] = ()) -> list[list[Any]]:
-    """Have jobs done in a process of their own, whose command begins with ``prefix``."""
+    """Run jobs in a process of their own; ``prefix`` is put before its command."""
     done = subprocess.run(
         [*prefix, sys.executable, "-c", "from benchmarks import inprocess; inprocess.main()"],
         input=pickle.dumps((store, jobs)),

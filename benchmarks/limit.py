@@ -1,4 +1,4 @@
-"""A CPU limit for what is measured, as pods have it: a control group with a share of the time."""
+"""A CPU limit for what is measured, as pods have it: a control group with a CPU quota."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from pathlib import Path
 
 #: Where Linux mounts control groups, of either version.
 ROOT = Path("/sys/fs/cgroup")
-#: Microseconds in which a group may use up its share, as in Kubernetes.
+#: The quota's period in microseconds, as in Kubernetes.
 PERIOD = 100_000
-#: Joins the group $1, which is then seen at $2 as a container sees its own, and runs the rest.
+#: Joins the group $1, mounts it at $2, where a container sees its own group, and runs the rest.
 _ENTER = 'echo $$ >"$1/cgroup.procs" && mount --bind "$1" "$2" && shift 2 && exec "$@"'
 
 
 @contextlib.contextmanager
 def limited(cores: float, root: Path = ROOT) -> Iterator[list[str]]:
-    """Make a group of processes that together get the time of so many cores; needs root.
+    """Make a control group whose processes together may use so many cores; needs root.
 
     Args:
         cores: more than 0.
         root: where the control groups are mounted.
 
     Yields:
-        What to put in front of a command that is to run in the group.
+        What to put before a command to run it in the group.
 
     Raises:
-        OSError: there are no control groups, or they may not be changed.
+        OSError: there are no control groups, or they cannot be changed.
     """
     second = (root / "cgroup.controllers").exists()
     mounted = root if second else root / "cpu"

@@ -1,8 +1,8 @@
-"""The load generator: HTTP/1.1 over kept connections, as light as Python gets.
+"""The load generator: HTTP/1.1 over persistent connections, as light as Python gets.
 
-It shares the cores with the server, so it does little: request bytes are made before, an answer is
-a status and its bytes, and only counted. What was answered is checked when the load is over.
-Each connection sends its next request when the answer to the last one is there.
+It shares the cores with the server, so it does little: requests are encoded beforehand, and answers
+are only counted by status and body; they are checked after the load. Each connection sends its next
+request when the last one is answered (a closed loop).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-#: Seconds that the last answers may take when no more requests are sent.
+#: Seconds to wait for an answer.
 PATIENCE = 60.0
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _HEAD_END = b"\r\n\r\n"
@@ -24,7 +24,7 @@ _CHUNK = 1 << 18
 
 
 class LoadError(Exception):
-    """The server cannot be measured: it refuses connections, breaks them or stays silent."""
+    """The server cannot be measured: it refuses or breaks connections, or does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class Stream:
 
 @dataclass(slots=True)
 class Traffic:
-    """What came of a stream.
+    """The answers to a stream.
 
     Attributes:
-        in_time: answers that came before the time was over; they make the rate.
-        latencies: seconds from a request's first byte to its answer's last, of all answers.
-        answers: how often each (index of the request, status, body) came.
+        in_time: how many arrived before the end of the load; they make the rate.
+        latencies: seconds from sending a request to the last byte of its answer.
+        answers: how often each (index of the request, status, body) arrived.
     """
 
     in_time: int = 0
@@ -51,7 +51,7 @@ class Traffic:
 
 
 class _Connection:
-    """One socket, the request that is under way on it, and what came of its answer so far."""
+    """One socket, its present request, and the part of the answer that has arrived."""
 
     __slots__ = ("_buffer", "_requests", "index", "rest", "sent_at", "sock", "traffic")
 
@@ -74,14 +74,14 @@ class _Connection:
         self.send()
 
     def send(self) -> None:
-        """Send as much of the request as the socket takes."""
+        """Send as much of the request as the socket accepts."""
         try:
             self.rest = self.rest[self.sock.send(self.rest) :]
         except BlockingIOError:
             return
 
     def receive(self) -> tuple[int, bytes] | None:
-        """Read what is there; status and body once the answer is complete."""
+        """Read what has arrived; returns status and body once the answer is complete."""
         data = self.sock.recv(_CHUNK)
         if not data:
             raise LoadError("the server closed a connection before it answered")
@@ -100,10 +100,10 @@ class _Connection:
 
 
 def drive(port: int, streams: Sequence[Stream], seconds: float) -> list[Traffic]:
-    """Put a load on 127.0.0.1 for some seconds; returns each stream's traffic.
+    """Put a load on a port of 127.0.0.1 for some seconds; returns each stream's traffic.
 
     Raises:
-        LoadError: see there.
+        LoadError: the server cannot be measured.
     """
     traffics = [Traffic() for _ in streams]
     connections: list[_Connection] = []

@@ -1,7 +1,7 @@
 """What each stage of the server costs per request: ``python -m benchmarks.micro [part of a name]``.
 
-Everything runs in this process and without sockets, so that a regression shows where it is. Of
-several repetitions the fastest counts: the others were disturbed.
+Everything runs in this process and without sockets, so that a regression can be located. Of several
+repetitions the fastest counts: the others were disturbed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ LONG_ENOUGH = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A part of the way of a request.
+    """One step in serving a request.
 
     Attributes:
-        run: does it so many times.
-        requests: how many requests go through it each time.
+        run: repeats it this many times.
+        requests: how many requests each repetition serves.
     """
 
     name: str
@@ -167,7 +167,7 @@ def _instance_call(instance: Instance, batch: list[Request]) -> Callable[[], obj
 
 
 def app_stages(app: App) -> Iterator[Stage]:
-    """All of it but sockets and HTTP's own bytes, the worker's thread included."""
+    """Everything but sockets and HTTP parsing, the worker's thread included."""
     known = workloads()
     for name, path in (("v1", "/v1/models/echo:predict"), ("v2", "/v2/models/echo/infer")):
         for together in (1, BATCH_ROWS):
@@ -187,10 +187,10 @@ def _app_run(app: App, path: str, body: bytes, together: int) -> Callable[[int],
 
 
 async def call_app(app: App, path: str, body: bytes) -> None:
-    """Send an application one request that is there as a whole.
+    """Send an application one complete request.
 
     Raises:
-        RuntimeError: its answer has another status than 200.
+        RuntimeError: the answer's status is not 200.
     """
     scope = {
         "type": "http",

@@ -52,7 +52,7 @@ def _panels(results: Results) -> dict[str, _Value]:
         return weight.first_answer if weight else None
 
     return {
-        "v1 MNIST, 1 connection (answers/s)": rate("v1@1"),
+        "v1 MNIST, 1 connection (requests/s)": rate("v1@1"),
         "v1 MNIST, 16 connections": rate("v1@16"),
         "v1 MNIST, 64 connections": rate("v1@64"),
         "v2 MNIST tensor, 16 connections": rate("v2@16"),

@@ -1,4 +1,4 @@
-"""The results as text: one table of loads, one of weights, one of goals."""
+"""The results as text: a table of loads, one of memory and start, and one of goals."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _TITLES = {IN_PROCESS: "(no server)", **{name: peer.title for name, peer in PEER
 
 
 def report(results: Results, facts: Mapping[str, str]) -> str:
-    """Markdown that is also fit for a terminal."""
+    """Markdown that is also readable in a terminal."""
     parts = [
         "# Results",
         "Medians over the rounds. `ours/` is our rate divided by theirs; CPU is microseconds "
-        "per answer, of all the server's processes and of the load generator.",
+        "per request, of all the server's processes and of the load generator.",
         _table(*_loads(results)),
         "Memory in MB: pages that processes share counted once (PSS), and in brackets once in each "
         "process (the sum of RSS).",
@@ -34,7 +34,17 @@ _Table = tuple[Sequence[str], list[Sequence[str]]]
 
 
 def _loads(results: Results) -> _Table:
-    head = ("load", "server", "answers/s", "ours/", "p50 ms", "p99 ms", "CPU", "generator", "wrong")
+    head = (
+        "load",
+        "server",
+        "requests/s",
+        "ours/",
+        "p50 ms",
+        "p99 ms",
+        "CPU",
+        "generator",
+        "wrong",
+    )
     rows: list[Sequence[str]] = []
     seen = {(sample.scenario, sample.workload): None for sample in results.samples}
     for scenario, workload in seen:

@@ -15,16 +15,16 @@ class Sample:
     """One round's load of one kind on one peer.
 
     Attributes:
-        scenario: what went on, such as ``v1@16``; of the handler in a loop ``v1@batch 16``.
-        workload: whose requests these numbers are about.
-        rate: answers per second.
-        p50: milliseconds from request to answer; also ``p99``.
-        server_cpu: microseconds of CPU that the server's processes used per answer; where two
-            workloads run at once, per answer of both.
-        client_cpu: the same of the load generator.
+        scenario: such as ``v1@16``; for the handler in a loop, ``v1@batch 16``.
+        workload: the one that these numbers are about.
+        rate: requests per second.
+        p50: latency in milliseconds; also ``p99``.
+        server_cpu: CPU time of the server's processes in microseconds per request; if two workloads
+            run at once, per request of either.
+        client_cpu: the same for the load generator.
         answers: how many were checked.
-        wrong: how many were not the right ones.
-        fault: what was wrong with one of those.
+        wrong: how many were wrong.
+        fault: what was wrong with one of them.
     """
 
     peer: str
@@ -41,18 +41,18 @@ class Sample:
 
     @property
     def load(self) -> str:
-        """For people: the scenario, and whose numbers these are if several workloads ran."""
+        """The scenario for people, with the workload if several ran at once."""
         return f"{self.workload} in {self.scenario}" if "+" in self.scenario else self.scenario
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
-    """One start of one peer: seconds to the first right answer, bytes of its processes' memory.
+    """One start of one peer: seconds to the first right answer, and memory in bytes.
 
     Attributes:
-        rss: resident memory, summed over processes, when every model has answered.
+        rss: resident memory, summed over its processes, after each model has answered.
         pss: the same with shared pages counted once.
-        pss_loaded: after the load.
+        pss_loaded: PSS after the load.
     """
 
     peer: str
@@ -65,7 +65,7 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Something that a peer could not do."""
+    """A measurement that failed."""
 
     peer: str
     what: str

@@ -1,4 +1,4 @@
-"""The measurement: each round starts every peer in turn, checks, weighs and loads it."""
+"""The measurement: each round starts every peer in turn, checks its answers, memory and load."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from benchmarks.results import IN_PROCESS, Failure, Results, Sample, Weight
 from benchmarks.servers import Server, ServerFailed, running
 from benchmarks.workloads import Workload, alike, workloads
 
-#: Seconds of load before that which counts, as a share of it.
+#: Seconds of warm-up, relative to the seconds of the load that counts.
 WARM_UP = 0.4
-#: Seconds between two calls of the handler alone: what a client of one connection needs between two
-#: requests, in which the caches of a shared machine forget the model.
+#: Seconds between two calls of the handler alone, as long as a client with one connection pauses
+#: between requests: on a shared machine the caches lose the model in that time.
 PAUSE = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Workloads that are put on a server at once, each over so many connections.
+    """Workloads that run on a server at the same time, each with a number of connections.
 
     Attributes:
-        group: what ``--workloads`` calls it; a peer runs a group as a whole or not at all.
+        group: its name for ``--workloads``; a peer runs all scenarios of a group or none.
+        streams: names of workloads, with their connections.
     """
 
     group: str
@@ -51,10 +52,10 @@ SCENARIOS = (
     Scenario("explain", [("v1", 4), ("explain", 4)]),
     Scenario("resnet", [("resnet", 8)]),
 )
-#: What ``--workloads`` knows; "memory" is one model and ten, without load.
+#: The values of ``--workloads``; "memory" is that of one model and of ten, without load.
 MEMORY = "memory"
 GROUPS = (*dict.fromkeys(scenario.group for scenario in SCENARIOS), MEMORY)
-#: The store that memory and time to the first answer are compared on, and what is asked there.
+#: The stores with which memory and time to the first answer are compared, and the workload there.
 ONE, TEN, ASKED = "mnist", "ten", "v1"
 
 
@@ -67,7 +68,7 @@ class Plan:
         seconds: of each load.
         stores: the folder with the stores that `benchmarks.archives` built.
         work: a folder for the servers' files.
-        prefix: what the commands of all that is measured begin with.
+        prefix: put before the commands of all that is measured.
     """
 
     peers: Sequence[Peer]
@@ -84,7 +85,7 @@ class Rounds:
 
     Args:
         plan: what is measured.
-        say: takes lines about the progress.
+        say: takes progress lines.
     """
 
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
@@ -109,10 +110,10 @@ class Rounds:
         return self.results
 
     def _answer(self) -> None:
-        """Ask the handlers for the right answers.
+        """Get the right answers from the handlers.
 
         Raises:
-            RuntimeError: an answer would pass for the answer to another request.
+            RuntimeError: two requests have the same answer, so mixed-up answers would not show.
         """
         for store in dict.fromkeys(workload.store for workload in self._workloads.values()):
             asked = [workload for workload in self._workloads.values() if workload.store == store]
@@ -125,7 +126,7 @@ class Rounds:
     # --- without a server ---
 
     def _loop(self) -> None:
-        """The handler in a loop; of several numbers of threads the fastest counts."""
+        """The handler in a loop, with the fastest number of intra-op threads."""
         for size, pause in ((1, 0.0), (1, PAUSE), (BATCH_ROWS, 0.0)):
             self._loop_of(self._workloads[ASKED], size, pause)
 
@@ -163,7 +164,7 @@ class Rounds:
             self._say(f"  {peer.name:11} {store}: FAILED: {error}")
 
     def _can(self, peer: Peer, scenario: Scenario, store: str) -> bool:
-        """Whether a peer speaks all that the scenario's group needs, and the store is the one."""
+        """Whether a peer has all routes of the scenario's group, and this is its store."""
         needed = [
             self._workloads[name]
             for other in SCENARIOS
@@ -275,5 +276,5 @@ class Rounds:
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
-    """The value that ``share`` of the values do not pass."""
+    """The quantile: the value that ``share`` of the values do not exceed."""
     return sorted(values)[min(int(share * len(values)), len(values) - 1)]

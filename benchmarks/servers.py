@@ -1,4 +1,4 @@
-"""A peer's process: started, awaited, weighed, asked and stopped."""
+"""A peer's process: its start, requests, memory, CPU time and end."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from benchmarks.peers import Peer
 from benchmarks.peers.program import free_ports
 from benchmarks.workloads import ROOT, Body, Workload
 
-#: Seconds that a server may take to its first answer, to one answer, and to stop.
+#: Seconds that a server may take until its first answer, for one answer, and to stop.
 START_LIMIT, ANSWER_LIMIT, STOP_LIMIT = 180.0, 60.0, 15.0
-#: Seconds between two looks whether a server answers yet.
+#: Seconds between two tries whether a server answers yet.
 LOOK_EVERY = 0.02
 
 
@@ -44,7 +44,7 @@ class Server:
         peer: which one.
         store: the archives that it serves.
         folder: for its files and its log.
-        prefix: what its command begins with.
+        prefix: put before its command.
 
     Attributes:
         started: ``time.perf_counter()`` at its start.
@@ -109,7 +109,7 @@ class Server:
     # --- what it costs ---
 
     def memory(self) -> Memory:
-        """What its process tree holds now."""
+        """The memory of its process tree."""
         infos = [process.memory_full_info() for process in self._tree()]
         return Memory(sum(info.rss for info in infos), sum(info.pss for info in infos))
 
@@ -125,7 +125,7 @@ class Server:
     # --- the end ---
 
     def stop(self) -> None:
-        """Ask it to end; what is left of its process group after a while is killed."""
+        """Send SIGTERM; after `STOP_LIMIT`, kill what is left of its process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):

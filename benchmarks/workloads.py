@@ -1,7 +1,7 @@
-"""What is sent and what has to come back.
+"""What is sent, and the right answers.
 
-A workload is a set of requests that differ, with the rows that a handler sees of each: the right
-answer to a request is what the handler says to its row when it is called alone, without a server.
+A workload is a set of different requests, with the row that the handler sees of each. The right
+answer to a request is the handler's result for that row alone, without a server.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MODELS = ROOT / "benchmarks" / "models"
 DIGITS = sorted((ROOT / "handlers" / "mnist" / "test_data").glob("?.png"))
 HEADER_LENGTH = "Inference-Header-Content-Length"
-#: How far a number of an answer may be from the handler's own, relative to the largest one: batches
-#: of other sizes are rounded differently.
+#: Tolerated difference of numbers from the handler's own, relative to the largest one: batches of
+#: other sizes round differently.
 TOLERANCE = 1e-3
 
 Array = np.ndarray[Any, Any]
@@ -49,7 +49,7 @@ class Workload:
         route: the kind of request, as `Peer.routes` has it.
         bodies: the requests.
         rows: the row that the handler sees of each.
-        read: gives the one result in the body of an answer to request ``i``; raises if it is none.
+        read: extracts the one result from an answer to request ``i``; raises if there is none.
     """
 
     name: str
@@ -133,7 +133,7 @@ def _tensor(array: Array) -> dict[str, Any]:
 def _json_body(index: int, array: Array) -> Body:
     tensor = {**_tensor(array), "data": array.ravel()}
     request = {"id": str(index), "inputs": [tensor]}
-    # The shortest digits that mean the float32; tolist() would write twice as many.
+    # orjson writes the shortest digits of a float32; tolist() would give twice as many.
     return Body(orjson.dumps(request, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
@@ -151,13 +151,13 @@ def _normalised(path: Path) -> Array:
 
 
 def _noise(seed: int) -> Array:
-    """Float32 ``[1, 3, 224, 224]``, rounded to three decimals; the mean tells the seed."""
+    """Float32 ``[1, 3, 224, 224]``, rounded to three decimals; the mean depends on the seed."""
     noise = np.random.default_rng(seed).uniform(size=(1, 3, 224, 224)) + seed
     return noise.astype(np.float32).round(3)
 
 
 def _photo(seed: int) -> bytes:
-    """A JPEG of 224 x 224: coloured blots of a size that differs by seed."""
+    """A JPEG of 224 x 224: coloured blobs whose size depends on the seed."""
     cells = np.random.default_rng(seed).integers(0, 256, (2 + 3 * seed, 2 + 3 * seed, 3), np.uint8)
     image = Image.fromarray(cells).resize((224, 224), Image.Resampling.BICUBIC)
     file = io.BytesIO()

@@ -4,7 +4,7 @@ Every peer is one program of this package, started with the peer's own interpret
 
     python -m benchmarks.peers.<name> --store DIR --port N
 
-It serves the archives of the store, most in batches of `BATCH_ROWS`, until SIGTERM comes.
+It serves the archives of the store until SIGTERM, most in batches of up to `BATCH_ROWS`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 
 from scripts.venv import cache
 
-#: Rows of a batch, and milliseconds that its first row may wait for more, where a peer has both.
+#: Most rows of a batch, and milliseconds that its first row waits for more, for peers with both.
 BATCH_ROWS, BATCH_DELAY_MS = 16, 1
 
-#: Kinds of requests: instances to be predicted or explained, tensors in JSON or behind it.
+#: Kinds of requests: v1 predictions and explanations, v2 tensors as JSON and as binary data.
 V1_PREDICT, V1_EXPLAIN, V2_JSON, V2_BINARY = "v1:predict", "v1:explain", "v2:json", "v2:binary"
 
 
@@ -30,9 +30,9 @@ class Peer:
 
     Attributes:
         name: the program's name in this package.
-        title: the server's name for people.
-        packages: what its environment holds beside torch; without any it runs in ours.
-        routes: URL path per kind of request that it can answer, with ``{model}`` in it.
+        title: the server's display name.
+        packages: what its own environment needs beside torch; without any it runs in ours.
+        routes: the URL path, with ``{model}`` in it, per kind of request that it can answer.
         many: whether the program serves several models at once.
     """
 
@@ -44,7 +44,7 @@ class Peer:
 
     @property
     def environment(self) -> Path:
-        """Its virtual environment; a new one for other packages or another Python of ours."""
+        """Its virtual environment, which depends on the packages and on our Python."""
         text = "\n".join((*self.packages, sys.prefix))
         return cache() / "peers" / f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
@@ -85,7 +85,7 @@ PEERS = {
             name="mlserver",
             title="MLServer",
             routes=_V2,
-            # Its workers ask for an event loop that newer uvloops do not make.
+            # Its workers rely on an event loop that newer uvloops no longer create.
             packages=("mlserver==1.7.1", "uvloop<0.22"),
         ),
         Peer(name="litserve", title="LitServe", routes=_V1, packages=("litserve==0.2.19",)),

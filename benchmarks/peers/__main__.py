@@ -1,7 +1,7 @@
 """``python -m benchmarks.peers setup``: an environment for each peer that needs one.
 
-The environments hold only what this one lacks: torch and the rest are shared by a ``.pth`` file, so
-that no second torch is installed. ``list`` tells what is there.
+The environments hold only what this one lacks: torch and the rest are shared through a ``.pth``
+file. ``list`` shows which peers are installed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def set_up(peer: Peer) -> bool:
         return False
     shared = sysconfig.get_path("purelib")
     own = sysconfig.get_path("purelib", vars={"base": str(peer.environment)})
-    # pip reads the file too: what it finds there is installed already.
+    # pip reads the file too, and does not install again what it finds there.
     with open(f"{own}/shared.pth", "w") as file:
         file.write(f"{shared}\n")
     pip = [str(peer.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

@@ -29,7 +29,7 @@ class Task:
 
 
 def task() -> Task:
-    """The command line; what else is on it is left to the peer's own parser."""
+    """What the command line says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
@@ -39,7 +39,7 @@ def task() -> Task:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on; held together so that all differ."""
+    """Free ports; all are bound at the same time, so that they differ."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for sock in sockets:
