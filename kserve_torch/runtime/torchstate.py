@@ -45,12 +45,17 @@ def use_threads(count: int) -> None:
 
 
 def thread_counts(workers: int) -> tuple[int, ...]:
-    """Thread counts worth a try: one, and all that operators may have, shared out over ``workers``.
+    """Thread counts worth a try, ascending: a worker's share of all threads, a quarter of that...
 
-    These are no more than the cores that we may use, and than ``OMP_NUM_THREADS``.
+    The last one is 1. None is above the cores that we may use, or above ``OMP_NUM_THREADS``.
+
+    Args:
+        workers: among how many the threads are shared out.
     """
-    share = min(THREADS, cores()) // max(workers, 1)
-    return (1, share) if share > 1 else (1,)
+    counts = [max(1, min(THREADS, cores()) // max(workers, 1))]
+    while counts[0] > 1:
+        counts.insert(0, max(1, counts[0] // 4))
+    return tuple(counts)
 
 
 class Company:
