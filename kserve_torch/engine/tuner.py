@@ -140,9 +140,12 @@ class Trial:
         self._costs[self.next()].append(seconds / max(rows, 1))
         if len(self._turn) < TURN and sum(self._turn) < TURN_SECONDS:
             return False
-        self._seconds += sum(self._turn)
+        seconds_of_turn = sum(self._turn)
+        self._seconds += seconds_of_turn
         self._turn = []
         self._turns += 1
+        if self._turns <= len(self._candidates) and seconds_of_turn >= TURN_SECONDS:
+            self._drop_if_slow()
         rounds, others_to_come = divmod(self._turns, len(self._candidates))
         if others_to_come:
             return False
@@ -150,10 +153,22 @@ class Trial:
             self.chosen = self._best()
         return self.chosen is not None
 
+    def _drop_if_slow(self) -> None:
+        """Drop the candidate of the first round's last turn, and the smaller ones, if it is slow.
+
+        With fewer threads still, a long batch would keep clients waiting for nothing: on 64 cores a
+        batch of one second may take half a minute with one thread.
+        """
+        slowest, *larger = self._candidates[-self._turns :]
+        if larger and self.cost(slowest) > CLEAR * min(map(self.cost, larger)):
+            self._candidates = tuple(larger)
+            self._turns = len(larger)
+
     def _is_clear(self) -> bool:
         """Whether batches are long and the best candidate is far ahead of all others."""
         best, *others = sorted(map(self.cost, self._candidates))
-        return self._seconds >= TURN_SECONDS * len(self._candidates) and others[0] > CLEAR * best
+        long = self._seconds >= TURN_SECONDS * len(self._candidates)
+        return not others or (long and others[0] > CLEAR * best)
 
     def _best(self) -> int:
         best = self._candidates[0]

@@ -1,4 +1,4 @@
-"""What every data-plane endpoint does with a Request: submit it, time it, report it."""
+"""What all data-plane endpoints share: submit a Request, time it, report it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Milliseconds that the client waits, from the arrival of the request on.
+#: Milliseconds that the client waits, from the request's arrival.
 TIMEOUT_HEADER = "x-request-timeout-ms"
-#: Response headers that are the server's to set.
+#: Response headers that only the server sets.
 OURS = frozenset({"content-type", "content-length", "transfer-encoding", "connection", "date"})
 #: The same where the body is the server's: a handler that asks another server and hands on its
 #: headers would have clients unpack what is not packed.
 ABOUT_BODY = frozenset({"content-encoding", "inference-header-content-length"})
 
-#: RFC 9110 5.1 and 5.5; beyond ASCII, what Latin-1 can write. Anything else could smuggle in more.
+#: RFC 9110 5.1 and 5.5; values may be Latin-1. Line breaks could smuggle in further headers.
 _NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 
@@ -39,15 +39,15 @@ def request_id(call: Call) -> str:
 
 
 def refused_id(call: Call) -> str:
-    """The client's ``x-request-id``, for the log line of what was refused; "-" if it has none."""
+    """The client's ``x-request-id`` for the log line of a refused request; "-" for none."""
     return call.headers.get("x-request-id") or "-"
 
 
 def deadline(call: Call) -> float | None:
-    """``time.monotonic()`` after which the client has gone, from its time-out header.
+    """``time.monotonic()`` after which the client no longer waits, from its time-out header.
 
     Raises:
-        InvalidInput: the header is no positive number.
+        InvalidInput: the header is not a positive number.
     """
     text = call.headers.get(TIMEOUT_HEADER)
     if text is None:
@@ -66,7 +66,7 @@ def check_rows(reply: Reply) -> None:
 
     Raises:
         PredictionError: with the first such status, and the row's result as its text.
-        HandlerError: it is no status.
+        HandlerError: it is not a valid status.
     """
     for row in reply.rows:
         check_status(row)
@@ -76,10 +76,10 @@ def check_rows(reply: Reply) -> None:
 
 
 def check_status(row: RowReply) -> None:
-    """Refuse a status that cannot be sent as a final answer's (RFC 9110 15).
+    """Check that a status can be that of a final answer (RFC 9110 15).
 
     Raises:
-        HandlerError: as said.
+        HandlerError: it cannot.
     """
     if not isinstance(row.status, int) or not 200 <= row.status <= 599:
         shown = brief(row.status)
@@ -104,10 +104,10 @@ def row_headers(reply: Reply) -> list[tuple[str, str]]:
 
 
 def sendable(headers: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Headers that a handler set, as they may go out; those that are the server's are left out.
+    """Headers that a handler set, without those that only the server sets.
 
     Raises:
-        HandlerError: a name or value has characters that no header may have.
+        HandlerError: a name or value has characters that headers cannot have.
     """
     pairs = [(name, str(value).strip()) for name, value in headers.items()]
     for name, value in pairs:
@@ -117,7 +117,7 @@ def sendable(headers: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def log_unsendable(request: Request, error: Exception) -> None:
-    """Say why what the handler answered cannot be sent: its author reads no client's errors."""
+    """Log why the handler's answer cannot be sent: its author does not see the client's error."""
     if isinstance(error, HandlerError) and not isinstance(error, PredictionError):
         log.error("%s: request %s failed: %s", request.model, request.id, error.message)
 
@@ -129,7 +129,7 @@ class Serve:
         registry: the models.
         protocol: the name of the protocol in metrics and the access log.
         failed: turns an error into the protocol's answer.
-        id_of: finds the id of a request that could not be read.
+        id_of: finds the id of a request that could not be decoded.
     """
 
     def __init__(
@@ -152,14 +152,14 @@ class Serve:
         write: Callable[[Request, Reply], Answer],
         asked: str | None = None,
     ) -> Answer:
-        """``read`` the request, have it served, ``write`` the reply; never raises.
+        """``read`` the request, submit it and ``write`` the reply; all errors become answers.
 
         Args:
             call: the HTTP request.
-            model: the name that it asks for.
+            model: the requested name.
             read: makes the Request.
             write: makes the answer.
-            asked: the version that it asks for, if not the default.
+            asked: the requested version, None for the default.
         """
         began = time.perf_counter()
         request: Request | None = None
@@ -187,14 +187,14 @@ class Serve:
             reply.timing,
             headers=call.headers if self._registry.tells_headers else NOTHING,
         )
-        # The answer first: who sends the next request sees it counted.
+        # Reported after the answer is written, but before the client's next request is read.
         asyncio.get_running_loop().call_soon(self._registry.emit, responded)
         return answer
 
     def refuse(
         self, call: Call, model: str, error: Exception, asked: str | None = None, id_: str = ""
     ) -> Answer:
-        """The answer to a request that could not even be read."""
+        """The answer to a request that could not be decoded."""
         return self._fail(model, asked, id_ or self._id_of(call), error, call.headers)
 
     def unsendable(self, request: Request, error: Exception, seconds: float = 0.0) -> Answer:

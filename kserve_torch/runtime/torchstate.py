@@ -47,12 +47,17 @@ def use_threads(count: int) -> None:
 
 
 def thread_counts(workers: int) -> tuple[int, ...]:
-    """Numbers of intra-op threads worth a trial: one, and each worker's share of the most.
+    """Numbers of intra-op threads worth a trial: a worker's share, a quarter of it and so on to 1.
 
-    The most is bounded by the cores that we may use and by ``OMP_NUM_THREADS``.
+    All workers together get no more than the cores that we may use and ``OMP_NUM_THREADS``.
+
+    Args:
+        workers: that share the threads.
     """
-    share = min(THREADS, cores()) // max(workers, 1)
-    return (1, share) if share > 1 else (1,)
+    counts = [max(1, min(THREADS, cores()) // max(workers, 1))]
+    while counts[0] > 1:
+        counts.insert(0, max(1, counts[0] // 4))
+    return tuple(counts)
 
 
 class DtypeLock:

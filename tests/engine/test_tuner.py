@@ -46,6 +46,36 @@ def test_who_is_far_behind_with_long_batches_has_one_turn() -> None:
         assert tuner.next(2) == chosen
 
 
+def tried(tuner: Tuner, costs: Mapping[int, float]) -> list[int]:
+    """The thread counts of the batches until it has settled."""
+    seen = []
+    while len(seen) < 100:
+        seen.append(tuner.next(2))
+        if tuner.note(2, 2 * costs[seen[-1]]):
+            return seen
+    raise AssertionError("it never settles")
+
+
+def test_where_fewer_threads_are_far_slower_the_fewest_are_not_tried() -> None:
+    """A large model on 64 cores: with one thread a batch would take half a minute."""
+    tuner = Tuner([1, 4, 16, 64])
+    assert tried(tuner, {1: 15.0, 4: 4.0, 16: 1.0, 64: 0.4}) == [64, 64, 16]
+    assert tuner.next(2) == 64
+
+
+def test_the_best_of_many_may_be_in_the_middle() -> None:
+    for costs in ({1: 0.9, 4: 0.3, 16: 0.5}, {1: 9e-4, 4: 3e-4, 16: 5e-4}):
+        tuner = Tuner([1, 4, 16])
+        settle(tuner, costs)
+        assert tuner.next(2) == 4
+
+
+def test_a_count_that_is_far_slower_is_not_tried_again_while_others_are() -> None:
+    tuner = Tuner([1, 4, 16])
+    assert tried(tuner, {1: 0.2, 4: 0.055, 16: 0.05}) == [16, 16, 4, 4, 1, 16, 16, 4, 4]
+    assert tuner.next(2) == 16
+
+
 def test_the_first_batch_of_each_turn_does_not_count() -> None:
     tuner, batch = Tuner([1, 2]), 0
     while tuner.note(1, 9e-3 if batch % TURN == 0 else 3e-3 / tuner.next(1)) is None:

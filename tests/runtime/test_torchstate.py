@@ -12,7 +12,15 @@ from kserve_torch.runtime.torchstate import DefaultDtype, DtypeLock
 
 @pytest.mark.parametrize(
     ("threads", "cores", "workers", "counts"),
-    [(4, 4, 1, (1, 4)), (4, 4, 2, (1, 2)), (4, 4, 0, (1, 4)), (4, 4, 3, (1,)), (1, 4, 1, (1,))],
+    [
+        (4, 4, 1, (1, 4)),
+        (4, 4, 2, (1, 2)),
+        (4, 4, 0, (1, 4)),
+        (4, 4, 3, (1,)),
+        (1, 4, 1, (1,)),
+        (64, 64, 1, (1, 4, 16, 64)),
+        (64, 24, 2, (1, 3, 12)),
+    ],
 )
 def test_thread_counts_stay_within_what_operators_may_have(
     monkeypatch: pytest.MonkeyPatch, threads: int, cores: int, workers: int, counts: tuple[int, ...]
