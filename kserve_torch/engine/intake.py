@@ -10,7 +10,7 @@ from kserve_torch.engine.batcher import Ticket
 from kserve_torch.engine.pool import Pool
 from kserve_torch.errors import DeadlineExceeded, Overloaded, ServingError
 from kserve_torch.events import Event, Finished, Shed
-from kserve_torch.messages import Reply, Request, Timing
+from kserve_torch.messages import NO_TIME, Reply, Request, Timing
 
 
 class Intake:
@@ -71,11 +71,13 @@ class Intake:
             raise
         except ServingError as failure:
             error = type(failure).__name__
+            # One error may be for a whole batch: it is told of before the next of them gets it.
+            failure.timing = ticket.timing(time.monotonic())
             raise
         finally:
             if timer is not None:
                 timer.cancel()
-            self._finish(request, reply.timing if reply is not None else Timing(), error)
+            self._finish(request, reply.timing if reply is not None else NO_TIME, error)
 
     def _enqueue(self, pool: Pool, request: Request) -> Ticket:
         try:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from kserve_torch.codec.document import brief
-from kserve_torch.errors import HandlerError, InvalidInput, PredictionError
+from kserve_torch.errors import HandlerError, InvalidInput, PredictionError, ServingError
 from kserve_torch.events import Responded
 from kserve_torch.http.exchange import Answer, Call
-from kserve_torch.messages import NOTHING, Reply, Request, RowReply, fresh_id
+from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request, RowReply, Timing, fresh_id
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
@@ -56,6 +56,11 @@ def deadline(call: Call) -> float | None:
     if not 0 < milliseconds < float("inf"):
         raise InvalidInput(f"{TIMEOUT_HEADER}: {text!r} is not a positive number of milliseconds")
     return time.monotonic() + milliseconds / 1000
+
+
+def timing_of(error: BaseException) -> Timing:
+    """Where the time of the request went that failed with ``error``."""
+    return (isinstance(error, ServingError) and error.timing) or NO_TIME
 
 
 def check_rows(reply: Reply) -> None:
@@ -167,8 +172,8 @@ class Serve:
                 id_ = self._id_of(call)
                 return self._fail(model, asked, id_, error, call.headers, seconds)
             if reply is not None:
-                return self.unsendable(request, error, seconds)
-            return self._unanswered(request, error, seconds)
+                return self.unsendable(request, error, seconds, reply.timing)
+            return self._unanswered(request, error, seconds, timing_of(error))
         responded = Responded(
             self._protocol,
             model,
@@ -190,14 +195,22 @@ class Serve:
         """The answer to a request that could not even be read."""
         return self._fail(model, asked, id_ or self._id_of(call), error, call.headers)
 
-    def unsendable(self, request: Request, error: Exception, seconds: float = 0.0) -> Answer:
+    def unsendable(
+        self,
+        request: Request,
+        error: Exception,
+        seconds: float = 0.0,
+        timing: Timing = NO_TIME,
+    ) -> Answer:
         """The answer in the place of the handler's, which cannot be sent."""
         log_unsendable(request, error)
-        return self._unanswered(request, error, seconds)
+        return self._unanswered(request, error, seconds, timing)
 
-    def _unanswered(self, request: Request, error: Exception, seconds: float) -> Answer:
-        asked, rows = request.version, len(request.rows)
-        return self._fail(request.model, asked, request.id, error, request.headers, seconds, rows)
+    def _unanswered(
+        self, request: Request, error: Exception, seconds: float, timing: Timing
+    ) -> Answer:
+        asked, rows, headers = request.version, len(request.rows), request.headers
+        return self._fail(request.model, asked, request.id, error, headers, seconds, rows, timing)
 
     def _fail(
         self,
@@ -208,6 +221,7 @@ class Serve:
         headers: Mapping[str, str],
         seconds: float = 0.0,
         rows: int = 0,
+        timing: Timing = NO_TIME,
     ) -> Answer:
         answer = self._failed(error, id_)
         responded = Responded(
@@ -218,6 +232,7 @@ class Serve:
             seconds,
             id_,
             rows,
+            timing,
             error=type(error).__name__,
             headers=headers if self._registry.tells_headers else NOTHING,
         )
