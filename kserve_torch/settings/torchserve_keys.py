@@ -122,7 +122,10 @@ class TorchServeKeys:
         _BODY_BYTES, integer(1), "bytes of an answer on TorchServe's routes and gRPC ports"
     )
     certificate_file: Path | None = key(
-        None, PATH, "certificate of https addresses, which need one", shown="none"
+        None,
+        PATH,
+        "certificate of https addresses",
+        shown="keystore, then ssl_certfile, then one made up, which clients refuse",
     )
     private_key_file: Path | None = key(None, PATH, "private key of it", shown="none")
     keystore: Path | None = key(None, PATH, "certificate and key in one file", shown="none")
