@@ -162,6 +162,7 @@ class Manager:
         """
         find(self._registry, model, version)
         self._registry.set_default(model, version)
+        log.info("model %s answers with version %s by default", model, version)
         return Outcome(describe.default_set(model, version))
 
     async def unregister(self, model: str, version: str | None = None) -> Outcome:

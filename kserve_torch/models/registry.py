@@ -180,7 +180,8 @@ class Registry(Catalogue):
         except ServingError:
             self.withdraw(version)
             raise
-        log.info("model %s %s is ready", version.name, version.version)
+        done = "ready" if version.ready else "registered, without workers"
+        log.info("model %s %s is %s", version.name, version.version, done)
         return version
 
     def _enter(self, version: ModelVersion) -> None:
@@ -208,7 +209,9 @@ class Registry(Catalogue):
                 f"{minimum} workers are asked for, at most {MOST_WORKERS} can be had"
             )
         await found.scale(minimum, maximum)
-        return found.ready_workers
+        ready = found.ready_workers
+        log.info("model %s %s: workers ready: %d", found.name, found.version, ready)
+        return ready
 
     async def unregister(self, model: str, version: str | None = None) -> ModelVersion:
         """Drain a version, stop it and forget it; without a version left, no load brings one back.
@@ -223,6 +226,7 @@ class Registry(Catalogue):
         if self.present(found.name) is None:
             self._reloads.overtake(found.name)
         await self.retire([found])
+        log.info("model %s %s is unregistered", found.name, found.version)
         return found
 
     def withdraw(self, version: ModelVersion) -> None:
