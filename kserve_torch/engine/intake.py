@@ -13,6 +13,11 @@ from kserve_torch.events import Event, Finished, Shed
 from kserve_torch.messages import NO_TIME, Reply, Request, Timing
 
 
+def timing_of(error: BaseException) -> Timing:
+    """Where the time of the request went that ended with ``error``, be it a cancellation."""
+    return getattr(error, "timing", None) or NO_TIME
+
+
 class Intake:
     """Queues requests, waits for their answers and keeps their deadlines.
 
@@ -64,14 +69,15 @@ class Intake:
         try:
             reply = await ticket.future
             return reply
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as gone:
             error = "Cancelled"
+            gone.timing = ticket.timing(time.monotonic())  # type: ignore[attr-defined]
             if pool.lane.withdraw(ticket):
                 self._shed("disconnected")
             raise
         except ServingError as failure:
             error = type(failure).__name__
-            # One error may be for a whole batch: it is told of before the next of them gets it.
+            # One error may be for a whole batch: of each request is told before the next gets it.
             failure.timing = ticket.timing(time.monotonic())
             raise
         finally:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 
+from kserve_torch.engine.intake import timing_of
 from kserve_torch.errors import ServingError
 from kserve_torch.events import Responded
 from kserve_torch.grpc.rpc import serialized
-from kserve_torch.http.serve import log_unsendable, timing_of
+from kserve_torch.http.serve import CLIENT_LEFT, log_unsendable
 from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request, Timing
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ def reported(registry: Registry, exchange: Exchange) -> Iterator[Exchange]:
     timing = NO_TIME
     try:
         yield exchange
-    except (asyncio.CancelledError, GeneratorExit):
-        http = 499
+    except (asyncio.CancelledError, GeneratorExit) as gone:
+        http, timing = CLIENT_LEFT, timing_of(gone)
         raise
     except Exception as error:
         http = error.http if isinstance(error, ServingError) else 500

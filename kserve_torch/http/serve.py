@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from kserve_torch.codec.document import brief
-from kserve_torch.errors import HandlerError, InvalidInput, PredictionError, ServingError
+from kserve_torch.engine.intake import timing_of
+from kserve_torch.errors import HandlerError, InvalidInput, PredictionError
 from kserve_torch.events import Responded
 from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request, RowReply, Timing, fresh_id
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 #: Milliseconds that the client waits, from the arrival of the request on.
 TIMEOUT_HEADER = "x-request-timeout-ms"
+#: Status in logs and metrics of requests whose client did not wait for the answer, as nginx has it.
+CLIENT_LEFT = 499
 #: Response headers that are the server's to set.
 OURS = frozenset({"content-type", "content-length", "transfer-encoding", "connection", "date"})
 
@@ -56,11 +59,6 @@ def deadline(call: Call) -> float | None:
     if not 0 < milliseconds < float("inf"):
         raise InvalidInput(f"{TIMEOUT_HEADER}: {text!r} is not a positive number of milliseconds")
     return time.monotonic() + milliseconds / 1000
-
-
-def timing_of(error: BaseException) -> Timing:
-    """Where the time of the request went that failed with ``error``."""
-    return (isinstance(error, ServingError) and error.timing) or NO_TIME
 
 
 def check_rows(reply: Reply) -> None:
@@ -149,8 +147,11 @@ class Serve:
         read: Callable[[], Request],
         write: Callable[[Request, Reply], Answer],
         asked: str | None = None,
+        told: Callable[[], bool] = lambda: False,
     ) -> Answer:
-        """``read`` the request, have it served, ``write`` the reply; never raises.
+        """``read`` the request, have it served, ``write`` the reply; raises nothing of its own.
+
+        Who cancels it says that the client has left.
 
         Args:
             call: the HTTP request.
@@ -158,6 +159,7 @@ class Serve:
             read: makes the Request.
             write: makes the answer.
             asked: the version that it asks for, if not the default.
+            told: whether it was reported in another way, when it is cancelled.
         """
         began = time.perf_counter()
         request: Request | None = None
@@ -166,11 +168,15 @@ class Serve:
             request = read()
             reply = await self._registry.submit(request)
             answer = write(request, reply)
+        except asyncio.CancelledError as gone:
+            if request is not None and not told():
+                seconds = time.perf_counter() - began
+                self._tell(request, CLIENT_LEFT, seconds, timing_of(gone))
+            raise
         except Exception as error:
             seconds = time.perf_counter() - began
             if request is None:
-                id_ = self._id_of(call)
-                return self._fail(model, asked, id_, error, call.headers, seconds)
+                return self._fail(call, model, asked, self._id_of(call), error, seconds)
             if reply is not None:
                 return self.unsendable(request, error, seconds, reply.timing)
             return self._unanswered(request, error, seconds, timing_of(error))
@@ -185,15 +191,14 @@ class Serve:
             reply.timing,
             headers=call.headers if self._registry.tells_headers else NOTHING,
         )
-        # The answer first: who sends the next request sees it counted.
-        asyncio.get_running_loop().call_soon(self._registry.emit, responded)
+        self._emit(responded)
         return answer
 
     def refuse(
         self, call: Call, model: str, error: Exception, asked: str | None = None, id_: str = ""
     ) -> Answer:
         """The answer to a request that could not even be read."""
-        return self._fail(model, asked, id_ or self._id_of(call), error, call.headers)
+        return self._fail(call, model, asked, id_ or self._id_of(call), error)
 
     def unsendable(
         self,
@@ -209,32 +214,52 @@ class Serve:
     def _unanswered(
         self, request: Request, error: Exception, seconds: float, timing: Timing
     ) -> Answer:
-        asked, rows, headers = request.version, len(request.rows), request.headers
-        return self._fail(request.model, asked, request.id, error, headers, seconds, rows, timing)
+        answer = self._failed(error, request.id)
+        self._tell(request, answer.status, seconds, timing, type(error).__name__)
+        return answer
+
+    def _tell(
+        self, request: Request, status: int, seconds: float, timing: Timing, error: str = ""
+    ) -> None:
+        self._emit(
+            Responded(
+                self._protocol,
+                request.model,
+                self._registry.version_of(request.model, request.version),
+                status,
+                seconds,
+                request.id,
+                len(request.rows),
+                timing,
+                error=error,
+                headers=request.headers if self._registry.tells_headers else NOTHING,
+            )
+        )
 
     def _fail(
         self,
+        call: Call,
         model: str,
         asked: str | None,
         id_: str,
         error: Exception,
-        headers: Mapping[str, str],
         seconds: float = 0.0,
-        rows: int = 0,
-        timing: Timing = NO_TIME,
     ) -> Answer:
         answer = self._failed(error, id_)
-        responded = Responded(
-            self._protocol,
-            model,
-            self._registry.version_of(model, asked),
-            answer.status,
-            seconds,
-            id_,
-            rows,
-            timing,
-            error=type(error).__name__,
-            headers=headers if self._registry.tells_headers else NOTHING,
+        self._emit(
+            Responded(
+                self._protocol,
+                model,
+                self._registry.version_of(model, asked),
+                answer.status,
+                seconds,
+                id_,
+                error=type(error).__name__,
+                headers=call.headers if self._registry.tells_headers else NOTHING,
+            )
         )
-        asyncio.get_running_loop().call_soon(self._registry.emit, responded)
         return answer
+
+    def _emit(self, event: Responded) -> None:
+        # The answer first: who sends the next request sees it counted.
+        asyncio.get_running_loop().call_soon(self._registry.emit, event)
