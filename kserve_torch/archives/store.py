@@ -1,7 +1,7 @@
 """Finds the archive that a registration names: in the model store, by ``file:`` or over HTTP.
 
 Names are the client's words, so a path counts only after it was resolved and found inside of the
-store (CONTRACT A8, A9, T-45).
+store (CONTRACT A8, A9, T-45). Who configures the server may have linked archives into it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from urllib.parse import unquote, urlsplit
 from kserve_torch.errors import DownloadFailed, ModelNotFound
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kserve_torch.settings import Settings
 
 #: What an archive file of a name is called, besides a folder of that name.
@@ -38,7 +40,12 @@ class ModelStore:
         self._allowed = settings.allowed_urls
         # Who names the hosts means them, wherever they are; the default, "every URL", does not.
         self._public_only = not settings.given("allowed_urls")
+        self._configured: frozenset[str] = frozenset()
         self._downloads: Path | None = None
+
+    def configure(self, names: Iterable[str]) -> None:
+        """Follow the links that have these names, wherever they lead."""
+        self._configured = frozenset(names)
 
     async def resolve(self, url: str) -> Path:
         """The file or folder that ``url`` names, downloaded if it is elsewhere.
@@ -95,10 +102,11 @@ class ModelStore:
         missing = ModelNotFound(f"Model not found at: {name}")
         try:
             root = self._root.resolve(strict=True)
-            path = (root / name).resolve(strict=True)
+            path = (placed := root / name).resolve(strict=True)
         except (OSError, ValueError, RuntimeError):  # absent, a NUL byte, a loop of links
             raise missing from None
-        if path == root or not path.is_relative_to(root):
+        checked = placed if name in self._configured else path
+        if path == root or not checked.is_relative_to(root):
             raise missing
         return path
 

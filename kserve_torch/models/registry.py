@@ -102,6 +102,7 @@ class Registry(Catalogue):
 
         Of archives with one name and version always the same one serves, see `lineup`.
         """
+        self.store.configure(model.file for model in models if isinstance(model.file, str))
         opened = await asyncio.gather(*map(self._open_configured, models))
         entered = lineup(models, opened, self._factory.broken)
         for version in {*opened} - {version for _, version in entered}:
