@@ -40,6 +40,16 @@ log = logging.getLogger(__name__)
 MOST_WORKERS = 256
 
 
+def check_workers(number: int) -> None:
+    """Refuse a number of workers that no model can have.
+
+    Raises:
+        InvalidInput: more than `MOST_WORKERS`.
+    """
+    if number > MOST_WORKERS:
+        raise InvalidInput(f"{number} workers are asked for, at most {MOST_WORKERS} can be had")
+
+
 class Registry(Catalogue):
     """The models of one server.
 
@@ -205,10 +215,7 @@ class Registry(Catalogue):
 
     async def scale_to(self, found: ModelVersion, minimum: int, maximum: int) -> int:
         """As `scale`, of a version at hand."""
-        if minimum > MOST_WORKERS:
-            raise InvalidInput(
-                f"{minimum} workers are asked for, at most {MOST_WORKERS} can be had"
-            )
+        check_workers(minimum)
         await found.scale(minimum, maximum)
         ready = found.ready_workers
         log.info("model %s %s: workers ready: %d", found.name, found.version, ready)

@@ -390,6 +390,18 @@ async def test_a_failure_after_202_is_in_the_log(
     assert (await ask(management, "GET", "/models/bad"))[0] == 404
 
 
+@pytest.mark.parametrize("synchronous", ["true", "false"])
+async def test_more_workers_than_can_be_had_are_refused_at_once(
+    management: Management, synchronous: str
+) -> None:
+    refusal = fault(400, "BadRequestException", "257 workers are asked for, at most 256 can be had")
+    for method, target in (
+        ("POST", "/models?url=echo_2.0.mar&initial_workers=257"),
+        ("PUT", "/models/echo?min_worker=257"),
+    ):
+        assert await ask(management, method, f"{target}&synchronous={synchronous}") == refusal
+
+
 async def test_the_log_tells_of_each_change(
     management: Management, registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
