@@ -14,7 +14,10 @@ server or a traceback. The cause goes along as ``__cause__`` and is logged once,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from kserve_torch.messages import Timing
 
 #: TorchServe's text where a route lacks a method, or its model API is off (CONTRACT N21, G20).
 NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
@@ -28,12 +31,14 @@ class ServingError(Exception):
         native: status on TorchServe's own routes.
         grpc: name of the ``grpc.StatusCode``.
         kind: the ``type`` member of a native error body (CONTRACT N21-N25).
+        timing: where the time of the request went that failed with it; None if it never waited.
     """
 
     http: int = 500
     native: int = 500
     grpc: ClassVar[str] = "INTERNAL"
     kind: ClassVar[str] = "InternalServerException"
+    timing: Timing | None = None
 
     def __init__(self, message: str) -> None:
         super().__init__(message)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol, get_args
 
 from kserve_torch.frozen import frozen
-from kserve_torch.messages import NOTHING, Timing, Verb
+from kserve_torch.messages import NO_TIME, NOTHING, Timing, Verb
 
 
 @frozen()
@@ -99,7 +99,7 @@ class Responded:
     seconds: float
     request_id: str = ""
     rows: int = 0
-    timing: Timing = Timing()
+    timing: Timing = NO_TIME
     error: str = ""
     headers: Mapping[str, str] = NOTHING
 

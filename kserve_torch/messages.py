@@ -158,6 +158,10 @@ class Timing:
     began: float = 0.0
 
 
+#: Of a request that never waited.
+NO_TIME = Timing()
+
+
 @frozen(kw_only=True)
 class Reply:
     """The answer to one Request: one `RowReply` per row, in order.
@@ -171,7 +175,7 @@ class Reply:
     model: str
     version: str
     rows: Sequence[RowReply]
-    timing: Timing = Timing()
+    timing: Timing = NO_TIME
 
     @property
     def results(self) -> list[Any]:

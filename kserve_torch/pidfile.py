@@ -9,8 +9,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kserve_torch.errors import SettingError
+
+if TYPE_CHECKING:
+    from psutil import Process
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +30,16 @@ def path() -> Path:
 
 @contextlib.contextmanager
 def recorded() -> Iterator[None]:
-    """Names this process in the file while the block runs; the server starts without it, too."""
+    """Names this process in the file while the block runs; the server starts without it, too.
+
+    One that is named there and still runs stays: this one may be about to find its ports taken.
+    """
+    other = _recorded()
     try:
-        _write(os.getpid())
+        if other is None:
+            _write(os.getpid())
+        else:
+            logger.warning("--stop is for process %d, which was started before this", other.pid)
     except OSError as error:
         logger.warning("--stop will not work: %s: %s", path(), error.strerror)
     try:
@@ -44,28 +55,38 @@ def stop() -> int | None:
     Raises:
         SettingError: it is still running after a minute.
     """
-    import psutil  # not at the top: only --stop needs it
+    process = _recorded()
+    if process is None:
+        return None
+    import psutil
 
-    pid = _read()
-    if pid is None or pid == os.getpid():
-        return None
-    try:
-        process = psutil.Process(pid)
-        if not any(Path(word).name in _PROGRAMS for word in process.cmdline()):
-            return None  # the number was given to another process since
-        process.terminate()
-    except psutil.NoSuchProcess:
-        return None
     ends = time.monotonic() + _STOP_SECONDS
     with contextlib.suppress(psutil.NoSuchProcess):
+        process.terminate()
         # One that has ended stays a zombie until the program that started it asks for its end.
         while process.status() != psutil.STATUS_ZOMBIE:
             if time.monotonic() > ends:
                 raise SettingError(
-                    f"process {pid} is still running {_STOP_SECONDS} s after SIGTERM"
+                    f"process {process.pid} is still running {_STOP_SECONDS} s after SIGTERM"
                 )
             time.sleep(0.05)
-    return pid
+    return process.pid
+
+
+def _recorded() -> Process | None:
+    """The server that the file names, if it runs and is not this process."""
+    pid = _read()
+    if pid is None or pid == os.getpid():
+        return None
+    import psutil  # not at the top: few starts need it
+
+    try:
+        process = psutil.Process(pid)
+        words = process.cmdline()
+    except psutil.Error:
+        return None
+    # Else the number was given to another process since.
+    return process if any(Path(word).name in _PROGRAMS for word in words) else None
 
 
 def _write(pid: int) -> None:

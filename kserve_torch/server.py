@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kserve_torch.accesslog import AccessLog
@@ -35,7 +35,7 @@ from kserve_torch.startup import (
     warn_of_missing_gpus,
     why_no_models,
 )
-from kserve_torch.tls import identity
+from kserve_torch.tls import Identity, identity
 from kserve_torch.tokens import Tokens, tokens_for
 from kserve_torch.tracing import tracing
 
@@ -117,8 +117,7 @@ class Server:
                 Listener(binding.address, binding.settings).close()
             # After the ports: another server that has them may keep its keys in the same file.
             tokens = tokens_for(self.settings)
-            if _has_tls(self.settings):
-                identity(self.settings, self.registry.workdir)  # no model is loaded for nothing
+            self._check_tls(bindings)  # no model is loaded for nothing
             if not self.settings.open_early:
                 await self._load_models()
                 if self._stopping.is_set():
@@ -148,6 +147,18 @@ class Server:
 
     # --- start ---
 
+    def _check_tls(self, bindings: Iterable[Binding]) -> None:
+        for binding in bindings:
+            self._identity(binding)
+        if self.settings.enable_grpc_ssl:
+            identity(self.settings, self.registry.workdir)
+
+    def _identity(self, binding: Binding) -> Identity | None:
+        if binding.address.scheme != "https":
+            return None
+        alone = binding.settings == ("http_port",)
+        return identity(self.settings, self.registry.workdir, http_port=alone)
+
     async def _load_models(self) -> None:
         models = startup_models(self.settings)
         warn_of_missing_gpus(self.settings)
@@ -168,13 +179,12 @@ class Server:
         self, bindings: Sequence[Binding], listeners: Sequence[Listener], tokens: Tokens | None
     ) -> list[asyncio.Task[None]]:
         app = application(self.registry, self.metrics, self.settings, tokens, bindings)
-        groups: dict[bool, list[socket.socket]] = {}
-        for listener in listeners:
+        groups: dict[Identity | None, list[socket.socket]] = {}
+        for binding, listener in zip(bindings, listeners, strict=True):
             listener.listen(self.settings.receive_timeout)
-            groups.setdefault(listener.address.scheme == "https", []).append(listener.sock)
+            groups.setdefault(self._identity(binding), []).append(listener.sock)
         tasks = []
-        for tls, group in groups.items():
-            files = identity(self.settings, self.registry.workdir) if tls else None
+        for files, group in groups.items():
             server = HttpServer(uvicorn_config(app, self.settings, files))
             self._https.append(server)
             tasks.append(asyncio.create_task(server.serve(group)))
@@ -235,8 +245,3 @@ class Server:
         await self.registry.drain(self.settings.grace_period)
         # uvicorn ends when the last answer has left.
         await asyncio.gather(*https)
-
-
-def _has_tls(settings: Settings) -> bool:
-    https = any(binding.address.scheme == "https" for binding in settings.bindings())
-    return https or settings.enable_grpc_ssl

@@ -34,22 +34,22 @@ class Identity:
     key: Path
 
 
-def identity(settings: Settings, folder: Path) -> Identity:
-    """Who the server says it is on https.
+def identity(settings: Settings, folder: Path, *, http_port: bool = False) -> Identity:
+    """Who the server says it is where it speaks TLS.
 
     Args:
-        settings: ``ssl_certfile`` and ``ssl_keyfile``, else ``certificate_file`` and
-            ``private_key_file``, else ``keystore``; with none of them a certificate is made up.
+        settings: ``certificate_file`` and ``private_key_file``, else ``keystore``, else
+            ``ssl_certfile`` and ``ssl_keyfile``; with none of them a certificate is made up.
         folder: PEM files that are made are put here, once, readable by this user alone.
+        http_port: whether it is on that port, which has no other files than the last two.
 
     Raises:
         SettingError: a file or the keystore cannot be used.
     """
-    chain, certificate = _first(settings, "ssl_certfile", "certificate_file")
-    secret, key = _first(settings, "ssl_keyfile", "private_key_file")
-    if certificate is not None and key is not None:
-        _check(Identity(certificate, key), chain, secret)
-        return Identity(certificate, key)
+    if settings.certificate_file and not http_port:
+        return _given(settings, "certificate_file", "private_key_file")
+    if settings.ssl_certfile and (http_port or not settings.keystore):
+        return _given(settings, "ssl_certfile", "ssl_keyfile")
     made = Identity(folder / "certificate.pem", folder / "key.pem")
     if made.key.exists():
         return made
@@ -59,11 +59,11 @@ def identity(settings: Settings, folder: Path) -> Identity:
     return _written(made, *_self_signed())
 
 
-def _first(settings: Settings, *names: str) -> tuple[str, Path | None]:
-    """The first of these settings that is there, or the last one, with its name."""
-    given = [name for name in names if getattr(settings, name) is not None]
-    name = (*given, names[-1])[0]
-    return name, getattr(settings, name)
+def _given(settings: Settings, chain: str, secret: str) -> Identity:
+    """The files that these two settings name."""
+    files = Identity(getattr(settings, chain), getattr(settings, secret))
+    _check(files, chain, secret)
+    return files
 
 
 def _check(files: Identity, chain: str, secret: str) -> None:

@@ -101,6 +101,8 @@ class Tokens:
         token = self._tokens[access]
         good = _shows(authorization, token.key)
         if not good or self._clock() >= token.expires:
+            why = "its key has expired" if good else "it shows no key for that"
+            log.info("refused a call for %s: %s", access, why)
             raise InvalidKey("Authorization")
 
     def renew(self, access: str, authorization: str | None) -> None:
@@ -111,6 +113,7 @@ class Tokens:
         """
         good = _shows(authorization, self._api_key)
         if not good or access not in list(Access):
+            log.info("refused a call for a new key: it shows no API key, or names no kind of key")
             raise InvalidKey("Authentication")
         self._tokens[Access(access)] = self._issue()
         self._save()

@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "kserve_torch"
 #: Floor by floor, each module or sub-package with the siblings that it may import.
 FLOORS: list[dict[str, str]] = [
     {
-        "errors": "",
+        "errors": "messages",
         "events": "frozen messages",
         "frozen": "",
         "messages": "frozen",

@@ -41,6 +41,25 @@ def test_the_file_of_a_later_server_is_left_alone() -> None:
     assert pidfile.path().read_text() == "1"
 
 
+@pytest.mark.parametrize("idle", [["torchserve", "--start"]], indirect=True)
+def test_a_second_server_leaves_the_first_one_to_stop(
+    idle: subprocess.Popen[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may have to end at once, for want of its ports."""
+    pidfile.path().write_text(str(idle.pid))
+    with pidfile.recorded():
+        assert f"--stop is for process {idle.pid}" in caplog.text
+    assert pidfile.path().read_text() == str(idle.pid)
+    assert pidfile.stop() == idle.pid
+
+
+@pytest.mark.parametrize("idle", [["something", "else"]], indirect=True)
+def test_the_file_of_a_server_that_was_killed_is_taken_over(idle: subprocess.Popen[bytes]) -> None:
+    pidfile.path().write_text(str(idle.pid))
+    with pidfile.recorded():
+        assert pidfile.path().read_text() == str(os.getpid())
+
+
 def test_a_link_in_the_shared_folder_is_not_followed(folder: Path) -> None:
     victim = folder / "victim"
     victim.write_text("precious")

@@ -57,11 +57,45 @@ def test_pem_files_are_used_as_they_are(tmp_path: Path, pem: Identity) -> None:
     assert identity(settings, tmp_path / "other") == pem
 
 
-@pytest.mark.parametrize("key", ["ssl_certfile", "ssl_keyfile", "certificate_file"])
+@pytest.mark.parametrize(
+    "key", ["ssl_certfile", "ssl_keyfile", "certificate_file", "private_key_file"]
+)
 def test_a_pem_file_that_is_missing_is_named(tmp_path: Path, pem: Identity, key: str) -> None:
-    files = {"certificate_file": pem.certificate, "private_key_file": pem.key}
+    own = key.startswith("ssl_")
+    names = ("ssl_certfile", "ssl_keyfile") if own else ("certificate_file", "private_key_file")
+    files = dict(zip(names, (pem.certificate, pem.key), strict=True))
     with pytest.raises(SettingError, match=f"^{key}: .*nothing.pem: No such file"):
-        identity(Settings(**{**files, key: tmp_path / "nothing.pem"}), tmp_path)
+        identity(Settings(**{**files, key: tmp_path / "nothing.pem"}), tmp_path, http_port=own)
+
+
+def test_addresses_have_the_files_of_http_port_where_they_have_none(
+    tmp_path: Path, pem: Identity
+) -> None:
+    settings = Settings(ssl_certfile=pem.certificate, ssl_keyfile=pem.key)
+    assert identity(settings, tmp_path / "other") == pem
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_http_port_and_the_other_ports_each_have_their_own(
+    tmp_path: Path, pem: Identity, stored: bool
+) -> None:
+    """KServe mounts the one, config.properties names the other."""
+    (tmp_path / "other").mkdir()
+    other = identity(Settings(keystore=keystore(tmp_path / "s.p12")), tmp_path / "other")
+    lines = [f"certificate_file={other.certificate}", f"private_key_file={other.key}"]
+    lines = [f"keystore={tmp_path / 's.p12'}"] if stored else lines
+    config = tmp_path / "config.properties"
+    config.write_text("\n".join([*lines, "enable_grpc_ssl=true", "load_models=none"]))
+    (port,) = free_ports(1)
+    env = {
+        "KSERVE_TLS_CERT_FILE": str(pem.certificate),
+        "KSERVE_TLS_KEY_FILE": str(pem.key),
+        "TS_METRICS_ADDRESS": f"https://127.0.0.1:{port}",
+    }
+    with Server(tmp_path, "--ts-config", str(config), env=env) as running:
+        ports = (running.ports["http"], port, running.ports["native_grpc"])
+        shown = [ssl.get_server_certificate(("127.0.0.1", each)) for each in ports]
+    assert shown == [file.read_text() for file in (pem.certificate, *[other.certificate] * 2)]
 
 
 def test_pem_files_that_are_none_or_do_not_belong_together(tmp_path: Path, pem: Identity) -> None:

@@ -1,6 +1,7 @@
 """Keys that clients show."""
 
 import json
+import logging
 import re
 import stat
 from pathlib import Path
@@ -72,6 +73,28 @@ def test_a_key_expires(tmp_path: Path) -> None:
     tokens.check(Access.INFERENCE, key)
     now = 1060.0
     refused(tokens, Access.INFERENCE, key)
+
+
+def test_the_log_says_why_a_call_was_refused_and_the_client_is_not_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kserve_torch.tokens")
+    now = 0.0
+    tokens = Tokens(tmp_path, lifetime=60, clock=lambda: now)
+    key = bearer(tmp_path, "inference")
+    now = 60.0
+    caplog.clear()
+    told = {refused(tokens, Access.INFERENCE, shown) for shown in (key, "Bearer secret", None)}
+    assert len(told) == 1
+    assert caplog.messages == [
+        "refused a call for inference: its key has expired",
+        *["refused a call for inference: it shows no key for that"] * 2,
+    ]
+    with pytest.raises(InvalidKey):
+        tokens.renew("inference", key)
+    assert caplog.messages[3:] == [
+        "refused a call for a new key: it shows no API key, or names no kind of key"
+    ]
 
 
 def test_renewal_changes_one_key(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Finds the archive that a registration names: in the model store, by ``file:`` or over HTTP.
 
 Names are the client's words, so a path counts only after it was resolved and found inside of the
-store (CONTRACT A8, A9, T-45).
+store (CONTRACT A8, A9, T-45). Who configures the server may have linked archives into it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from kserve_torch.archives.folders import PACKED
 from kserve_torch.errors import DownloadFailed, ModelNotFound
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kserve_torch.settings import Settings
 
 _SCHEME = re.compile(r"(file|https?)://", re.IGNORECASE)
@@ -37,7 +39,12 @@ class ModelStore:
         self._allowed = settings.allowed_urls
         # Who names the hosts means them, wherever they are; the default, "every URL", does not.
         self._public_only = not settings.given("allowed_urls")
+        self._configured: frozenset[str] = frozenset()
         self._downloads: Path | None = None
+
+    def configure(self, names: Iterable[str]) -> None:
+        """Follow the links that have these names, wherever they lead."""
+        self._configured = frozenset(names)
 
     async def resolve(self, url: str) -> Path:
         """The file or folder that ``url`` names, downloaded if it is remote.
@@ -96,7 +103,8 @@ class ModelStore:
             root, path = _beneath(self._root, name)
         except (OSError, ValueError, RuntimeError):  # absent, a NUL byte, a loop of links
             raise missing from None
-        if path == root or not path.is_relative_to(root):
+        checked = root / name if name in self._configured else path
+        if path == root or not checked.is_relative_to(root):
             raise missing
         return path
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from kserve_torch.engine.statistics import LaneStatistics
 from kserve_torch.engine.window import Window
 from kserve_torch.errors import NotReady, Overloaded, ServingError
-from kserve_torch.messages import Reply, Request, Verb
+from kserve_torch.messages import Reply, Request, Timing, Verb
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ Outcome = Reply | ServingError
 class Ticket:
     """One request in the queue, and the future of its answer."""
 
-    __slots__ = ("arrived", "future", "loop", "pressure", "request")
+    __slots__ = ("arrived", "began", "future", "loop", "pressure", "request", "rows")
 
     def __init__(self, request: Request, loop: asyncio.AbstractEventLoop, arrived: float) -> None:
         self.request = request
@@ -34,7 +34,20 @@ class Ticket:
         self.arrived = arrived
         #: Seconds that the oldest request in the queue had waited when this one arrived.
         self.pressure = 0.0
+        #: ``time.monotonic()`` at which it left the queue for the handler, 0.0 before, and the
+        #: rows of its batch.
+        self.began, self.rows = 0.0, 0
         self.future: asyncio.Future[Reply] = loop.create_future()
+
+    def timing(self, ended: float) -> Timing:
+        """Where its time went until ``ended``, a ``time.monotonic()``."""
+        left = self.began or ended
+        return Timing(
+            queued=left - self.arrived,
+            handler=ended - left,
+            batch_rows=self.rows,
+            began=self.began,
+        )
 
     def settle(self, outcome: Outcome) -> None:
         """Answer the caller if it is still waiting; on the loop only (DESIGN law 1)."""

@@ -10,7 +10,12 @@ from kserve_torch.engine.batcher import Ticket
 from kserve_torch.engine.pool import Pool
 from kserve_torch.errors import DeadlineExceeded, Overloaded, ServingError
 from kserve_torch.events import Event, Finished, Shed
-from kserve_torch.messages import Reply, Request, Timing
+from kserve_torch.messages import NO_TIME, Reply, Request, Timing
+
+
+def timing_of(error: BaseException) -> Timing:
+    """Where the time of the request went that ended with ``error``, be it a cancellation."""
+    return getattr(error, "timing", None) or NO_TIME
 
 
 class Intake:
@@ -64,18 +69,21 @@ class Intake:
         try:
             reply = await ticket.future
             return reply
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as gone:
             error = "Cancelled"
+            gone.timing = ticket.timing(time.monotonic())  # type: ignore[attr-defined]
             if pool.lane.withdraw(ticket):
                 self._shed("disconnected")
             raise
         except ServingError as failure:
             error = type(failure).__name__
+            # One error may be for a whole batch: of each request is told before the next gets it.
+            failure.timing = ticket.timing(time.monotonic())
             raise
         finally:
             if timer is not None:
                 timer.cancel()
-            self._finish(request, reply.timing if reply is not None else Timing(), error)
+            self._finish(request, reply.timing if reply is not None else NO_TIME, error)
 
     def _enqueue(self, pool: Pool, request: Request) -> Ticket:
         try:

@@ -22,7 +22,7 @@ from kserve_torch.engine.isolation import isolate
 from kserve_torch.engine.tuner import Tuner
 from kserve_torch.errors import HandlerError, ServingError
 from kserve_torch.frozen import frozen
-from kserve_torch.messages import Reply, Request, Timing
+from kserve_torch.messages import Reply, Request
 from kserve_torch.runtime.torchstate import compiles, use_threads
 
 if TYPE_CHECKING:
@@ -214,14 +214,13 @@ class Worker:
         self._calls = 0
         left = len(batch)
         rows = sum(len(ticket.request.rows) for ticket in batch)
+        for ticket in batch:
+            ticket.began, ticket.rows = began, rows
         for outcomes in isolate(self._call, batch, self.lane, self._may_go_on):
             if self.state is WorkerState.HUNG:
                 return
             ended = time.monotonic()
-            timed = [
-                (ticket, _timed(ticket, outcome, began, ended, rows))
-                for ticket, outcome in outcomes
-            ]
+            timed = [(ticket, _timed(ticket, outcome, ended)) for ticket, outcome in outcomes]
             left -= len(timed)
             ran = Ran(len(batch), rows, ended - began, self._calls)
             deliver(timed, after=None if left else functools.partial(self._ran, ran))
@@ -260,10 +259,12 @@ class Worker:
         return replies
 
 
-def _timed(ticket: Ticket, outcome: Outcome, began: float, ended: float, rows: int) -> Outcome:
+def _timed(ticket: Ticket, outcome: Outcome, ended: float) -> Outcome:
     if isinstance(outcome, ServingError):
         return outcome
-    timing = Timing(
-        queued=began - ticket.arrived, handler=ended - began, batch_rows=rows, began=began
+    return Reply(
+        model=outcome.model,
+        version=outcome.version,
+        rows=outcome.rows,
+        timing=ticket.timing(ended),
     )
-    return Reply(model=outcome.model, version=outcome.version, rows=outcome.rows, timing=timing)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 
+from kserve_torch.engine.intake import timing_of
 from kserve_torch.errors import ServingError
 from kserve_torch.events import Responded
 from kserve_torch.grpc.rpc import serialized
-from kserve_torch.http.serve import log_unsendable
-from kserve_torch.messages import NOTHING, Reply, Request, Timing
+from kserve_torch.http.serve import CLIENT_LEFT, log_unsendable
+from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request, Timing
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
@@ -66,22 +67,28 @@ def reported(registry: Registry, exchange: Exchange) -> Iterator[Exchange]:
         exchange: what is requested; the block adds the request and its reply.
     """
     began, http, failed = time.perf_counter(), 200, ""
+    timing = NO_TIME
     try:
         yield exchange
-    except (asyncio.CancelledError, GeneratorExit):
-        http = 499
+    except (asyncio.CancelledError, GeneratorExit) as gone:
+        http, timing = CLIENT_LEFT, timing_of(gone)
         raise
     except Exception as error:
         http = error.http if isinstance(error, ServingError) else 500
-        failed = type(error).__name__
+        failed, timing = type(error).__name__, timing_of(error)
         raise
     finally:
         seconds = time.perf_counter() - began
-        registry.emit(_responded(registry, exchange, http, seconds, failed))
+        registry.emit(_responded(registry, exchange, http, seconds, failed, timing))
 
 
 def _responded(
-    registry: Registry, exchange: Exchange, http: int, seconds: float, error: str
+    registry: Registry,
+    exchange: Exchange,
+    http: int,
+    seconds: float,
+    error: str,
+    timing: Timing,
 ) -> Responded:
     request, reply = exchange.request, exchange.reply
     asked = (request.version if request else exchange.version) or None
@@ -93,7 +100,7 @@ def _responded(
         seconds=seconds,
         request_id=request.id if request else exchange.id,
         rows=len(request.rows) if request else 0,
-        timing=reply.timing if reply else Timing(),
+        timing=reply.timing if reply else timing,
         error=error,
         headers=request.headers if request and registry.tells_headers else NOTHING,
     )

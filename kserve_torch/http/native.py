@@ -157,16 +157,23 @@ class Native:
             request, seal = self._read(call, request_id, target, emissions)
         except ServingError as error:
             return self._serve.refuse(call, target.model, error, target.version, request_id)
+        refused: list[Answer] = []
+
+        def unsendable(error: ServingError) -> Answer:
+            refused.append(self._serve.unsendable(request, error))
+            return refused[0]
+
         return await answer_or_stream(
             lambda: self._serve(
                 call,
                 target.model,
                 lambda: request,
                 lambda _, reply: self._answer(seal(request, reply)),
+                told=lambda: bool(refused),
             ),
             emissions,
             self._answer,
-            lambda error: self._serve.unsendable(request, error),
+            unsendable,
         )
 
     def _read(

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from kserve_torch.codec.document import brief
+from kserve_torch.engine.intake import timing_of
 from kserve_torch.errors import HandlerError, InvalidInput, PredictionError
 from kserve_torch.events import Responded
 from kserve_torch.http.exchange import Answer, Call
-from kserve_torch.messages import NOTHING, Reply, Request, RowReply, fresh_id
+from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request, RowReply, Timing, fresh_id
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 #: Milliseconds that the client waits, from the request's arrival.
 TIMEOUT_HEADER = "x-request-timeout-ms"
+#: Status in logs and metrics of a request whose client disconnected before the answer, as in nginx.
+CLIENT_LEFT = 499
 #: Response headers that only the server sets.
 OURS = frozenset({"content-type", "content-length", "transfer-encoding", "connection", "date"})
 #: The same where the body is the server's: a handler that asks another server and hands on its
@@ -151,8 +154,11 @@ class Serve:
         read: Callable[[], Request],
         write: Callable[[Request, Reply], Answer],
         asked: str | None = None,
+        told: Callable[[], bool] = lambda: False,
     ) -> Answer:
         """``read`` the request, submit it and ``write`` the reply; all errors become answers.
+
+        Cancelling it means that the client has disconnected.
 
         Args:
             call: the HTTP request.
@@ -160,6 +166,7 @@ class Serve:
             read: makes the Request.
             write: makes the answer.
             asked: the requested version, None for the default.
+            told: whether it was reported in another way, when it is cancelled.
         """
         began = time.perf_counter()
         request: Request | None = None
@@ -168,14 +175,18 @@ class Serve:
             request = read()
             reply = await self._registry.submit(request)
             answer = write(request, reply)
+        except asyncio.CancelledError as gone:
+            if request is not None and not told():
+                seconds = time.perf_counter() - began
+                self._tell(request, CLIENT_LEFT, seconds, timing_of(gone))
+            raise
         except Exception as error:
             seconds = time.perf_counter() - began
             if request is None:
-                id_ = self._id_of(call)
-                return self._fail(model, asked, id_, error, call.headers, seconds)
+                return self._fail(call, model, asked, self._id_of(call), error, seconds)
             if reply is not None:
-                return self.unsendable(request, error, seconds)
-            return self._unanswered(request, error, seconds)
+                return self.unsendable(request, error, seconds, reply.timing)
+            return self._unanswered(request, error, seconds, timing_of(error))
         responded = Responded(
             self._protocol,
             model,
@@ -187,46 +198,75 @@ class Serve:
             reply.timing,
             headers=call.headers if self._registry.tells_headers else NOTHING,
         )
-        # Reported after the answer is written, but before the client's next request is read.
-        asyncio.get_running_loop().call_soon(self._registry.emit, responded)
+        self._emit(responded)
         return answer
 
     def refuse(
         self, call: Call, model: str, error: Exception, asked: str | None = None, id_: str = ""
     ) -> Answer:
         """The answer to a request that could not be decoded."""
-        return self._fail(model, asked, id_ or self._id_of(call), error, call.headers)
+        return self._fail(call, model, asked, id_ or self._id_of(call), error)
 
-    def unsendable(self, request: Request, error: Exception, seconds: float = 0.0) -> Answer:
+    def unsendable(
+        self,
+        request: Request,
+        error: Exception,
+        seconds: float = 0.0,
+        timing: Timing = NO_TIME,
+    ) -> Answer:
         """The answer in the place of the handler's, which cannot be sent."""
         log_unsendable(request, error)
-        return self._unanswered(request, error, seconds)
+        return self._unanswered(request, error, seconds, timing)
 
-    def _unanswered(self, request: Request, error: Exception, seconds: float) -> Answer:
-        asked, rows = request.version, len(request.rows)
-        return self._fail(request.model, asked, request.id, error, request.headers, seconds, rows)
+    def _unanswered(
+        self, request: Request, error: Exception, seconds: float, timing: Timing
+    ) -> Answer:
+        answer = self._failed(error, request.id)
+        self._tell(request, answer.status, seconds, timing, type(error).__name__)
+        return answer
+
+    def _tell(
+        self, request: Request, status: int, seconds: float, timing: Timing, error: str = ""
+    ) -> None:
+        self._emit(
+            Responded(
+                self._protocol,
+                request.model,
+                self._registry.version_of(request.model, request.version),
+                status,
+                seconds,
+                request.id,
+                len(request.rows),
+                timing,
+                error=error,
+                headers=request.headers if self._registry.tells_headers else NOTHING,
+            )
+        )
 
     def _fail(
         self,
+        call: Call,
         model: str,
         asked: str | None,
         id_: str,
         error: Exception,
-        headers: Mapping[str, str],
         seconds: float = 0.0,
-        rows: int = 0,
     ) -> Answer:
         answer = self._failed(error, id_)
-        responded = Responded(
-            self._protocol,
-            model,
-            self._registry.version_of(model, asked),
-            answer.status,
-            seconds,
-            id_,
-            rows,
-            error=type(error).__name__,
-            headers=headers if self._registry.tells_headers else NOTHING,
+        self._emit(
+            Responded(
+                self._protocol,
+                model,
+                self._registry.version_of(model, asked),
+                answer.status,
+                seconds,
+                id_,
+                error=type(error).__name__,
+                headers=call.headers if self._registry.tells_headers else NOTHING,
+            )
         )
-        asyncio.get_running_loop().call_soon(self._registry.emit, responded)
         return answer
+
+    def _emit(self, event: Responded) -> None:
+        # The answer first: who sends the next request sees it counted.
+        asyncio.get_running_loop().call_soon(self._registry.emit, event)

@@ -26,7 +26,16 @@ log = logging.getLogger(__name__)
 #: The default bounds of Prometheus' Java client, and so of TorchServe's histograms.
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 #: The words that TorchServe's log lines have for units (CONTRACT M4).
-UNITS = {"ms": "Milliseconds", "s": "Seconds", "percent": "Percent", "count": "Count"}
+UNITS = {
+    "ms": "Milliseconds",
+    "s": "Seconds",
+    "percent": "Percent",
+    "count": "Count",
+    "MB": "Megabytes",
+    "GB": "Gigabytes",
+    "kB": "Kilobytes",
+    "B": "Bytes",
+}
 #: Reported by every base handler under ``handler.profile``.
 PROFILED = "ts_handler_"
 PREDICTION = "PredictionTime"

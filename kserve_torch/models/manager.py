@@ -21,6 +21,7 @@ from kserve_torch.errors import (
     VersionNotFound,
 )
 from kserve_torch.models import describe
+from kserve_torch.models.registry import check_workers
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -110,6 +111,7 @@ class Manager:
             ServingError: what is wrong with the archive, or a worker that did not start.
         """
         self.check_model_api()
+        check_workers(registration.workers or 0)
         return await to_the_end(self._register(registration))
 
     async def _register(self, registration: Registration) -> Outcome:
@@ -144,6 +146,7 @@ class Manager:
             raise InvalidInput(f"min_worker: {fewest} is negative")
         if most < fewest:
             raise InvalidInput("max_worker cannot be less than min_worker.")
+        check_workers(fewest)  # now, so that also those are told who do not wait
         found = find(self._registry, model, version)
         scaling = self._registry.scale(model, found.version, fewest, most)
         if not synchronous:
@@ -162,6 +165,7 @@ class Manager:
         """
         find(self._registry, model, version)
         self._registry.set_default(model, version)
+        log.info("model %s answers with version %s by default", model, version)
         return Outcome(describe.default_set(model, version))
 
     async def unregister(self, model: str, version: str | None = None) -> Outcome:

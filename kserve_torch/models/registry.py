@@ -40,6 +40,16 @@ log = logging.getLogger(__name__)
 MOST_WORKERS = 256
 
 
+def check_workers(number: int) -> None:
+    """Refuse a number of workers that no model can have.
+
+    Raises:
+        InvalidInput: more than `MOST_WORKERS`.
+    """
+    if number > MOST_WORKERS:
+        raise InvalidInput(f"{number} workers are asked for, at most {MOST_WORKERS} can be had")
+
+
 class Registry(Catalogue):
     """The models of one server.
 
@@ -102,6 +112,7 @@ class Registry(Catalogue):
 
         Which of several archives with the same name and version serves is fixed, see `lineup`.
         """
+        self.store.configure(model.file for model in models if isinstance(model.file, str))
         opened = await asyncio.gather(*map(self._open_configured, models))
         entered = lineup(models, opened, self._factory.broken)
         for version in {*opened} - {version for _, version in entered}:
@@ -180,7 +191,8 @@ class Registry(Catalogue):
         except ServingError:
             self.withdraw(version)
             raise
-        log.info("model %s %s is ready", version.name, version.version)
+        done = "ready" if version.ready else "registered, without workers"
+        log.info("model %s %s is %s", version.name, version.version, done)
         return version
 
     def _enter(self, version: ModelVersion) -> None:
@@ -203,12 +215,11 @@ class Registry(Catalogue):
 
     async def scale_to(self, found: ModelVersion, minimum: int, maximum: int) -> int:
         """The same as `scale`, for a version."""
-        if minimum > MOST_WORKERS:
-            raise InvalidInput(
-                f"{minimum} workers are asked for, at most {MOST_WORKERS} can be had"
-            )
+        check_workers(minimum)
         await found.scale(minimum, maximum)
-        return found.ready_workers
+        ready = found.ready_workers
+        log.info("model %s %s: workers ready: %d", found.name, found.version, ready)
+        return ready
 
     async def unregister(self, model: str, version: str | None = None) -> ModelVersion:
         """Forget a version, drain it and stop it.
@@ -226,6 +237,7 @@ class Registry(Catalogue):
         if self.present(found.name) is None:
             self._reloads.overtake(found.name)
         await self.retire([found])
+        log.info("model %s %s is unregistered", found.name, found.version)
         return found
 
     def withdraw(self, version: ModelVersion) -> None:

@@ -162,6 +162,7 @@ class Reloads:
         self.overtake(name)
         for version in leaving:
             self._catalogue.forget(version)
+        log.info("model %s is unloaded", name)
         return keep(self._retire(leaving))
 
     def overtake(self, name: str) -> None:

@@ -140,7 +140,10 @@ class TorchServeKeys:
         "maximum size of a response on TorchServe's routes and gRPC ports, in bytes",
     )
     certificate_file: Path | None = key(
-        None, PATH, "TLS certificate for https addresses", shown="none"
+        None,
+        PATH,
+        "TLS certificate for https addresses",
+        shown="keystore, else ssl_certfile, else self-signed",
     )
     private_key_file: Path | None = key(
         None, PATH, "private key for certificate_file", shown="none"

@@ -149,6 +149,14 @@ async def test_names_of_nothing(store: ModelStore, url: str) -> None:
     assert caught.value.message == f"Model not found at: {url}"
 
 
+async def test_a_link_that_the_configuration_names(folder: Path, store: ModelStore) -> None:
+    store.configure(["escape.mar", "loop.mar", "/etc/passwd", "."])
+    assert await store.resolve("escape.mar") == folder.parent / "outside.mar"
+    for url in ("loop.mar", "/etc/passwd", ".", "./escape.mar"):
+        with pytest.raises(ModelNotFound):
+            await store.resolve(url)
+
+
 async def test_a_sibling_with_the_same_prefix(store: ModelStore, folder: Path) -> None:
     with pytest.raises(ModelNotFound, match="Model not found at"):
         await store.resolve(f"{folder}-too/x.mar")

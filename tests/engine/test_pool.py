@@ -340,7 +340,7 @@ async def test_what_waits_is_refused_when_the_worker_does_not_start(
         await bench.pool.scale(1, 1)
     bench.load = fail
     if died:
-        bench.submit(die)
+        killed = bench.submit(die).future
     else:
         scaling = asyncio.ensure_future(bench.pool.scale(1, 1))
     assert await asyncio.to_thread(loading.wait, 10)
@@ -348,7 +348,10 @@ async def test_what_waits_is_refused_when_the_worker_does_not_start(
     gate.set()
     with pytest.raises(NotReady, match="no worker could be started: ValueError: no weights"):
         await asyncio.wait_for(waiting, 10)
-    if not died:
+    if died:
+        with pytest.raises(HandlerError, match="died"):
+            await killed
+    else:
         with pytest.raises(LoadFailed, match="no weights"):
             await scaling
 

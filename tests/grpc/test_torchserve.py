@@ -120,9 +120,12 @@ async def test_a_stream_in_an_envelope_ends_with_the_whole_answer(store: Any) ->
 
 
 async def test_a_stream_that_fails_half_way(serving: Serving) -> None:
+    serving.events.clear()
     stream = native(serving).StreamPredictions(predict("words", data=b"a crash"))
     assert (await stream.read()).prediction == b"a"
     assert (await refused(stream.read()))[0] is grpc.StatusCode.INTERNAL
+    (event,) = serving.responses()
+    assert (event.timing.batch_rows, event.error) == (1, "HandlerError")
 
 
 async def test_a_stream_that_the_client_cannot_be_sent(

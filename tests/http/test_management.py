@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import re
 import threading
 from collections.abc import AsyncIterator
@@ -389,6 +390,42 @@ async def test_a_failure_after_202_is_in_the_log(
         "loading or unloading a model failed: Failed to start workers for model bad" in caplog.text
     )
     assert (await ask(management, "GET", "/models/bad"))[0] == 404
+
+
+@pytest.mark.parametrize("synchronous", ["true", "false"])
+async def test_more_workers_than_can_be_had_are_refused_at_once(
+    management: Management, synchronous: str
+) -> None:
+    refusal = fault(400, "BadRequestException", "257 workers are asked for, at most 256 can be had")
+    for method, target in (
+        ("POST", "/models?url=echo_2.0.mar&initial_workers=257"),
+        ("PUT", "/models/echo?min_worker=257"),
+    ):
+        assert await ask(management, method, f"{target}&synchronous={synchronous}") == refusal
+
+
+async def test_the_log_tells_of_each_change(
+    management: Management, registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kserve_torch.models")
+    for method, target in (
+        ("POST", "/models?url=echo_2.0.mar&initial_workers=0"),
+        ("PUT", "/models/echo/2.0?min_worker=2&synchronous=true"),
+        ("PUT", "/models/echo/2.0/set-default"),
+        ("DELETE", "/models/echo/1.0"),
+    ):
+        assert (await ask(management, method, target))[0] == 200
+    await registry.load("echo")
+    await registry.unload("echo")
+    assert caplog.messages == [
+        "model echo 2.0 is registered, without workers",
+        "model echo 2.0: workers ready: 0",
+        "model echo 2.0: workers ready: 2",
+        "model echo answers with version 2.0 by default",
+        "model echo 1.0 is unregistered",
+        "model echo 2.0 is ready",
+        "model echo is unloaded",
+    ]
 
 
 async def test_a_damaged_archive(management: Management, store: Path) -> None:

@@ -492,14 +492,18 @@ async def test_a_client_that_leaves_takes_its_request_along(
     monkeypatch.setattr(instance, "run", wait)
     running = asyncio.ensure_future(ask(native, "POST", "/predictions/echo/2.0"))
     assert await asyncio.to_thread(inside.wait, 10)
-    seen: asyncio.Queue[type] = asyncio.Queue()
-    registry.observers.add(lambda event: seen.put_nowait(type(event)))
+    seen: asyncio.Queue[Event] = asyncio.Queue()
+    registry.observers.add(seen.put_nowait, [Accepted, Shed, Responded])
     waiting = asyncio.ensure_future(ask(native, "POST", "/predictions/echo/2.0"))
-    assert await seen.get() is Accepted
+    assert isinstance(await seen.get(), Accepted)
     waiting.cancel()
-    assert await seen.get() is Shed
+    assert isinstance(await seen.get(), Shed)
     with pytest.raises(asyncio.CancelledError):
         await waiting
+    told = await seen.get()
+    assert isinstance(told, Responded)
+    assert (told.status, told.version, told.rows) == (499, "2.0", 1)
+    assert (told.timing.queued > 0, told.timing.batch_rows) == (True, 0)
     assert version.statistics().queued == 0
     gate.set()
     assert (await running).status == 200

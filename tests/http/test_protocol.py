@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import struct
 import time
@@ -370,6 +371,7 @@ def test_a_client_that_leaves_is_missed_whatever_it_asked_for_behind(
         watched = time.monotonic() + 3 * WATCH_AFTER  # nothing tells that it has begun
         until(lambda: time.monotonic() > watched)
     until(lambda: metric(server, cancelled) == before + 1)
+    until(lambda: re.search(r"status=499 .* batch=1 .* handler_ms=[1-9]", server.log) is not None)
     pipe.open("w").close()
     assert "Exception in ASGI application" not in server.log
 

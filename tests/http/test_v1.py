@@ -237,13 +237,14 @@ async def test_a_deadline_that_is_none(registry: Registry) -> None:
 @pytest.mark.parametrize(
     ("body", "mode", "expected"),
     [
-        (b'{"instances": [1, 2]}', "", (200, 2, "")),
-        (b"{", "", (400, 0, "InvalidInput")),
-        (b'{"instances": [1]}', "raise", (500, 1, "HandlerError")),
+        (b'{"instances": [1, 2]}', "", (200, 2, 2, "")),
+        (b"{", "", (400, 0, 0, "InvalidInput")),
+        (b'{"instances": [1]}', "raise", (500, 1, 1, "HandlerError")),
+        (b'{"instances": [1]}', "status", (507, 1, 1, "PredictionError")),
     ],
 )
 async def test_each_answer_is_reported(
-    registry: Registry, body: bytes, mode: str, expected: tuple[int, int, str]
+    registry: Registry, body: bytes, mode: str, expected: tuple[int, int, int, str]
 ) -> None:
     events: list[Any] = []
     registry.observers.add(events.append, [Responded])
@@ -251,7 +252,8 @@ async def test_each_answer_is_reported(
     await asyncio.sleep(0)
     (event,) = events
     assert (event.protocol, event.model, event.version) == ("v1", "echo", "1.0")
-    assert (event.status, event.rows, event.error) == expected
+    assert (event.status, event.rows, event.timing.batch_rows, event.error) == expected
+    assert bool(event.timing.handler) == bool(event.timing.batch_rows)
     assert event.request_id == "mine"
 
 

@@ -89,11 +89,14 @@ def test_unlisted_metric_is_dropped_and_named_once_in_the_log(caplog):
     assert "model_metrics_auto_detect=true" in caplog.text
 
 
-def test_auto_detection_takes_type_labels_and_unit_from_the_first_report():
+@pytest.mark.parametrize(
+    ("unit", "shown"), [("ms", "Milliseconds"), ("MB", "Megabytes"), ("images", "images")]
+)
+def test_auto_detection_takes_type_labels_and_unit_from_the_first_report(unit, shown):
     metrics = handler_metrics(detect=True)
-    metrics.measured(measured("Decode", "gauge", 40, (("Size", "s"), *MODEL), unit="ms"))
+    metrics.measured(measured("Decode", "gauge", 40, (("Size", "s"), *MODEL), unit=unit))
     assert text(metrics)[-3:] == [
-        "# HELP Decode Torchserve prometheus gauge metric with unit: Milliseconds",
+        f"# HELP Decode Torchserve prometheus gauge metric with unit: {shown}",
         "# TYPE Decode gauge",
         'Decode{Size="s",ModelName="mnist",Level="Model",Hostname="host-1"} 40.0',
     ]

@@ -521,3 +521,21 @@ async def test_nothing_is_left_of_what_failed(tmp_path: Path, gate: Gate) -> Non
         await registry.unregister("m")
         await until(lambda: not folders())
         assert not [file for file in linecache.cache if file.startswith(str(registry.workdir))]
+
+
+async def test_links_that_were_there_at_the_start_are_followed(tmp_path: Path, gate: Gate) -> None:
+    """KServe's storage initializer links what ``file://`` names."""
+    (tmp_path / "store").mkdir()
+    for name in ("m", "later"):
+        make_archive(tmp_path / f"{name}.mar", {"handler.py": ECHO}, modelName=name)
+    (tmp_path / "store/m.mar").symlink_to(tmp_path / "m.mar")
+    async with serving(tmp_path / "store", gate) as registry:
+        await registry.start(startup_models(registry.settings))
+        assert await answer(registry) == "1.0"
+        await registry.load("m")
+        await registry.unload("m")
+        await registry.load("m")
+        assert await answer(registry) == "1.0"
+        (tmp_path / "store/later.mar").symlink_to(tmp_path / "later.mar")
+        with pytest.raises(ModelNotFound):
+            await registry.register("later.mar")

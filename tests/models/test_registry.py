@@ -26,6 +26,7 @@ from kserve_torch.errors import (
     OutOfMemory,
     Overloaded,
     PredictionError,
+    ServingError,
     SettingError,
     VersionNotFound,
 )
@@ -381,6 +382,23 @@ async def test_deadlines_cover_the_queue(tmp_path: Path) -> None:
         assert "while it ran" in str(running)
         assert isinstance(waiting, DeadlineExceeded)
         assert [event.reason for event in shed] == ["deadline"]
+
+
+async def test_failed_requests_say_where_their_time_went(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar", "batchSize: 1\nclientTimeoutInMills: 60")
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        (raised,) = await gather(registry, request("raise"))
+        running, waiting = await gather(registry, request(0.5), request("late"))
+        for error in (raised, running):
+            assert isinstance(error, ServingError)
+            assert error.timing is not None
+            assert error.timing.batch_rows == 1
+            assert error.timing.handler > 0
+        assert isinstance(waiting, DeadlineExceeded)
+        assert waiting.timing is not None
+        assert (waiting.timing.batch_rows, waiting.timing.handler) == (0, 0.0)
+        assert waiting.timing.queued > 0.05
 
 
 async def test_a_cancelled_request_is_in_no_batch(tmp_path: Path) -> None:
