@@ -20,8 +20,15 @@ import importlib.util
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, SourcelessFileLoader
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.machinery import (
+    ExtensionFileLoader,
+    ModuleSpec,
+    PathFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from importlib.metadata import DistributionFinder, MetadataPathFinder
 from pathlib import Path
 from types import ModuleType
@@ -62,6 +69,41 @@ class _BytecodeLoader(SourcelessFileLoader):
         super().exec_module(module)
 
 
+class _ExtensionLoader(ExtensionFileLoader):
+    """Loads a compiled module by its bare name, under which it enters more in ``sys.modules``.
+
+    OpenCV's makes ``cv2.dnn`` and takes no other name than ``cv2`` for its own.
+    """
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        with _taking_over(spec):
+            return super().create_module(
+                ModuleSpec(spec.name.partition(".")[2], self, origin=spec.origin)
+            )
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        with _taking_over(module.__spec__):
+            super().exec_module(module)
+
+
+@contextmanager
+def _taking_over(spec: ModuleSpec) -> Iterator[None]:
+    """What is entered in ``sys.modules`` below the bare name in ``spec`` becomes the archive's."""
+    package, _, bare = spec.name.partition(".")
+    before = sys.modules.copy()
+    try:
+        yield
+    finally:
+        for name, module in sys.modules.copy().items():
+            if name.partition(".")[0] == bare and before.get(name) is not module:
+                sys.modules[f"{package}.{name}"] = module
+                if name in before:
+                    sys.modules[name] = before[name]
+                else:
+                    del sys.modules[name]
+
+
 _ANY = DistributionFinder.Context()
 
 
@@ -84,13 +126,26 @@ class ArchiveFinder(importlib.abc.MetaPathFinder):
         elif isinstance(spec.loader, SourcelessFileLoader):
             spec.loader = _BytecodeLoader(fullname, spec.loader.path)
             spec.loader.builtins = scope.builtins
+        elif isinstance(spec.loader, ExtensionFileLoader) and fullname.count(".") == 1:
+            spec.loader = _ExtensionLoader(fullname, spec.loader.path)
         return spec
 
     def find_distributions(self, context: DistributionFinder.Context = _ANY) -> Iterable[Any]:
-        """Installed packages of the calling thread's archive (``importlib.metadata``)."""
+        """Installed packages of the calling thread's archive (``importlib.metadata``).
+
+        Packages ask for ``version(__name__)``, and so by the name that they have here; it says
+        which archive's they are. One that an archive brings as a folder may be the server's too.
+        """
+        package, _, bare = (context.name or "").partition(".")
+        owner = scopes.get(package)
+        if owner and not bare:
+            return ()
+        name = bare if owner else context.name
         folders = thread.scope.package_folders() if thread.scope else []
         return MetadataPathFinder.find_distributions(
-            DistributionFinder.Context(name=context.name, path=folders)
+            DistributionFinder.Context(
+                name=name, path=[*owner.path, *sys.path] if owner else folders
+            )
         )
 
 
