@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from kserve_torch.errors import BadRow, InvalidInput
+from kserve_torch.errors import BadRow, InvalidInput, Unsupported
 from kserve_torch.handler.vision import VisionHandler
 from kserve_torch.messages import Verb
 
@@ -151,3 +151,14 @@ def test_a_target_that_the_model_does_not_have(folder, load, png, count, target,
     rows = [*([{"data": png(), "target": fine}] * (count - 1)), {"data": png(), "target": target}]
     with pytest.raises(InvalidInput, match=message.format(row=count - 1)):
         loaded.ask(*rows, verb=Verb.EXPLAIN)
+
+
+@pytest.mark.parametrize(
+    "answered", [lambda output: output.detach(), lambda output: output.argmax(1)]
+)
+def test_models_without_gradients_say_so(folder, load, png, answered):
+    loaded = load(Vision(), folder)
+    own = loaded.handler.model
+    loaded.handler.model = lambda inputs: answered(own(inputs))
+    with pytest.raises(Unsupported, match="the model gives no gradients"):
+        loaded.ask({"data": png()}, verb=Verb.EXPLAIN)
