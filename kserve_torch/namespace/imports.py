@@ -18,6 +18,7 @@ import importlib
 import importlib.abc
 import importlib.util
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -70,40 +71,60 @@ class _BytecodeLoader(SourcelessFileLoader):
 
 
 class _ExtensionLoader(ExtensionFileLoader):
-    """Loads a compiled module by its bare name, under which it enters more in ``sys.modules``.
+    """Loads each file of a compiled module once: many end the process when loaded again.
 
+    Alone in its folder it gets its bare name, under which it may enter more in ``sys.modules``:
     OpenCV's makes ``cv2.dnn`` and takes no other name than ``cv2`` for its own.
     """
 
+    def __init__(self, name: str, path: str) -> None:
+        super().__init__(name, path)
+        stat = os.stat(path)
+        self._file = path, stat.st_ino, stat.st_mtime_ns, name.partition(".")[2]
+        self._taken: dict[str, ModuleType] = {}
+
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        with _taking_over(spec):
-            return super().create_module(
-                ModuleSpec(spec.name.partition(".")[2], self, origin=spec.origin)
-            )
+        package, _, bare = spec.name.partition(".")
+        if self._file in _compiled:
+            found = _compiled[self._file]
+            sys.modules.update({f"{package}.{name}": module for name, module in found.items()})
+            return found[bare]
+        own = spec if "." in bare else ModuleSpec(bare, self, origin=spec.origin)
+        with self._taking_over(spec):
+            return super().create_module(own)
 
     def exec_module(self, module: ModuleType) -> None:
-        assert module.__spec__ is not None
-        with _taking_over(module.__spec__):
+        spec = module.__spec__
+        assert spec is not None
+        if self._file in _compiled:
+            return
+        with self._taking_over(spec):
             super().exec_module(module)
+        _compiled[self._file] = {**self._taken, spec.name.partition(".")[2]: module}
+
+    @contextmanager
+    def _taking_over(self, spec: ModuleSpec) -> Iterator[None]:
+        """What is entered in ``sys.modules`` below the bare name becomes the archive's."""
+        package, _, bare = spec.name.partition(".")
+        before = sys.modules.copy()
+        try:
+            yield
+        finally:
+            for name, module in sys.modules.copy().items():
+                if before.get(name) is module:
+                    continue
+                if name.startswith(f"{spec.name}."):
+                    self._taken[name.partition(".")[2]] = module
+                elif name.partition(".")[0] == bare:
+                    self._taken[name] = sys.modules[f"{package}.{name}"] = module
+                    if name in before:
+                        sys.modules[name] = before[name]
+                    else:
+                        del sys.modules[name]
 
 
-@contextmanager
-def _taking_over(spec: ModuleSpec) -> Iterator[None]:
-    """What is entered in ``sys.modules`` below the bare name in ``spec`` becomes the archive's."""
-    package, _, bare = spec.name.partition(".")
-    before = sys.modules.copy()
-    try:
-        yield
-    finally:
-        for name, module in sys.modules.copy().items():
-            if name.partition(".")[0] == bare and before.get(name) is not module:
-                sys.modules[f"{package}.{name}"] = module
-                if name in before:
-                    sys.modules[name] = before[name]
-                else:
-                    del sys.modules[name]
-
-
+#: Compiled modules by file and name, each with what it has entered in ``sys.modules``.
+_compiled: dict[tuple[str, int, int, str], dict[str, ModuleType]] = {}
 _ANY = DistributionFinder.Context()
 
 
@@ -126,7 +147,7 @@ class ArchiveFinder(importlib.abc.MetaPathFinder):
         elif isinstance(spec.loader, SourcelessFileLoader):
             spec.loader = _BytecodeLoader(fullname, spec.loader.path)
             spec.loader.builtins = scope.builtins
-        elif isinstance(spec.loader, ExtensionFileLoader) and fullname.count(".") == 1:
+        elif isinstance(spec.loader, ExtensionFileLoader):
             spec.loader = _ExtensionLoader(fullname, spec.loader.path)
         return spec
 

@@ -277,22 +277,29 @@ def test_packages_ask_for_their_version_by_the_name_that_they_have(
     assert pytest.__version__ == one.import_module("pytest").V
 
 
-def test_compiled_modules_have_their_bare_name(forks: Interpreter, tmp_path: Path) -> None:
-    """OpenCV's refuses another one; onnx's makes modules below it, too."""
+@pytest.mark.parametrize("folder", ["", "inside/"])
+def test_compiled_modules_are_loaded_once_and_by_their_bare_name(
+    forks: Interpreter, tmp_path: Path, folder: str
+) -> None:
+    """OpenCV's refuses other names; onnx's has modules below it, and loaded twice is the end."""
     onnx = importlib.util.find_spec("onnx")
     assert onnx is not None
     assert onnx.origin is not None
     (file,) = Path(onnx.origin).parent.glob("onnx_cpp2py_export.*")
-    (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "inside").mkdir()
+    (tmp_path / folder / file.name).symlink_to(file)
+    name = f"{folder}onnx_cpp2py_export".replace("/", ".")
     printed = forks.run(f"""
 import pathlib, sys
 from kserve_torch.namespace.loader import Namespace
-one = Namespace(pathlib.Path({str(tmp_path)!r}))
-compiled, below = map(one.import_module, ("onnx_cpp2py_export", "onnx_cpp2py_export.defs"))
-print(compiled.__name__, below is compiled.defs)
-print({{name.partition(".")[0] for name in sys.modules if "cpp2py" in name}} == {{one.name}})
+one, two = (Namespace(pathlib.Path({str(tmp_path)!r})) for _ in range(2))
+compiled, below = map(one.import_module, ({name!r}, "{name}.defs"))
+print(compiled.__name__.removeprefix(one.name + "."), below is compiled.defs)
+print(two.import_module({name!r}) is compiled, two.import_module("{name}.defs") is below)
+tops = {{name.partition(".")[0] for name in sys.modules if "cpp2py" in name}}
+print(tops == {{one.name, two.name}}, compiled.__name__ == {name!r})
 """)
-    assert printed == "onnx_cpp2py_export True\nTrue\n"
+    assert printed == f"{name} True\nTrue True\nTrue {not folder}\n"
 
 
 def test_ts_is_ours_for_everybody(make: Make) -> None:
