@@ -105,4 +105,6 @@ class VisionHandler(BaseHandler):
         if not isinstance(output, torch.Tensor):
             kind = type(output).__name__
             raise Unsupported(f"explanations are of models that answer a tensor, not a {kind}")
+        if inputs.requires_grad and not output.requires_grad:  # such as AOTInductor's
+            raise Unsupported("the model gives no gradients, and without them no explanations")
         return output

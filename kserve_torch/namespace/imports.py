@@ -18,10 +18,18 @@ import importlib
 import importlib.abc
 import importlib.util
 import logging
+import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, SourcelessFileLoader
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.machinery import (
+    ExtensionFileLoader,
+    ModuleSpec,
+    PathFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from importlib.metadata import DistributionFinder, MetadataPathFinder
 from pathlib import Path
 from types import ModuleType
@@ -62,6 +70,61 @@ class _BytecodeLoader(SourcelessFileLoader):
         super().exec_module(module)
 
 
+class _ExtensionLoader(ExtensionFileLoader):
+    """Loads each file of a compiled module once: many end the process when loaded again.
+
+    Alone in its folder it gets its bare name, under which it may enter more in ``sys.modules``:
+    OpenCV's makes ``cv2.dnn`` and takes no other name than ``cv2`` for its own.
+    """
+
+    def __init__(self, name: str, path: str) -> None:
+        super().__init__(name, path)
+        stat = os.stat(path)
+        self._file = path, stat.st_ino, stat.st_mtime_ns, name.partition(".")[2]
+        self._taken: dict[str, ModuleType] = {}
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        package, _, bare = spec.name.partition(".")
+        if self._file in _compiled:
+            found = _compiled[self._file]
+            sys.modules.update({f"{package}.{name}": module for name, module in found.items()})
+            return found[bare]
+        own = spec if "." in bare else ModuleSpec(bare, self, origin=spec.origin)
+        with self._taking_over(spec):
+            return super().create_module(own)
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        assert spec is not None
+        if self._file in _compiled:
+            return
+        with self._taking_over(spec):
+            super().exec_module(module)
+        _compiled[self._file] = {**self._taken, spec.name.partition(".")[2]: module}
+
+    @contextmanager
+    def _taking_over(self, spec: ModuleSpec) -> Iterator[None]:
+        """What is entered in ``sys.modules`` below the bare name becomes the archive's."""
+        package, _, bare = spec.name.partition(".")
+        before = sys.modules.copy()
+        try:
+            yield
+        finally:
+            for name, module in sys.modules.copy().items():
+                if before.get(name) is module:
+                    continue
+                if name.startswith(f"{spec.name}."):
+                    self._taken[name.partition(".")[2]] = module
+                elif name.partition(".")[0] == bare:
+                    self._taken[name] = sys.modules[f"{package}.{name}"] = module
+                    if name in before:
+                        sys.modules[name] = before[name]
+                    else:
+                        del sys.modules[name]
+
+
+#: Compiled modules by file and name, each with what it has entered in ``sys.modules``.
+_compiled: dict[tuple[str, int, int, str], dict[str, ModuleType]] = {}
 _ANY = DistributionFinder.Context()
 
 
@@ -84,13 +147,26 @@ class ArchiveFinder(importlib.abc.MetaPathFinder):
         elif isinstance(spec.loader, SourcelessFileLoader):
             spec.loader = _BytecodeLoader(fullname, spec.loader.path)
             spec.loader.builtins = scope.builtins
+        elif isinstance(spec.loader, ExtensionFileLoader):
+            spec.loader = _ExtensionLoader(fullname, spec.loader.path)
         return spec
 
     def find_distributions(self, context: DistributionFinder.Context = _ANY) -> Iterable[Any]:
-        """Installed packages of the calling thread's archive (``importlib.metadata``)."""
+        """Installed packages of the calling thread's archive (``importlib.metadata``).
+
+        Packages ask for ``version(__name__)``, and so by the name that they have here; it says
+        which archive's they are. One that an archive brings as a folder may be the server's too.
+        """
+        package, _, bare = (context.name or "").partition(".")
+        owner = scopes.get(package)
+        if owner and not bare:
+            return ()
+        name = bare if owner else context.name
         folders = thread.scope.package_folders() if thread.scope else []
         return MetadataPathFinder.find_distributions(
-            DistributionFinder.Context(name=context.name, path=folders)
+            DistributionFinder.Context(
+                name=name, path=[*owner.path, *sys.path] if owner else folders
+            )
         )
 
 

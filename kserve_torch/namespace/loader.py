@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.machinery import PathFinder
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -249,7 +250,10 @@ def _bare_names() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.startswith(PREFIX):
-            error.name = error.name.partition(".")[2]
-            error.msg = f"No module named {error.name!r}"
-            error.args = (error.msg,)
+            bare = error.name.partition(".")[2]
+            if isinstance(error, PackageNotFoundError):  # it makes both of what it was given
+                error.args = (bare,)
+            else:
+                error.name, error.msg = bare, f"No module named {bare!r}"
+                error.args = (error.msg,)
         raise

@@ -19,6 +19,7 @@ class Scope(Protocol):
 
     name: str
     root: Path
+    path: list[str]
     builtins: Mapping[str, Any]
     pickle_module: ModuleType
     main: ModuleType

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from kserve_torch.errors import BadRow, InvalidInput
+from kserve_torch.errors import BadRow, InvalidInput, Unsupported
 from kserve_torch.handler.vision import VisionHandler
 from kserve_torch.messages import Verb
 
@@ -163,3 +163,14 @@ def test_explanations_compile_nothing(folder, load):
     (explanation,) = loaded.ask({"data": [[[0.5] * 8] * 8], "target": 1}, verb=Verb.EXPLAIN)
     assert np.shape(explanation) == (1, 8, 8)
     assert dict(counts) == before
+
+
+@pytest.mark.parametrize(
+    "answered", [lambda output: output.detach(), lambda output: output.argmax(1)]
+)
+def test_models_without_gradients_say_so(folder, load, png, answered):
+    loaded = load(Vision(), folder)
+    own = loaded.handler.model
+    loaded.handler.model = lambda inputs: answered(own(inputs))
+    with pytest.raises(Unsupported, match="the model gives no gradients"):
+        loaded.ask({"data": png()}, verb=Verb.EXPLAIN)

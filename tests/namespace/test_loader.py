@@ -1,6 +1,7 @@
 import gc
 import importlib
 import importlib.metadata
+import importlib.util
 import inspect
 import io
 import os
@@ -24,6 +25,7 @@ from kserve_torch.namespace.scopes import thread
 from kserve_torch.runtime.entry import load_entry
 
 from ..makers import ECHO, write
+from ..processes import Interpreter
 
 Make = Callable[..., Namespace]
 
@@ -257,6 +259,47 @@ def test_packages_of_one_model(make: Make, tmp_path: Path) -> None:
         make("three", handler="import demo").import_module("handler")
     with pytest.raises(importlib.metadata.PackageNotFoundError):
         importlib.metadata.version("demo")
+
+
+def test_packages_ask_for_their_version_by_the_name_that_they_have(
+    make: Make, tmp_path: Path
+) -> None:
+    write(tmp_path / "pkgs/demo-2.5.dist-info", {"METADATA": "Name: demo\nVersion: 2.5\n"})
+    text = "from importlib.metadata import version\nV = version(__name__)"
+    packages = make("pkgs", demo=text, bare=text)
+    one = make("one", packages, handler="import demo", pytest=text)
+    assert one.import_module("handler").demo.V == "2.5"
+    with pytest.raises(importlib.metadata.PackageNotFoundError, match=r"found for bare$"):
+        one.import_module("bare")
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version(one.name)
+    # TorchServe's workers see what is installed for all, whatever folder the module came from.
+    assert pytest.__version__ == one.import_module("pytest").V
+
+
+@pytest.mark.parametrize("folder", ["", "inside/"])
+def test_compiled_modules_are_loaded_once_and_by_their_bare_name(
+    forks: Interpreter, tmp_path: Path, folder: str
+) -> None:
+    """OpenCV's refuses other names; onnx's has modules below it, and loaded twice is the end."""
+    onnx = importlib.util.find_spec("onnx")
+    assert onnx is not None
+    assert onnx.origin is not None
+    (file,) = Path(onnx.origin).parent.glob("onnx_cpp2py_export.*")
+    (tmp_path / "inside").mkdir()
+    (tmp_path / folder / file.name).symlink_to(file)
+    name = f"{folder}onnx_cpp2py_export".replace("/", ".")
+    printed = forks.run(f"""
+import pathlib, sys
+from kserve_torch.namespace.loader import Namespace
+one, two = (Namespace(pathlib.Path({str(tmp_path)!r})) for _ in range(2))
+compiled, below = map(one.import_module, ({name!r}, "{name}.defs"))
+print(compiled.__name__.removeprefix(one.name + "."), below is compiled.defs)
+print(two.import_module({name!r}) is compiled, two.import_module("{name}.defs") is below)
+tops = {{name.partition(".")[0] for name in sys.modules if "cpp2py" in name}}
+print(tops == {{one.name, two.name}}, compiled.__name__ == {name!r})
+""")
+    assert printed == f"{name} True\nTrue True\nTrue {not folder}\n"
 
 
 def test_ts_is_ours_for_everybody(make: Make) -> None:
