@@ -84,9 +84,13 @@ class Catalogue:
         return self.find(model, version).ready and not self.draining
 
     def ready(self) -> bool:
-        """Server-ready: at least one model, the default version of each ready, not draining."""
-        defaults = self._defaults.values()
-        serves = bool(defaults) and not self.draining and all(v.ready for v in defaults)
+        """Server-ready: at least one model, the default version of each ready, not draining.
+
+        A model that somebody loads while the server runs counts once it has been ready: or a broken
+        archive would take all models out of service.
+        """
+        needed = [version for version in self._defaults.values() if version.needed]
+        serves = bool(needed) and not self.draining and all(version.ready for version in needed)
         return serves and devices.all_work()
 
     def standing(self, version: ModelVersion) -> tuple[State, str]:

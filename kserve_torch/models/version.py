@@ -168,6 +168,11 @@ class ModelVersion:
         return self.state is State.READY and self.ready_workers > 0 and self.live
 
     @property
+    def needed(self) -> bool:
+        """Whether it is configured, or has been ready."""
+        return self.loaded_at_startup or self.load_seconds > 0
+
+    @property
     def standing(self) -> tuple[State, str]:
         """The state as clients see it, and the reason if no request would be served (CONTRACT O80).
 

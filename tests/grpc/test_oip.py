@@ -354,7 +354,7 @@ async def test_index_load_and_unload(store: Path) -> None:
         assert "no such thing" in index.models[0].reason
         ready = await stub.RepositoryIndex(pb.RepositoryIndexRequest(ready=True))
         assert [entry.name for entry in ready.models] == ["echo", "mirror"]
-        assert not (await stub.ServerReady(pb.ServerReadyRequest())).ready
+        assert (await stub.ServerReady(pb.ServerReadyRequest())).ready
         code, text = await refused(stub.ModelInfer(infer("broken", ("INT8", [1]))))
         assert code is grpc.StatusCode.UNAVAILABLE
         assert "no such thing" in text

@@ -136,7 +136,7 @@ async def test_a_model_that_cannot_be_loaded(registry: Registry) -> None:
         503,
         {"name": "broken", "ready": False},
     )
-    assert (await told(registry, "GET", "/v2/health/ready"))[0] == 503
+    assert (await told(registry, "GET", "/v2/health/ready"))[0] == 200  # nobody configured it
     assert (await told(registry, "GET", "/v2/health/live"))[0] == 200
     _, index = await told(registry, "POST", "/v2/repository/index")
     (entry,) = [entry for entry in index if entry["name"] == "broken"]
@@ -243,6 +243,5 @@ async def test_a_load_goes_on_when_its_client_leaves(registry: Registry) -> None
     asking = asyncio.create_task(told(registry, "POST", "/v2/repository/models/plain/load"))
     await asyncio.sleep(0)
     asking.cancel()
-    while not registry.ready() or "plain" not in registry.names():  # noqa: ASYNC110
+    while "plain" not in registry.names() or not registry.is_ready("plain"):  # noqa: ASYNC110
         await asyncio.sleep(0.001)
-    assert registry.is_ready("plain")

@@ -539,3 +539,22 @@ async def test_links_that_were_there_at_the_start_are_followed(tmp_path: Path, g
         (tmp_path / "store/later.mar").symlink_to(tmp_path / "later.mar")
         with pytest.raises(ModelNotFound):
             await registry.register("later.mar")
+
+
+async def test_a_model_that_comes_later_counts_once_it_has_been_ready(
+    tmp_path: Path, gate: Gate
+) -> None:
+    make_archive(tmp_path / "first.mar", {"handler.py": ECHO}, modelName="first")
+    make_archive(tmp_path / "later.mar", {"handler.py": "import absent_package"}, modelName="later")
+    async with serving(tmp_path, gate) as registry:
+        with pytest.raises(LoadFailed):
+            await registry.load("later")
+        assert not registry.ready()
+        await registry.start(startup("first.mar"))
+        assert registry.ready()
+        assert registry.find("later").state is State.UNAVAILABLE
+        make_archive(tmp_path / "later.mar", {"handler.py": ECHO}, modelName="later")
+        await registry.load("later")
+        assert registry.ready()
+        await registry.scale("later", None, 0, 0)
+        assert not registry.ready()
