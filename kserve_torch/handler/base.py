@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from kserve_torch.errors import LoadFailed, Unsupported
+from kserve_torch.errors import InvalidInput, LoadFailed, Unsupported
 from kserve_torch.handler import weights
 from kserve_torch.handler.compile import (
     compile_model,
@@ -84,6 +85,8 @@ class BaseHandler:
     explain = False
     target: Any = 0
     _ordered: ChannelsLast | None = None
+    #: Whether the model has refused integers and taken them as floats.
+    _takes_floats = False
 
     def __init__(self) -> None:
         self.model = None
@@ -170,16 +173,32 @@ class BaseHandler:
         if not self.accepts_arrays and data and all(map(_holds_numbers, data)):
             rows = [torch.from_numpy(np.array(row)) for row in data]
             return stack(rows, self.context).to(self.device)
-        return as_batch(payloads(data), context=self.context).to(self.device)
+        dtype = torch.get_default_dtype() if self._takes_floats else None
+        return as_batch(payloads(data), dtype, self.context).to(self.device)
 
     @timed
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """The model's output for ``data``, without gradients.
 
+        A model that takes floats only also gets integers as floats: JSON has one kind of number,
+        and some clients write 1.0 as 1.
+
         Raises:
             InvalidInput: the model cannot take a tensor of this shape or dtype.
         """
         inputs = to_device(data, self.device)
+        try:
+            return self._infer(inputs, *args, **kwargs)
+        except InvalidInput:
+            if not isinstance(inputs, torch.Tensor) or inputs.dtype is not torch.int64:
+                raise
+            with suppress(InvalidInput):
+                output = self._infer(inputs.to(torch.get_default_dtype()), *args, **kwargs)
+                self._takes_floats = True
+                return output
+            raise
+
+    def _infer(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         with torch.inference_mode(), blame_input(inputs):
             return self._forward(inputs, *args, **kwargs)
 

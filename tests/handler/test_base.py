@@ -101,6 +101,16 @@ def test_only_rows_of_one_request_choose_each_others_dtype(folder, load):
     assert not isinstance(caught.value, BadRow)
 
 
+def test_a_model_of_floats_takes_integers_too(folder, load):
+    """A client in JavaScript writes 1.0 as 1."""
+    loaded = load(BaseHandler(), folder)
+    ones = torch.ones(1, 8, 8)
+    [expected] = loaded.ask(ones.tolist())
+    assert loaded.ask(ones.long().tolist()) == [expected]
+    # From now on such rows fit into one batch with other clients' floats.
+    assert loaded.ask_apart(ones.long().tolist(), ones.tolist()) == [pytest.approx(expected)] * 2
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [
@@ -108,7 +118,8 @@ def test_only_rows_of_one_request_choose_each_others_dtype(folder, load):
         (torch.zeros(1, 9, 9), r"\[1, 1, 9, 9\] float32: mat1 and mat2 shapes"),
         (torch.zeros(1, 2, 2), r"\[1, 1, 2, 2\] float32: .*actual input size"),
         (torch.zeros(5), r"\[1, 5\] float32: Expected 3D"),
-        (torch.zeros(1, 8, 8, dtype=torch.int64), r"\[1, 1, 8, 8\] int64"),
+        (torch.zeros(1, 9, 9, dtype=torch.int64), r"\[1, 1, 9, 9\] int64"),
+        (torch.zeros(1, 8, 8, dtype=torch.bool), r"\[1, 1, 8, 8\] bool"),
     ],
 )
 def test_a_shape_that_the_model_does_not_take(folder, load, row, said):
@@ -124,8 +135,8 @@ def test_a_shape_that_the_model_does_not_take(folder, load, row, said):
     [
         (torch.zeros(3, 8, 8), r"\[1, 3, 8, 8\] float32: Given groups=1"),
         (
-            torch.zeros(1, 8, 8, dtype=torch.int64),
-            r"\[1, 1, 8, 8\] int64: expected scalar type Long",
+            torch.zeros(1, 9, 9, dtype=torch.int64),
+            r"\[1, 1, 9, 9\] int64: expected scalar type Long",
         ),
     ],
 )
