@@ -16,6 +16,8 @@ CGROUPS = Path("/sys/fs/cgroup")
 #: MiB, and blocks above half of that always come from the system.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _HEAP_BYTES = 64 * 2**20
+#: Variables for how many threads libraries start, and processes torch's compiler.
+_COUNTS = ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
 #: Variables for how long libgomp's threads spin (GCC's libgomp manual, 3), and the rounds, 0.15 ms:
 #: enough from one operator to the next.
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
@@ -66,23 +68,26 @@ def _limits(cgroups: Path) -> Iterable[float]:
 
 
 def keep_to_limit(cgroups: Path = CGROUPS) -> None:
-    """Let the threads of torch and of other libraries keep to the container's CPU limit, if any.
+    """Keep the threads and processes of torch, NumPy and others within the CPU limit, if any.
 
-    What they do beyond it uses up the share of time, and then everything stops until there is more.
+    Libraries count the node's cores. What they use beyond the limit has the whole container
+    throttled. So these variables are set, unless they are set already:
 
-    - As many as the limit allows, rounded up: OpenBLAS and OpenMP start one for each core of the
-      node, in each thread that computes, which is more than a handler's own code expects.
-    - With nothing to do they sleep soon. libgomp's own way is to wait actively for up to 8 ms: with
-      1.5 cores the p99 of digits is 30 ms then, instead of 8.
+    - ``OMP_NUM_THREADS``: the limit, rounded up. OpenBLAS and OpenMP start a thread per core.
+    - ``TORCHINDUCTOR_COMPILE_THREADS``: the same. torch's compiler starts up to 32 of them, each
+      two processes; 16 need 1.5 GB.
+    - ``GOMP_SPINCOUNT``: idle threads of libgomp spin for up to 8 ms. With 1.5 cores, the p99
+      latency of MNIST is 30 ms then, instead of 8.
 
-    Torch and numpy must not be loaded yet. What the environment says already counts.
+    Call it before torch and NumPy are imported.
 
     Args:
         cgroups: where the control groups are mounted.
     """
     if cpu_limit(cgroups) is None:
         return
-    os.environ.setdefault("OMP_NUM_THREADS", str(cores(cgroups)))
+    for name in _COUNTS:
+        os.environ.setdefault(name, str(cores(cgroups)))
     if not any(name in os.environ for name in _WAITING):
         os.environ[_WAITING[0]] = _ROUNDS
 

@@ -1,5 +1,6 @@
 """`cores` reads what a container may use, which waiting threads spare; freed memory is kept."""
 
+import math
 import os
 import subprocess
 import sys
@@ -93,6 +94,8 @@ def test_libraries_start_no_more_threads_than_a_cpu_limit_allows(
     monkeypatch.setattr(os, "environ", environment)
     keep_to_limit(write(tmp_path / "cgroup", {"cpu.max": limit}))
     assert environment.get("OMP_NUM_THREADS") == threads
+    compiling = None if limit.startswith("max") else str(math.ceil(int(limit.split()[0]) / 100000))
+    assert environment.get("TORCHINDUCTOR_COMPILE_THREADS") == compiling
 
 
 #: The program, in a container with a CPU limit.
