@@ -5,6 +5,7 @@ Importing this package is cheap: torch and kserve are imported when a name first
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -30,4 +31,6 @@ def __getattr__(name: str) -> Any:
     """Imports a public name's module when the name is first asked for."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if "torch" not in sys.modules:  # a program that serves by itself, in a container of its own
+        import_module("kserve_torch.runtime.machine").keep_to_limit()
     return getattr(import_module(_HOMES[name]), name)

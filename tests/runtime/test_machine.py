@@ -123,6 +123,29 @@ def test_the_program_says_both_before_torch_is_loaded(tmp_path: Path) -> None:
     assert "OMP_NUM_THREADS = '2'" in done.stderr
 
 
+#: A program of somebody's own, in the same container.
+OWN_PROGRAM = """
+import os
+from kserve_torch.runtime import machine
+os.sched_getaffinity = lambda _: set(range(64))
+machine._limits = lambda _: [1.5]
+from kserve_torch import TorchModel
+"""
+
+
+def test_a_program_of_ones_own_keeps_to_the_limit_too() -> None:
+    environment = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    done = subprocess.run(
+        [sys.executable, "-c", OWN_PROGRAM],
+        env={**environment, "OMP_DISPLAY_ENV": "VERBOSE"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "GOMP_SPINCOUNT = '5000'" in done.stderr
+    assert "OMP_NUM_THREADS = '2'" in done.stderr
+
+
 #: Prints the page faults of 20 batches on a thread.
 FAULTS = """
 import resource, threading, torch
