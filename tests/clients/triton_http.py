@@ -193,6 +193,5 @@ def test_a_model_that_cannot_be_loaded(client: InferenceServerClient) -> None:
     entries = {entry["name"]: entry for entry in client.get_model_repository_index()}
     assert entries["broken"]["state"] == "UNAVAILABLE"
     assert "no such thing" in entries["broken"]["reason"]
-    assert not client.is_server_ready()
+    assert client.is_server_ready()  # it is not configured, so only its own clients miss it
     client.unload_model("broken")
-    assert client.is_server_ready()
