@@ -26,8 +26,8 @@ TRIAL_SECONDS = 1.0
 CLEAR = 1.25
 #: Batches of a size between two trials. A trial that changes the choice is repeated after the first
 #: number: another program may have disturbed it. Each one that confirms the choice doubles the
-#: pause, up to the second number: a trial takes some 40 batches, half of them with the slower
-#: candidate.
+#: pause, up to the second number: a trial takes some 20 batches with each candidate, and all
+#: candidates but one are slower.
 AGAIN, AGAIN_AT_MOST = 200, 8000
 #: The share of the time that more threads must save, since they take cores from others.
 WORTH = 0.05

@@ -28,8 +28,8 @@ class Watch:
 
     def begin(self) -> None:
         """Watch until no call runs and no request waits; on an event loop."""
-        # A `TorchModel` may be called on one loop after the other.
-        if self._loop is None or self._loop.is_closed():
+        # A `TorchModel` may be called on one loop after the other, and the first kept for later.
+        if self._loop is None or not self._loop.is_running():
             self._look_in(self._seconds)
 
     def end(self) -> None:

@@ -7,6 +7,7 @@ that is removed leaves the catalogue first and is stopped after its last answer.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
@@ -248,6 +249,8 @@ class Registry(Catalogue):
     async def retire(self, versions: Iterable[ModelVersion]) -> None:
         """Drain forgotten versions, then stop them and close their archives."""
         await asyncio.gather(*map(self._retire, versions))
+        # Most handlers are in cycles of references, and an idle server would keep their weights.
+        await asyncio.to_thread(gc.collect)
 
     async def _retire(self, version: ModelVersion) -> None:
         await version.drain()

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -491,6 +491,37 @@ async def test_what_was_loaded_too_late_is_not_kept_in_memory(
         gate.open()
         await until(lambda: version.statistics().hung == 0)
         await until(gone)
+
+
+@pytest.fixture
+def idle() -> Iterator[None]:
+    """As on an idle server, nothing starts a garbage collection."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+CIRCULAR = """
+class Handler:
+    def initialize(self, context):
+        self.own = self
+    def handle(self, data, context):
+        return data
+"""
+
+
+@pytest.mark.usefixtures("idle")
+async def test_an_unloaded_model_is_not_kept_in_memory(tmp_path: Path, gate: Gate) -> None:
+    """Its handler refers to itself, as with an attribution of its own method, or micro batches."""
+    make_archive(tmp_path / "m.mar", {"handler.py": CIRCULAR})
+    async with serving(tmp_path, gate) as registry:
+        await registry.start([StartupModel(name=None, file="m.mar")])
+        instance = registry.find("m").workers[0].instance
+        assert instance is not None
+        handler = weakref.ref(instance._entry.service)
+        del instance
+        await registry.unload("m")
+        assert handler() is None
 
 
 async def test_nothing_is_left_of_what_failed(tmp_path: Path, gate: Gate) -> None:
