@@ -36,7 +36,7 @@ FLOORS: list[dict[str, str]] = [
         "archives.text": "archives.extract",
         "namespace.figures": "namespace.scopes",
         "namespace.imports": "namespace.scopes namespace.searchpath namespace.turns",
-        "namespace.lent": "namespace.scopes",
+        "namespace.lent": "namespace.imports namespace.scopes",
         "namespace.loader": (
             "namespace.figures namespace.imports namespace.lent namespace.scopes "
             "namespace.searchpath "

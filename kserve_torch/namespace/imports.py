@@ -36,7 +36,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.namespace import searchpath, turns
-from kserve_torch.namespace.scopes import PREFIX, scopes, thread
+from kserve_torch.namespace.scopes import PREFIX, Scope, scopes, thread
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -125,7 +125,21 @@ class _ExtensionLoader(ExtensionFileLoader):
 
 #: Compiled modules by file and name, each with what it has entered in ``sys.modules``.
 _compiled: dict[tuple[str, int, int, str], dict[str, ModuleType]] = {}
+_RUN: dict[type, Any] = {SourceFileLoader: _SourceLoader, SourcelessFileLoader: _BytecodeLoader}
 _ANY = DistributionFinder.Context()
+
+
+def adopt(spec: ModuleSpec, full: str, scope: Scope) -> None:
+    """Let the module be the archive's, as ``full``; unless it is not loaded from a plain file."""
+    loader: Any = spec.loader
+    if type(loader) in _RUN:
+        # In place: who made the spec of a loader may run the module with that.
+        loader.__class__ = _RUN[type(loader)]
+        loader.builtins = scope.builtins
+        spec.name = loader.name = full
+    elif type(loader) is ExtensionFileLoader:
+        spec.loader = _ExtensionLoader(full, loader.path)
+        spec.name = full
 
 
 class ArchiveFinder(importlib.abc.MetaPathFinder):
@@ -141,14 +155,7 @@ class ArchiveFinder(importlib.abc.MetaPathFinder):
         spec = PathFinder.find_spec(fullname, path) if scope and path is not None else None
         if spec is None or scope is None:
             return None
-        if isinstance(spec.loader, SourceFileLoader):
-            spec.loader = _SourceLoader(fullname, spec.loader.path)
-            spec.loader.builtins = scope.builtins
-        elif isinstance(spec.loader, SourcelessFileLoader):
-            spec.loader = _BytecodeLoader(fullname, spec.loader.path)
-            spec.loader.builtins = scope.builtins
-        elif isinstance(spec.loader, ExtensionFileLoader):
-            spec.loader = _ExtensionLoader(fullname, spec.loader.path)
+        adopt(spec, fullname, scope)
         return spec
 
     def find_distributions(self, context: DistributionFinder.Context = _ANY) -> Iterable[Any]:

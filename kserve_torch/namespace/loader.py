@@ -90,6 +90,8 @@ class Namespace:
         if top in sys.stdlib_module_names and top in sys.modules:
             self._foreign.add(top)
             return None
+        if (loaded := f"{self.name}.{top}") in sys.modules:  # by a loader's load_module
+            return self._full_names.setdefault(top, loaded)
         before, after = searchpath.folders(self.root)
         # In place, because it is the ``__path__`` of the archive's package.
         self.path[:] = dict.fromkeys([*before, *self._folders, *after])
