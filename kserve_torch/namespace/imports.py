@@ -32,11 +32,11 @@ from importlib.machinery import (
 )
 from importlib.metadata import DistributionFinder, MetadataPathFinder
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.namespace import searchpath, turns
-from kserve_torch.namespace.scopes import PREFIX, Scope, scopes, thread
+from kserve_torch.namespace.scopes import PREFIX, Scope, calling_scope, scopes, thread
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -90,7 +90,7 @@ class _ExtensionLoader(ExtensionFileLoader):
             sys.modules.update({f"{package}.{name}": module for name, module in found.items()})
             return found[bare]
         own = spec if "." in bare else ModuleSpec(bare, self, origin=spec.origin)
-        with self._taking_over(spec):
+        with _explained(bare), self._taking_over(spec):
             return super().create_module(own)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -98,9 +98,12 @@ class _ExtensionLoader(ExtensionFileLoader):
         assert spec is not None
         if self._file in _compiled:
             return
-        with self._taking_over(spec):
-            super().exec_module(module)
-        _compiled[self._file] = {**self._taken, spec.name.partition(".")[2]: module}
+        bare = spec.name.partition(".")[2]
+        with _explained(bare):
+            with self._taking_over(spec):
+                super().exec_module(module)
+            _no_mixture(module, bare)
+        _compiled[self._file] = {**self._taken, bare: module}
 
     @contextmanager
     def _taking_over(self, spec: ModuleSpec) -> Iterator[None]:
@@ -121,6 +124,43 @@ class _ExtensionLoader(ExtensionFileLoader):
                         sys.modules[name] = before[name]
                     else:
                         del sys.modules[name]
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Compiled code imports by bare name, past ``__import__``: say why that may have failed."""
+    top = name.partition(".")[0]
+    try:
+        yield
+    except Exception as error:
+        why = f"the environment has a package {top} too, and compiled modules may get that one"
+        if why in str(error) or not known_elsewhere(top):
+            raise
+        raise ImportError(f"{error} ({why})", name=name) from error
+
+
+def _no_mixture(module: ModuleType, name: str) -> None:
+    """Raise ImportError if it has imported what another package of its own one's name has."""
+    top = name.partition(".")[0]
+    for value in [*vars(module).values()]:
+        if isinstance(value, ModuleType):
+            home, found = value.__name__, sys.modules.get(value.__name__)
+        elif isinstance(value, type | FunctionType):
+            home = str(value.__module__)
+            found = getattr(sys.modules.get(home), value.__name__, None)
+        else:
+            continue
+        if found is value and home.partition(".")[0] == top and not is_alias(home):
+            raise ImportError(f"{name} has imported another {home}")
+
+
+def _source_beside(spec: ModuleSpec) -> str | None:
+    """The source that a compiled module was made of, which pydantic 1 and mypyc's users ship."""
+    if not isinstance(spec.loader, ExtensionFileLoader):
+        return None
+    path = Path(spec.loader.path)
+    source = path.with_name(path.name.partition(".")[0] + ".py")
+    return str(source) if source.is_file() else None
 
 
 #: Compiled modules by file and name, each with what it has entered in ``sys.modules``.
@@ -155,11 +195,15 @@ class ArchiveFinder(importlib.abc.MetaPathFinder):
         spec = PathFinder.find_spec(fullname, path) if scope and path is not None else None
         if spec is None or scope is None:
             return None
+        source = _source_beside(spec)
+        if source and known_elsewhere(fullname.split(".")[1]):
+            # Only that can import the modules of its own package: see `_explained`.
+            spec.loader, spec.origin, spec.cached = SourceFileLoader(fullname, source), source, None
         adopt(spec, fullname, scope)
         return spec
 
     def find_distributions(self, context: DistributionFinder.Context = _ANY) -> Iterable[Any]:
-        """Installed packages of the calling thread's archive (``importlib.metadata``).
+        """Installed packages of the calling archive (``importlib.metadata``), on any thread.
 
         Packages ask for ``version(__name__)``, and so by the name that they have here; it says
         which archive's they are. One that an archive brings as a folder may be the server's too.
@@ -169,7 +213,8 @@ class ArchiveFinder(importlib.abc.MetaPathFinder):
         if owner and not bare:
             return ()
         name = bare if owner else context.name
-        folders = thread.scope.package_folders() if thread.scope else []
+        scope = thread.scope or calling_scope()
+        folders = (scope.package_folders() or scope.path) if scope else []
         return MetadataPathFinder.find_distributions(
             DistributionFinder.Context(
                 name=name, path=[*owner.path, *sys.path] if owner else folders

@@ -7,11 +7,13 @@ import io
 import os
 import pickle
 import py_compile
+import shutil
 import sys
 import textwrap
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +277,62 @@ def test_packages_ask_for_their_version_by_the_name_that_they_have(
         importlib.metadata.version(one.name)
     # TorchServe's workers see what is installed for all, whatever folder the module came from.
     assert pytest.__version__ == one.import_module("pytest").V
+
+
+def test_versions_on_threads_that_a_handler_starts(make: Make, tmp_path: Path) -> None:
+    write(tmp_path / "pkgs/pytest-2.5.dist-info", {"METADATA": "Name: pytest\nVersion: 2.5\n"})
+    text = "from importlib.metadata import version\ndef f(): return version('pytest')"
+    packages = make("pkgs", demo=text)
+    one = make("one", packages, handler=text + "\nimport demo").import_module("handler")
+    assert (in_thread(one.f), in_thread(one.demo.f)) == ("2.5", "2.5")
+    assert importlib.metadata.version("pytest") == pytest.__version__
+
+
+def test_compiled_modules_beside_the_servers_package(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would import the server's modules; pydantic 1 brings the source of all of its own."""
+    site = write(tmp_path / "site", {"kt_both/__init__.py": "X = 1"})
+    text = "import kt_both.part as part"
+    one = make("one", handler=text, kt_both__slash____init__="", kt_both__slash__part="X = 2")
+    broken = one.root / f"kt_both/part{EXTENSION_SUFFIXES[0]}"
+    broken.write_bytes(b"")
+    with pytest.raises(ImportError) as caught:
+        one.import_module("handler")
+    assert "environment" not in str(caught.value)
+    monkeypatch.syspath_prepend(site)
+    assert one.import_module("handler").part.X == 2
+    (one.root / "kt_both/part.py").unlink()
+    two = make("one", handler=text)
+    with pytest.raises(ImportError, match="environment has a package kt_both too, and compiled"):
+        two.import_module("handler")
+
+
+def test_a_compiled_module_that_imports_the_servers_package(
+    make: Make, forks: Interpreter, tmp_path: Path
+) -> None:
+    """PyYAML's: with it, objects of the archive's yaml would be none for the server's, and load."""
+    import yaml
+
+    if not yaml.__with_libyaml__:
+        pytest.skip("PyYAML is not compiled here")
+    shutil.copytree(Path(yaml.__file__).parent, tmp_path / "yaml")
+    printed = forks.run(f"""
+import pathlib, yaml
+from kserve_torch.namespace.loader import Namespace
+one = Namespace(pathlib.Path({str(tmp_path)!r}))
+own = one.import_module("yaml")
+print(own is yaml, own.__with_libyaml__, own.safe_load("a: 1"))
+try:
+    one.import_module("yaml._yaml")
+except ImportError as error:
+    print(error)
+""")
+    assert printed == (
+        "False False {'a': 1}\n"
+        "yaml._yaml has imported another yaml "
+        "(the environment has a package yaml too, and compiled modules may get that one)\n"
+    )
 
 
 @pytest.mark.parametrize("folder", ["", "inside/"])
