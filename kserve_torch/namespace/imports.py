@@ -265,7 +265,7 @@ class _Alias(ModuleType):
         self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        scope = thread.scope
+        scope = thread.scope or calling_scope()
         full = scope.full_name(self.__name__) if scope else None
         # Code that goes through sys.modules, as inspect does, asks each module for ``__file__`` and
         # the like; that must not import the archive's module. Asking for ``__spec__`` may.

@@ -147,6 +147,10 @@ class Namespace:
             return self._standard(name if fromlist else name.partition(".")[0]) or module
         with _bare_names():
             module = builtins.__import__(full or name, globals, locals, fromlist or (), level)
+        if full is not None and isinstance(fromlist, list) and not fromlist:
+            # C's PyImport_Import, which takes the module from sys.modules, by its bare name.
+            with self.activate():
+                importlib.import_module(name)
         if fromlist or full is None:
             return module
         # ``import a.b`` binds a; the import above returned the archive's package.

@@ -481,6 +481,27 @@ def test_bare_names_of_packages(make: Make) -> None:
     assert thread.scope is None
 
 
+IN_C = """
+import ctypes
+get = ctypes.pythonapi.PyImport_ImportModule
+get.argtypes, get.restype = [ctypes.c_char_p], ctypes.py_object
+def f(): return get(b"pkg.leaf").X
+"""
+
+
+def test_imports_of_compiled_code(make: Make) -> None:
+    """It looks in sys.modules, by the bare name, for what ``__import__`` has imported."""
+    for number in (1, 2):
+        files = {"pkg__slash____init__": "", "pkg__slash__leaf": f"X = {number}"}
+        namespace = make(str(number), handler=IN_C, **files)
+        handler = namespace.import_module("handler")
+        assert in_thread(handler.f) == number
+        with namespace.activate():
+            assert handler.f() == number
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'pkg"):
+        make("three", handler=IN_C).import_module("handler").f()
+
+
 def test_bare_names_below_packages_are_each_archives_own(make: Make) -> None:
     for name in ("one", "two"):
         files = {"pkg__slash____init__": "", "pkg__slash__leaf": f"X = {name!r}"}
