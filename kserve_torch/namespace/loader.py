@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace import figures, imports, lent, searchpath
+from kserve_torch.namespace import aliases, figures, imports, lent, searchpath
 from kserve_torch.namespace.scopes import PREFIX, scopes, thread
 from kserve_torch.namespace.workdir import own_directory, working_in
 
@@ -102,7 +102,7 @@ class Namespace:
             if spec is not None and spec.loader is not None:
                 return self._full_names.setdefault(top, full)
             folder = folder or (full if spec else None)
-        if imports.known_elsewhere(top, folders=folder is None):
+        if aliases.known_elsewhere(top, folders=folder is None):
             self._foreign.add(top)
             return None
         return folder
@@ -165,7 +165,7 @@ class Namespace:
         full = self.full_name(name)
         if full is not None and self.closed:
             raise ImportError(f"cannot import {name!r}: the model is unloaded", name=name)
-        if full is None and imports.is_alias(name.partition(".")[0]):
+        if full is None and aliases.is_alias(name.partition(".")[0]):
             # It is another archive's; code that only tries an import must not find it.
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return full
