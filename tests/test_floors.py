@@ -41,7 +41,7 @@ FLOORS: list[dict[str, str]] = [
             "namespace.aliases namespace.compiled namespace.scopes namespace.searchpath "
             "namespace.turns"
         ),
-        "namespace.lent": "namespace.imports namespace.scopes",
+        "namespace.lent": "namespace.aliases namespace.imports namespace.scopes",
         "namespace.loader": (
             "namespace.aliases namespace.figures namespace.imports namespace.lent "
             "namespace.scopes namespace.searchpath namespace.workdir"

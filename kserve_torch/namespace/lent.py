@@ -25,6 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from kserve_torch.namespace.aliases import is_alias
 from kserve_torch.namespace.imports import adopt
 from kserve_torch.namespace.scopes import PREFIX, Scope, thread
 
@@ -156,6 +157,7 @@ def lent_to(scope: Scope) -> dict[str, ModuleType]:
     """What an archive gets in place of standard modules, by name."""
     util = Lent(
         importlib.util,
+        find_spec=_finding(scope),
         spec_from_file_location=_adopting(importlib.util.spec_from_file_location, scope),
         spec_from_loader=_adopting(importlib.util.spec_from_loader, scope),
     )
@@ -185,6 +187,20 @@ def _adopting(make: Callable[..., ModuleSpec | None], scope: Scope) -> Callable[
         return spec
 
     return adopting
+
+
+def _finding(scope: Scope) -> Callable[..., ModuleSpec | None]:
+    """``find_spec`` of the archive's modules, on any thread; those of others are not there."""
+
+    @wraps(importlib.util.find_spec)
+    def find_spec(name: str, package: str | None = None) -> ModuleSpec | None:
+        absolute = importlib.util.resolve_name(name, package)
+        full = scope.full_name(absolute)
+        if full is None and is_alias(absolute.partition(".")[0]):
+            return None
+        return importlib.util.find_spec(full or absolute)
+
+    return find_spec
 
 
 def pickle_module(scope: Scope) -> ModuleType:

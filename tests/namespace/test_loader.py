@@ -443,6 +443,33 @@ def test_what_another_archive_brings_does_not_seem_to_be_there(make: Make, attem
         absent.import_module("model")
 
 
+FIND = """
+from importlib.util import LazyLoader, find_spec, module_from_spec
+import sys
+def origin(name): return (spec := find_spec(name)) and spec.origin
+def later(name):
+    spec = find_spec(name)
+    spec.loader = LazyLoader(spec.loader)
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+"""
+
+
+def test_find_spec_finds_what_an_import_would(make: Make, tmp_path: Path) -> None:
+    packages = make("pkgs", installed="", pytest="")
+    one = make("one", packages, handler=FIND, model="X = 1", pkg__slash____init__="")
+    two = make("two", handler=FIND)
+    with one.activate():
+        importlib.import_module("model")
+    found, absent = one.import_module("handler"), two.import_module("handler")
+    for name, folder in {"model": "one", "installed": "pkgs", "pytest": "pkgs"}.items():
+        assert in_thread(lambda name=name: found.origin(name)) == f"{tmp_path / folder / name}.py"
+    assert absent.origin("pytest") == pytest.__file__
+    assert (absent.origin("model"), found.origin("pkg.absent")) == (None, None)
+    assert found.later("model").X == 1 == one.import_module("model").X
+
+
 def test_who_looks_through_all_modules_imports_none(make: Make) -> None:
     data = pickled_by_bare_name(make)
     one, two = make("one", model=NET), make("two", model="raise MemoryError")
