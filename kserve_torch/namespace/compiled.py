@@ -56,9 +56,16 @@ class CompiledLoader(ExtensionFileLoader):
 
     @contextmanager
     def _taking_over(self, spec: ModuleSpec) -> Iterator[None]:
-        """What is entered in ``sys.modules`` below the bare name becomes the archive's."""
+        """What is entered in ``sys.modules`` below the bare name becomes the archive's.
+
+        What the environment has there is out of the way meanwhile: C adds to a module that it finds
+        (``PyImport_AddModule``). Other archives' imports wait for their turn.
+        """
         package, _, bare = spec.name.partition(".")
         before = sys.modules.copy()
+        hidden = {name: before.pop(name) for name in [*before] if name.partition(".")[0] == bare}
+        for name in hidden:
+            sys.modules.pop(name, None)
         try:
             yield
         finally:
@@ -69,10 +76,8 @@ class CompiledLoader(ExtensionFileLoader):
                     self._taken[name.partition(".")[2]] = module
                 elif name.partition(".")[0] == bare:
                     self._taken[name] = sys.modules[f"{package}.{name}"] = module
-                    if name in before:
-                        sys.modules[name] = before[name]
-                    else:
-                        del sys.modules[name]
+                    del sys.modules[name]
+            sys.modules.update(hidden)
 
 
 @contextmanager

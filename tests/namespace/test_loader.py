@@ -351,13 +351,15 @@ def test_compiled_modules_are_loaded_once_and_by_their_bare_name(
 import pathlib, sys
 from kserve_torch.namespace.loader import Namespace
 one, two = (Namespace(pathlib.Path({str(tmp_path)!r})) for _ in range(2))
+servers = sys.modules["onnx_cpp2py_export.defs"] = type(sys)("servers")
 compiled, below = map(one.import_module, ({name!r}, "{name}.defs"))
 print(compiled.__name__.removeprefix(one.name + "."), below is compiled.defs)
 print(two.import_module({name!r}) is compiled, two.import_module("{name}.defs") is below)
+print(sys.modules.pop("onnx_cpp2py_export.defs") is servers, [*vars(servers)][5:])
 tops = {{name.partition(".")[0] for name in sys.modules if "cpp2py" in name}}
 print(tops == {{one.name, two.name}}, compiled.__name__ == {name!r})
 """)
-    assert printed == f"{name} True\nTrue True\nTrue {not folder}\n"
+    assert printed == f"{name} True\nTrue True\nTrue []\nTrue {not folder}\n"
 
 
 def test_ts_is_ours_for_everybody(make: Make) -> None:
