@@ -34,13 +34,17 @@ FLOORS: list[dict[str, str]] = [
         "archives.manifest": "archives.text",
         "archives.store": "archives.download archives.folders",
         "archives.text": "archives.extract",
+        "namespace.aliases": "namespace.scopes",
+        "namespace.compiled": "namespace.aliases",
         "namespace.figures": "namespace.scopes",
-        "namespace.imports": "namespace.scopes namespace.searchpath namespace.turns",
-        "namespace.lent": "namespace.scopes",
+        "namespace.imports": (
+            "namespace.aliases namespace.compiled namespace.scopes namespace.searchpath "
+            "namespace.turns"
+        ),
+        "namespace.lent": "namespace.aliases namespace.imports namespace.scopes",
         "namespace.loader": (
-            "namespace.figures namespace.imports namespace.lent namespace.scopes "
-            "namespace.searchpath "
-            "namespace.workdir"
+            "namespace.aliases namespace.figures namespace.imports namespace.lent "
+            "namespace.scopes namespace.searchpath namespace.workdir"
         ),
         "namespace.packages": "archives.archive namespace.loader",
         "namespace.scopes": "",

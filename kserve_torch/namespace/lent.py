@@ -4,8 +4,8 @@ Handlers register pickled classes under the names with which they were pickled::
 
     import __main__, sys
     setattr(__main__, "Net", Net)          each archive has a __main__ of its own
-    sys.modules["models"] = my_models      the name is for this archive only; so is that of a
-                                           module that it is about to run from a file
+    sys.modules["models"] = my_models      the name is for this archive only
+    spec_from_file_location("net", file)   so is this one, if the file is the archive's
 
 Anything else that an archive puts into ``sys.modules`` is for everybody: it may be a stand-in that
 a library is meant to find.
@@ -13,17 +13,20 @@ a library is meant to find.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import io
 import pickle
 import sys
-from collections.abc import ItemsView, Iterable, Iterator, MutableMapping, ValuesView
-from importlib.machinery import SourceFileLoader
+from collections.abc import Callable, ItemsView, Iterable, Iterator, MutableMapping, ValuesView
+from functools import wraps
+from importlib.machinery import ModuleSpec
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from kserve_torch.namespace.aliases import is_alias
+from kserve_torch.namespace.imports import adopt
 from kserve_torch.namespace.scopes import PREFIX, Scope, thread
 
 _MAIN = "__main__"
@@ -81,18 +84,16 @@ class Modules(MutableMapping[str, Any]):
         return self._scope.main if name == _MAIN else sys.modules[self._loaded(name) or name]
 
     def __setitem__(self, name: str, module: Any) -> None:
-        if "." not in name and self._is_to_run(module):
-            self._adopt(name, module)
         if name == _MAIN and not isinstance(module, _Main):
             self._scope.main = module
         elif not self._is_own(module):
             sys.modules[name] = module
-        elif "." in name:
-            sys.modules[self._scope.full_name(name) or name] = module
+        elif "." in (bare := name.removeprefix(f"{self._scope.name}.")):
+            sys.modules[self._scope.full_name(bare) or name] = module
         else:
-            if _bare(module.__name__) == name:  # is put back
+            if _bare(module.__name__) == bare:  # is put back, or is about to run
                 sys.modules[module.__name__] = module
-            self._scope.bind(name, module.__name__)
+            self._scope.bind(bare, module.__name__)
 
     def __delitem__(self, name: str) -> None:
         full = self._loaded(name)
@@ -137,22 +138,6 @@ class Modules(MutableMapping[str, Any]):
         full = self._scope.full_name(name) if isinstance(name, str) else None
         return full if full in sys.modules else None
 
-    def _is_to_run(self, module: object) -> bool:
-        """Whether it is new and of one of the archive's files (``spec_from_file_location``)."""
-        loader = getattr(getattr(module, "__spec__", None), "loader", None)
-        return (
-            isinstance(loader, SourceFileLoader)
-            and "__builtins__" not in vars(module)
-            and Path(loader.path).resolve().is_relative_to(self._scope.root.resolve())
-        )
-
-    def _adopt(self, name: str, module: Any) -> None:
-        """Make it a module of the archive, under a full name that its classes then record."""
-        full = f"{self._scope.name}.{name}"
-        module.__name__ = module.__spec__.name = module.__spec__.loader.name = full
-        vars(module)["__builtins__"] = self._scope.builtins
-        sys.modules[full] = module
-
     def _is_own(self, module: object) -> bool:
         return str(getattr(module, "__name__", "")).partition(".")[0] == self._scope.name
 
@@ -170,11 +155,52 @@ def install() -> None:
 
 def lent_to(scope: Scope) -> dict[str, ModuleType]:
     """What an archive gets in place of standard modules, by name."""
+    util = Lent(
+        importlib.util,
+        find_spec=_finding(scope),
+        spec_from_file_location=_adopting(importlib.util.spec_from_file_location, scope),
+        spec_from_loader=_adopting(importlib.util.spec_from_loader, scope),
+    )
     return {
-        "importlib": Lent(importlib, import_module=scope.import_module),
+        "importlib": Lent(importlib, import_module=scope.import_module, util=util),
+        "importlib.util": util,
         "pickle": scope.pickle_module,
         "sys": _Sys(sys, modules=Modules(scope), __all__=[n for n in dir(sys) if n[0] != "_"]),
     }
+
+
+def _adopting(make: Callable[..., ModuleSpec | None], scope: Scope) -> Callable[..., Any]:
+    """``make``, which makes specs; those of the archive's own files are of modules of its own.
+
+    So two archives may run two files under one name, and a package that runs its own
+    ``__init__.py`` anew, as transformers does, gets itself and not the server's.
+    """
+
+    @wraps(make)
+    def adopting(name: str, *args: Any, **options: Any) -> ModuleSpec | None:
+        spec = make(name, *args, **options)
+        full = scope.full_name(name) if "." in name else f"{scope.name}.{name}"
+        if spec is not None and name != _MAIN and str(full).startswith(f"{scope.name}."):
+            file = Path(spec.origin or "/").resolve()
+            if file.is_relative_to(scope.root.resolve()):
+                adopt(spec, str(full), scope)
+        return spec
+
+    return adopting
+
+
+def _finding(scope: Scope) -> Callable[..., ModuleSpec | None]:
+    """``find_spec`` of the archive's modules, on any thread; those of others are not there."""
+
+    @wraps(importlib.util.find_spec)
+    def find_spec(name: str, package: str | None = None) -> ModuleSpec | None:
+        absolute = importlib.util.resolve_name(name, package)
+        full = scope.full_name(absolute)
+        if full is None and is_alias(absolute.partition(".")[0]):
+            return None
+        return importlib.util.find_spec(full or absolute)
+
+    return find_spec
 
 
 def pickle_module(scope: Scope) -> ModuleType:

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace import figures, imports, lent, searchpath
+from kserve_torch.namespace import aliases, figures, imports, lent, searchpath
 from kserve_torch.namespace.scopes import PREFIX, scopes, thread
 from kserve_torch.namespace.workdir import own_directory, working_in
 
@@ -90,6 +90,8 @@ class Namespace:
         if top in sys.stdlib_module_names and top in sys.modules:
             self._foreign.add(top)
             return None
+        if (loaded := f"{self.name}.{top}") in sys.modules:  # by a loader's load_module
+            return self._full_names.setdefault(top, loaded)
         before, after = searchpath.folders(self.root)
         # In place, because it is the ``__path__`` of the archive's package.
         self.path[:] = dict.fromkeys([*before, *self._folders, *after])
@@ -100,7 +102,7 @@ class Namespace:
             if spec is not None and spec.loader is not None:
                 return self._full_names.setdefault(top, full)
             folder = folder or (full if spec else None)
-        if imports.known_elsewhere(top, folders=folder is None):
+        if aliases.known_elsewhere(top, folders=folder is None):
             self._foreign.add(top)
             return None
         return folder
@@ -145,6 +147,10 @@ class Namespace:
             return self._standard(name if fromlist else name.partition(".")[0]) or module
         with _bare_names():
             module = builtins.__import__(full or name, globals, locals, fromlist or (), level)
+        if full is not None and isinstance(fromlist, list) and not fromlist:
+            # C's PyImport_Import, which takes the module from sys.modules, by its bare name.
+            with self.activate():
+                importlib.import_module(name)
         if fromlist or full is None:
             return module
         # ``import a.b`` binds a; the import above returned the archive's package.
@@ -159,7 +165,7 @@ class Namespace:
         full = self.full_name(name)
         if full is not None and self.closed:
             raise ImportError(f"cannot import {name!r}: the model is unloaded", name=name)
-        if full is None and imports.is_alias(name.partition(".")[0]):
+        if full is None and aliases.is_alias(name.partition(".")[0]):
             # It is another archive's; code that only tries an import must not find it.
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return full

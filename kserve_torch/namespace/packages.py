@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -98,12 +99,27 @@ def install(lines: Sequence[str], target: Path, folder: Path) -> None:
         )
         links = [_link(item) for item in report["install"]]
         log.info("installing for one model: %s", ", ".join(links))
+        if seconds := [*_seconds(report["install"])]:
+            log.warning(
+                "the model gets another version than the environment has, which may fail with "
+                "compiled packages: %s",
+                ", ".join(seconds),
+            )
         staged.mkdir()
         if links:
             options = [line for line in lines if _is_option(line)]
             file.write_text("\n".join([*options, *links]), encoding="utf-8")
             _pip(["--quiet", "--no-deps", "--target", str(staged), "-r", str(file)], folder)
         staged.rename(target)
+
+
+def _seconds(items: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Those entries of pip's report of which the environment has another version."""
+    for item in items:
+        name, version = item["metadata"]["name"], item["metadata"]["version"]
+        with suppress(metadata.PackageNotFoundError):
+            if (known := metadata.version(name)) != version:
+                yield f"{name} {version} ({known})"
 
 
 def _link(item: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from kserve_torch.errors import LoadFailed
 from kserve_torch.handler import STOCK, stock_handler
 from kserve_torch.handler.weights import list_classes_from_module
-from kserve_torch.namespace import imports
+from kserve_torch.namespace import aliases
 from kserve_torch.namespace.loader import Namespace
 from kserve_torch.runtime.context import Context
 
@@ -80,7 +80,7 @@ def _is_installed(name: str) -> bool:
         Exception: whatever the package raises.
     """
     top, dot, _ = name.partition(".")
-    if not all(map(str.isidentifier, name.split("."))) or not imports.known_elsewhere(top):
+    if not all(map(str.isidentifier, name.split("."))) or not aliases.known_elsewhere(top):
         return False
     try:
         return not dot or importlib.util.find_spec(name) is not None

@@ -89,13 +89,26 @@ def test_what_one_instance_pickles_is_known_to_another_one(two: list[types.Modul
         one.namespace.close()
 
 
-RUN = """from importlib.util import module_from_spec, spec_from_file_location
-import sys
-spec = spec_from_file_location("kt_run", "src/run.py")
-run = module_from_spec(spec)
+WAYS_TO_RUN = [
+    """import sys, importlib.util as u
+spec = u.spec_from_file_location("kt_run", "src/run.py")
+run = u.module_from_spec(spec)
 sys.modules[spec.name] = run
 spec.loader.exec_module(run)
-"""
+""",
+    """import sys, importlib.util
+spec = importlib.util.spec_from_file_location("kt_run", "src/run.py")
+run = spec.loader.load_module()
+""",
+    """import sys, os
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+loader = SourceFileLoader("kt_run", os.path.abspath("src/run.py"))
+run = module_from_spec(spec_from_loader("kt_run", loader))
+sys.modules["kt_run"] = run
+loader.exec_module(run)
+""",
+]
 RUNS = """from __future__ import annotations
 import dataclasses, typing, shared
 @dataclasses.dataclass
@@ -105,10 +118,12 @@ class Net:
 """
 
 
+@pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
+@pytest.mark.parametrize("way", WAYS_TO_RUN)
 def test_modules_run_from_files_are_each_archives_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    files = {"handler.py": READ + RUN, "model.py": "", "shared.py": "", "src/run.py": RUNS}
+    files = {"handler.py": READ + way, "model.py": "", "shared.py": "", "src/run.py": RUNS}
     one, two = (Namespace(write(tmp_path / name, files)) for name in ("a", "b"))
     data = pickled_in("kt_run", monkeypatch)
     try:
@@ -126,6 +141,72 @@ def test_modules_run_from_files_are_each_archives_own(
     finally:
         one.close()
         two.close()
+
+
+OWN_NAMES = [
+    ("kt_run", "{}.kt_run", False),
+    ("src.run", "{}.src.run", False),
+    ("kt_absent.run", "kt_absent.run", True),
+    ("__main__", "__main__", False),
+]
+
+
+@pytest.mark.parametrize(("name", "becomes", "is_everybodys"), OWN_NAMES)
+def test_names_of_modules_run_from_files(
+    tmp_path: Path, name: str, becomes: str, is_everybodys: bool
+) -> None:
+    text = WAYS_TO_RUN[0].replace('"kt_run"', repr(name))
+    one = Namespace(write(tmp_path, {"handler.py": text, "src/run.py": "", "shared.py": ""}))
+    try:
+        with one.loading():
+            handler = one.import_module("handler")
+        assert handler.run.__name__ == handler.spec.name == becomes.format(one.name)
+        assert handler.sys.modules[name] is one.import_module(name) is handler.run
+        assert (sys.modules.get(name) is handler.run) is is_everybodys
+    finally:
+        one.close()
+        sys.modules.pop("kt_absent.run", None)
+
+
+AGAIN = """from .part import NAME
+from .anew import again
+"""
+ANEW = """import os
+from importlib.util import module_from_spec, spec_from_file_location
+def run():
+    folder = os.path.dirname(__file__)
+    spec = spec_from_file_location(
+        "kt_again", folder + "/__init__.py", submodule_search_locations=[folder]
+    )
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+again = None
+again = run()
+"""
+
+
+def test_a_package_that_runs_itself_anew_is_not_the_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers 4 does; for it the handler's package and the server's may be two versions."""
+    site = write(tmp_path / "site", {"kt_again/__init__.py": "", "kt_again/part.py": "N = 1"})
+    monkeypatch.syspath_prepend(site)
+    import kt_again.part
+
+    files = {"__init__": AGAIN, "part": "NAME = 2", "anew": ANEW}
+    files = {f"kt_again/{name}.py": text for name, text in files.items()}
+    packages = Namespace(write(tmp_path / "packages", files))
+    one = Namespace(write(tmp_path / "a", {"handler.py": "import kt_again"}), packages=packages)
+    try:
+        found = one.import_module("handler").kt_again
+        assert (found.NAME, found.again.NAME) == (2, 2)
+        assert sys.modules["kt_again"] is kt_again
+    finally:
+        one.close()
+        packages.close()
+        for name in ("kt_again", "kt_again.part"):
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize("two", ["import sys\n"], indirect=True)

@@ -7,11 +7,13 @@ import io
 import os
 import pickle
 import py_compile
+import shutil
 import sys
 import textwrap
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +279,62 @@ def test_packages_ask_for_their_version_by_the_name_that_they_have(
     assert pytest.__version__ == one.import_module("pytest").V
 
 
+def test_versions_on_threads_that_a_handler_starts(make: Make, tmp_path: Path) -> None:
+    write(tmp_path / "pkgs/pytest-2.5.dist-info", {"METADATA": "Name: pytest\nVersion: 2.5\n"})
+    text = "from importlib.metadata import version\ndef f(): return version('pytest')"
+    packages = make("pkgs", demo=text)
+    one = make("one", packages, handler=text + "\nimport demo").import_module("handler")
+    assert (in_thread(one.f), in_thread(one.demo.f)) == ("2.5", "2.5")
+    assert importlib.metadata.version("pytest") == pytest.__version__
+
+
+def test_compiled_modules_beside_the_servers_package(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would import the server's modules; pydantic 1 brings the source of all of its own."""
+    site = write(tmp_path / "site", {"kt_both/__init__.py": "X = 1"})
+    text = "import kt_both.part as part"
+    one = make("one", handler=text, kt_both__slash____init__="", kt_both__slash__part="X = 2")
+    broken = one.root / f"kt_both/part{EXTENSION_SUFFIXES[0]}"
+    broken.write_bytes(b"")
+    with pytest.raises(ImportError) as caught:
+        one.import_module("handler")
+    assert "environment" not in str(caught.value)
+    monkeypatch.syspath_prepend(site)
+    assert one.import_module("handler").part.X == 2
+    (one.root / "kt_both/part.py").unlink()
+    two = make("one", handler=text)
+    with pytest.raises(ImportError, match="environment has a package kt_both too, and compiled"):
+        two.import_module("handler")
+
+
+def test_a_compiled_module_that_imports_the_servers_package(
+    make: Make, forks: Interpreter, tmp_path: Path
+) -> None:
+    """PyYAML's: with it, objects of the archive's yaml would be none for the server's, and load."""
+    import yaml
+
+    if not yaml.__with_libyaml__:
+        pytest.skip("PyYAML is not compiled here")
+    shutil.copytree(Path(yaml.__file__).parent, tmp_path / "yaml")
+    printed = forks.run(f"""
+import pathlib, yaml
+from kserve_torch.namespace.loader import Namespace
+one = Namespace(pathlib.Path({str(tmp_path)!r}))
+own = one.import_module("yaml")
+print(own is yaml, own.__with_libyaml__, own.safe_load("a: 1"))
+try:
+    one.import_module("yaml._yaml")
+except ImportError as error:
+    print(error)
+""")
+    assert printed == (
+        "False False {'a': 1}\n"
+        "yaml._yaml has imported another yaml "
+        "(the environment has a package yaml too, and compiled modules may get that one)\n"
+    )
+
+
 @pytest.mark.parametrize("folder", ["", "inside/"])
 def test_compiled_modules_are_loaded_once_and_by_their_bare_name(
     forks: Interpreter, tmp_path: Path, folder: str
@@ -293,13 +351,15 @@ def test_compiled_modules_are_loaded_once_and_by_their_bare_name(
 import pathlib, sys
 from kserve_torch.namespace.loader import Namespace
 one, two = (Namespace(pathlib.Path({str(tmp_path)!r})) for _ in range(2))
+servers = sys.modules["onnx_cpp2py_export.defs"] = type(sys)("servers")
 compiled, below = map(one.import_module, ({name!r}, "{name}.defs"))
 print(compiled.__name__.removeprefix(one.name + "."), below is compiled.defs)
 print(two.import_module({name!r}) is compiled, two.import_module("{name}.defs") is below)
+print(sys.modules.pop("onnx_cpp2py_export.defs") is servers, [*vars(servers)][5:])
 tops = {{name.partition(".")[0] for name in sys.modules if "cpp2py" in name}}
 print(tops == {{one.name, two.name}}, compiled.__name__ == {name!r})
 """)
-    assert printed == f"{name} True\nTrue True\nTrue {not folder}\n"
+    assert printed == f"{name} True\nTrue True\nTrue []\nTrue {not folder}\n"
 
 
 def test_ts_is_ours_for_everybody(make: Make) -> None:
@@ -385,6 +445,33 @@ def test_what_another_archive_brings_does_not_seem_to_be_there(make: Make, attem
         absent.import_module("model")
 
 
+FIND = """
+from importlib.util import LazyLoader, find_spec, module_from_spec
+import sys
+def origin(name): return (spec := find_spec(name)) and spec.origin
+def later(name):
+    spec = find_spec(name)
+    spec.loader = LazyLoader(spec.loader)
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+"""
+
+
+def test_find_spec_finds_what_an_import_would(make: Make, tmp_path: Path) -> None:
+    packages = make("pkgs", installed="", pytest="")
+    one = make("one", packages, handler=FIND, model="X = 1", pkg__slash____init__="")
+    two = make("two", handler=FIND)
+    with one.activate():
+        importlib.import_module("model")
+    found, absent = one.import_module("handler"), two.import_module("handler")
+    for name, folder in {"model": "one", "installed": "pkgs", "pytest": "pkgs"}.items():
+        assert in_thread(lambda name=name: found.origin(name)) == f"{tmp_path / folder / name}.py"
+    assert absent.origin("pytest") == pytest.__file__
+    assert (absent.origin("model"), found.origin("pkg.absent")) == (None, None)
+    assert found.later("model").X == 1 == one.import_module("model").X
+
+
 def test_who_looks_through_all_modules_imports_none(make: Make) -> None:
     data = pickled_by_bare_name(make)
     one, two = make("one", model=NET), make("two", model="raise MemoryError")
@@ -421,6 +508,27 @@ def test_bare_names_of_packages(make: Make) -> None:
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module("pkg.absent")
     assert thread.scope is None
+
+
+IN_C = """
+import ctypes
+get = ctypes.pythonapi.PyImport_ImportModule
+get.argtypes, get.restype = [ctypes.c_char_p], ctypes.py_object
+def f(): return get(b"pkg.leaf").X
+"""
+
+
+def test_imports_of_compiled_code(make: Make) -> None:
+    """It looks in sys.modules, by the bare name, for what ``__import__`` has imported."""
+    for number in (1, 2):
+        files = {"pkg__slash____init__": "", "pkg__slash__leaf": f"X = {number}"}
+        namespace = make(str(number), handler=IN_C, **files)
+        handler = namespace.import_module("handler")
+        assert in_thread(handler.f) == number
+        with namespace.activate():
+            assert handler.f() == number
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'pkg"):
+        make("three", handler=IN_C).import_module("handler").f()
 
 
 def test_bare_names_below_packages_are_each_archives_own(make: Make) -> None:

@@ -153,6 +153,23 @@ def test_what_an_extra_needs_is_installed(tmp_path: Path, monkeypatch: pytest.Mo
     ]
 
 
+def test_a_second_version_of_a_package_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = tmp_path / "site"
+    info = {"METADATA": "Metadata-Version: 2.1\nName: kt-demo\nVersion: 1.0\n", "RECORD": ""}
+    write(site, {f"kt_demo-1.0.dist-info/{name}": content for name, content in info.items()})
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    wheels = wheel("demo", "2.0", "VALUE = 2", "kt-helper"), wheel("helper", "1.0", "")
+    archive = opened(tmp_path, OPTIONS + "kt-demo==2.0\n", *wheels)
+    instance = load(archive, tmp_path, install_packages=True)
+    assert instance.run([Request(id="r", model="m", rows=[1])])[0].results == [["2.0", 2]]
+    instance.close()
+    (message,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert message.endswith(": kt-demo 2.0 (1.0)")
+
+
 def test_an_installation_that_takes_long_keeps_no_other_model_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,128 @@
+"""Names in ``sys.modules`` that stand for others: ``ts``, and bare names of archives' modules.
+
+``ts`` is `kserve_torch.ts` for everybody (DESIGN). A bare name that is found nowhere else is looked
+up in the archive that the calling thread works for, because unpicklers and compiled code ask for
+modules by bare name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kserve_torch.namespace.scopes import calling_scope, thread
+
+_OURS = "kserve_torch."
+
+
+class _ServedLoader(importlib.abc.Loader):
+    """Loads an alias: ``make`` gives the finished module, whose own attributes stay."""
+
+    def __init__(self, make: Callable[[], ModuleType]) -> None:
+        self._make = make
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = self._make()
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        # importlib has just replaced it with the alias's.
+        module.__spec__ = self._spec
+
+
+class TsFinder(importlib.abc.MetaPathFinder):
+    """Makes ``ts`` and all below it the modules of `kserve_torch.ts`."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if fullname.partition(".")[0] != "ts" or importlib.util.find_spec(_OURS + fullname) is None:
+            return None
+        return ModuleSpec(
+            fullname, _ServedLoader(lambda: importlib.import_module(_OURS + fullname))
+        )
+
+
+class Alias(ModuleType):
+    """Stands under a bare name for the module of whatever archive the thread works for."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        # With the archive's own path here, its submodules would be found and loaded for everybody.
+        self.__path__: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        scope = thread.scope or calling_scope()
+        full = scope.full_name(self.__name__) if scope else None
+        # Code that goes through sys.modules, as inspect does, asks each module for ``__file__`` and
+        # the like; that must not import the archive's module. Asking for ``__spec__`` may.
+        wanted = not name.startswith("__") or name in ("__all__", "__spec__")
+        asks = not wanted and full not in sys.modules
+        if scope is None or full is None or asks:
+            raise AttributeError(f"{self.__name__} is a module of an archive that is not active")
+        module = scope.import_module(self.__name__)
+        if name == "__all__" and not hasattr(module, name):
+            # A star import would else take the names of this module.
+            return [public for public in vars(module) if not public.startswith("_")]
+        return getattr(module, name)
+
+
+class _AliasLoader(_ServedLoader):
+    """Loads an `Alias`, and reads files beside the module for ``pkgutil.get_data``."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        # `Alias` forwards the look-up, so that each archive's own files are found.
+        del module.__spec__
+
+    def get_data(self, path: str) -> bytes:
+        """See `importlib.abc.ResourceLoader`."""
+        return Path(path).read_bytes()
+
+
+class BareNameFinder(importlib.abc.MetaPathFinder):
+    """The last resort for ``import model`` in code outside of archives, such as an unpickler."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        scope = thread.scope
+        if scope is None or scope.full_name(fullname) is None:
+            return None
+
+        def make() -> ModuleType:
+            scope.import_module(fullname)
+            return Alias(fullname)
+
+        return ModuleSpec(fullname, _AliasLoader(make), is_package=True)
+
+
+def known_elsewhere(name: str, *, folders: bool = True) -> bool:
+    """Whether a top-level module ``name`` exists outside all archives.
+
+    Args:
+        name: of the module.
+        folders: whether a namespace package, a folder without ``__init__.py``, counts.
+    """
+    if name in sys.modules:
+        return not is_alias(name)
+    finders = (
+        finder for finder in sys.meta_path if not isinstance(finder, (TsFinder, BareNameFinder))
+    )
+    specs = (finder.find_spec(name, None) for finder in finders)
+    return any(spec is not None and (folders or spec.loader is not None) for spec in specs)
+
+
+def is_alias(name: str) -> bool:
+    """Whether ``name`` is in ``sys.modules`` only as an alias for archives' modules."""
+    return isinstance(sys.modules.get(name), Alias)

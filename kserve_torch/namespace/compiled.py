@@ -1,0 +1,123 @@
+"""Compiled modules of archives: C knows neither an archive's ``__import__`` nor its modules' names.
+
+It imports by bare name, and so from the environment first. Where both have a package of that name,
+a compiled module of the archive's would work with the other one, whose version may differ.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+from kserve_torch.namespace.aliases import is_alias, known_elsewhere
+
+
+class CompiledLoader(ExtensionFileLoader):
+    """Loads each file of a compiled module once: many end the process when loaded again.
+
+    Alone in its folder it gets its bare name, under which it may enter more in ``sys.modules``:
+    OpenCV's makes ``cv2.dnn`` and takes no other name than ``cv2`` for its own.
+    """
+
+    def __init__(self, name: str, path: str) -> None:
+        super().__init__(name, path)
+        stat = os.stat(path)
+        self._file = path, stat.st_ino, stat.st_mtime_ns, name.partition(".")[2]
+        self._taken: dict[str, ModuleType] = {}
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """See `importlib.abc.Loader`."""
+        package, _, bare = spec.name.partition(".")
+        if self._file in _compiled:
+            found = _compiled[self._file]
+            sys.modules.update({f"{package}.{name}": module for name, module in found.items()})
+            return found[bare]
+        own = spec if "." in bare else ModuleSpec(bare, self, origin=spec.origin)
+        with _explained(bare), self._taking_over(spec):
+            return super().create_module(own)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """See `importlib.abc.Loader`."""
+        spec = module.__spec__
+        assert spec is not None
+        if self._file in _compiled:
+            return
+        bare = spec.name.partition(".")[2]
+        with _explained(bare):
+            with self._taking_over(spec):
+                super().exec_module(module)
+            _no_mixture(module, bare)
+        _compiled[self._file] = {**self._taken, bare: module}
+
+    @contextmanager
+    def _taking_over(self, spec: ModuleSpec) -> Iterator[None]:
+        """What is entered in ``sys.modules`` below the bare name becomes the archive's.
+
+        What the environment has there is out of the way meanwhile: C adds to a module that it finds
+        (``PyImport_AddModule``). Other archives' imports wait for their turn.
+        """
+        package, _, bare = spec.name.partition(".")
+        before = sys.modules.copy()
+        hidden = {name: before.pop(name) for name in [*before] if name.partition(".")[0] == bare}
+        for name in hidden:
+            sys.modules.pop(name, None)
+        try:
+            yield
+        finally:
+            for name, module in sys.modules.copy().items():
+                if before.get(name) is module:
+                    continue
+                if name.startswith(f"{spec.name}."):
+                    self._taken[name.partition(".")[2]] = module
+                elif name.partition(".")[0] == bare:
+                    self._taken[name] = sys.modules[f"{package}.{name}"] = module
+                    del sys.modules[name]
+            sys.modules.update(hidden)
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Compiled code imports by bare name, past ``__import__``: say why that may have failed."""
+    top = name.partition(".")[0]
+    try:
+        yield
+    except Exception as error:
+        why = f"the environment has a package {top} too, and compiled modules may get that one"
+        if why in str(error) or not known_elsewhere(top):
+            raise
+        raise ImportError(f"{error} ({why})", name=name) from error
+
+
+def _no_mixture(module: ModuleType, name: str) -> None:
+    """Raise ImportError if it has imported what another package of its own one's name has."""
+    top = name.partition(".")[0]
+    for value in [*vars(module).values()]:
+        if isinstance(value, ModuleType):
+            home = value.__name__
+        elif isinstance(value, type | FunctionType):
+            home = str(value.__module__)
+        else:
+            continue
+        other = None if is_alias(home) else sys.modules.get(home)
+        if other is None or home.partition(".")[0] != top:
+            continue
+        if value is other or vars(other).get(value.__name__) is value:
+            raise ImportError(f"{name} has imported another {home}")
+
+
+def source_beside(spec: ModuleSpec) -> str | None:
+    """The source that a compiled module was made of, which pydantic 1 and mypyc's users ship."""
+    if not isinstance(spec.loader, ExtensionFileLoader):
+        return None
+    path = Path(spec.loader.path)
+    source = path.with_name(path.name.partition(".")[0] + ".py")
+    return str(source) if source.is_file() else None
+
+
+#: Compiled modules by file and name, each with what it has entered in ``sys.modules``.
+_compiled: dict[tuple[str, int, int, str], dict[str, ModuleType]] = {}
