@@ -7,7 +7,6 @@ that is removed leaves the catalogue first and is stopped after its last answer.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
@@ -29,6 +28,7 @@ from kserve_torch.models.lineup import lineup, stem_of
 from kserve_torch.models.origin import Origin
 from kserve_torch.models.reloads import Reloads
 from kserve_torch.models.version import ModelVersion, State
+from kserve_torch.runtime.machine import give_back_memory
 from kserve_torch.scratch import Scratch
 from kserve_torch.settings.metrics_file import read_metrics_file
 
@@ -249,8 +249,7 @@ class Registry(Catalogue):
     async def retire(self, versions: Iterable[ModelVersion]) -> None:
         """Drain forgotten versions, then stop them and close their archives."""
         await asyncio.gather(*map(self._retire, versions))
-        # Most handlers are in cycles of references, and an idle server would keep their weights.
-        await asyncio.to_thread(gc.collect)
+        await asyncio.to_thread(give_back_memory)
 
     async def _retire(self, version: ModelVersion) -> None:
         await version.drain()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import os
 import platform
@@ -114,3 +115,14 @@ def keep_freed_memory() -> None:
     libc = ctypes.CDLL(None)
     libc.mallopt(_M_TRIM_THRESHOLD, _HEAP_BYTES)
     libc.mallopt(_M_MMAP_THRESHOLD, _HEAP_BYTES // 2)
+
+
+def give_back_memory() -> None:
+    """Free what is in cycles of references, and give freed memory back to the system.
+
+    Handlers are often in such cycles, and threads' heaps keep what was freed between blocks that
+    are in use.
+    """
+    gc.collect()
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)

@@ -2,6 +2,7 @@
 
 import math
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,7 @@ def test_the_program_says_both_before_torch_is_loaded(tmp_path: Path) -> None:
 #: A program of somebody's own, in the same container.
 OWN_PROGRAM = """
 import os
+import platform
 from kserve_torch.runtime import machine
 os.sched_getaffinity = lambda _: set(range(64))
 machine._limits = lambda _: [1.5]
@@ -171,3 +173,29 @@ thread.join()
 def test_a_threads_memory_is_kept_for_its_next_batch(forks: Interpreter) -> None:
     kept, given_back = forks.run(FAULTS.format("keep_freed_memory()")), forks.run(FAULTS.format(""))
     assert int(kept) * 10 < int(given_back)
+
+
+#: Prints the MB of blocks that lay between others, and that are given back.
+UNLOADED = """
+import psutil
+from kserve_torch.runtime.machine import give_back_memory, keep_freed_memory
+class Weights(list):
+    pass
+def megabytes():
+    return psutil.Process().memory_info().rss // 2**20
+keep_freed_memory()
+weights, between = Weights(), []
+for _ in range(100):
+    weights.append(bytearray(b"w" * 2**20))
+    between.append(bytearray(2000))
+weights.append(weights)
+del weights
+before = megabytes()
+give_back_memory()
+print(before - megabytes())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what is freed is another library's")
+def test_the_memory_of_what_was_unloaded_is_given_back(forks: Interpreter) -> None:
+    assert int(forks.run(UNLOADED)) > 90
