@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from kserve_torch.archives.archive import Archive
 from kserve_torch.errors import LoadFailed
@@ -31,6 +32,12 @@ log = logging.getLogger(__name__)
 
 #: Time limit for one run of pip, in seconds.
 TIMEOUT = 600.0
+
+#: Packages that a process can have only once, because their compiled modules import each other by
+#: name: if the environment has one, its version is used whatever an archive pins.
+ONLY_ONCE = frozenset(
+    {"numpy", "pandas", "scikit-learn", "scipy", "torch", "torchaudio", "torchvision"}
+)
 
 _FURTHER = re.compile(r"(-r|-e|--requirement|--editable)\b")
 #: An option with a relative path; URLs, quoted paths and paths that begin with a variable are left
@@ -97,9 +104,10 @@ def install(lines: Sequence[str], target: Path, folder: Path) -> None:
         report = json.loads(
             _pip(["--dry-run", "--quiet", "--report", "-", "-r", str(file)], folder)
         )
-        links = [_link(item) for item in report["install"]]
+        items = [item for item in report["install"] if not _is_kept(item)]
+        links = [_link(item) for item in items]
         log.info("installing for one model: %s", ", ".join(links))
-        if seconds := [*_seconds(report["install"])]:
+        if seconds := [*_seconds(items)]:
             log.warning(
                 "the model gets another version than the environment has, which may fail with "
                 "compiled packages: %s",
@@ -111,6 +119,31 @@ def install(lines: Sequence[str], target: Path, folder: Path) -> None:
             file.write_text("\n".join([*options, *links]), encoding="utf-8")
             _pip(["--quiet", "--no-deps", "--target", str(staged), "-r", str(file)], folder)
         staged.rename(target)
+
+
+def _is_kept(item: dict[str, Any]) -> bool:
+    """Whether the environment's version is used in place of an entry of pip's report."""
+    name, version = item["metadata"]["name"], item["metadata"]["version"]
+    known = _known_once(name)
+    if known is not None:
+        _warn_kept(f"{name}=={version}", known)
+    return known is not None
+
+
+def _known_once(name: str) -> str | None:
+    """The environment's version of one of `ONLY_ONCE`; None if it has none, or of others."""
+    if canonicalize_name(name) in ONLY_ONCE:
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return None
+
+
+def _warn_kept(requirement: str, known: str) -> None:
+    log.warning(
+        "%s: the environment's version, %s, is used, since a process can have only one",
+        requirement,
+        known,
+    )
 
 
 def _seconds(items: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -169,9 +202,14 @@ def _satisfied(line: str) -> bool:
         version = metadata.version(requirement.name)
     except metadata.PackageNotFoundError:
         return False
-    if requirement.url is not None or requirement.extras:  # pip knows what an extra needs
+    if requirement.extras:  # pip knows what they need
         return False
-    return requirement.specifier.contains(version, prereleases=True)
+    if requirement.url is None and requirement.specifier.contains(version, prereleases=True):
+        return True
+    if _known_once(requirement.name) is None:
+        return False
+    _warn_kept(str(requirement), version)
+    return True
 
 
 def _pip(arguments: list[str], folder: Path) -> str:

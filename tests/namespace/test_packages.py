@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from kserve_torch.archives.archive import Archive, open_archive
@@ -29,19 +30,22 @@ def handle(data, context):
 """
 
 
-def wheel(name: str, version: str, text: str, requires: str = "") -> dict[str, bytes]:
+def wheel(
+    name: str, version: str, text: str, requires: str = "", prefix: str = "kt_"
+) -> dict[str, bytes]:
     """A pure-Python wheel ``kt-<name>`` with the module ``<name>``, as a file of an archive."""
-    file, info = io.BytesIO(), f"kt_{name}-{version}.dist-info"
+    file, info = io.BytesIO(), f"{prefix}{name}-{version}.dist-info"
+    called = f"{prefix}{name}".replace("_", "-")
     more = f"Requires-Dist: {requires}\n" if requires else ""
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr(f"{name}.py", text)
         archive.writestr(
             f"{info}/METADATA",
-            f"Metadata-Version: 2.1\nName: kt-{name}\nVersion: {version}\n{more}",
+            f"Metadata-Version: 2.1\nName: {called}\nVersion: {version}\n{more}",
         )
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
-    return {f"wheels/kt_{name}-{version}-py3-none-any.whl": file.getvalue()}
+    return {f"wheels/{prefix}{name}-{version}-py3-none-any.whl": file.getvalue()}
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +74,30 @@ def load(archive: Archive, tmp_path: Path, **options: Any) -> Instance:
         measure=lambda event: None,
         options=LoadOptions(workdir=tmp_path / "work", **options),
     )
+
+
+@pytest.mark.parametrize("pinned", ["kt-demo\n", "kt-demo\nnumpy==1.0\n", "numpy==1.0\nkt-demo"])
+def test_numpy_is_the_environments_whatever_is_pinned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, pinned: str
+) -> None:
+    archive = opened(
+        tmp_path,
+        OPTIONS + pinned,
+        wheel("demo", "1.0", "import numpy\nVALUE = numpy.__version__", "numpy<2"),
+        wheel("numpy", "1.0", "raise ImportError('a second one')", prefix=""),
+    )
+    instance = load(archive, tmp_path, install_packages=True)
+    answer = instance.run([Request(id="r", model="m", rows=[1])])[0].results
+    assert answer == [["1.0", numpy.__version__]]
+    said = f"numpy==1.0: the environment's version, {numpy.__version__}, is used"
+    assert said in caplog.text
+    instance.close()
+
+
+def test_a_pinned_torch_is_not_installed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    archive = opened(tmp_path, "torch==1.13.1\ntorchvision @ https://localhost/tv.whl\n")
+    assert packages.packages_of(archive, "m", tmp_path / "work") is None
+    assert "torch==1.13.1: the environment's version" in caplog.text
 
 
 def test_two_models_with_two_versions_of_a_package(tmp_path: Path) -> None:
