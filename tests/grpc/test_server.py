@@ -185,6 +185,16 @@ async def test_tokens_of_kserves_service(store: Path, tmp_path: Path) -> None:
     await serving.stop()
 
 
+async def held(serving: Serving, pipe: Path) -> Any:
+    """A call that runs until somebody opens the pipe."""
+    native = serving.stub(torchserve.SERVICE, serving.settings.grpc_inference_port)
+    request = inference_pb2.PredictionsRequest(model_name="gate")
+    request.input["data"] = str(pipe).encode()
+    running = native.Predictions(request)
+    await until(lambda: serving.registry.find("gate").statistics().running)
+    return running
+
+
 async def test_stop_lets_running_calls_end_and_watchers_go(store: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     serving = Serving(store)
@@ -193,11 +203,7 @@ async def test_stop_lets_running_calls_end_and_watchers_go(store: Path, tmp_path
         health_pb2.HealthCheckRequest()
     )
     assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
-    native = serving.stub(torchserve.SERVICE, serving.settings.grpc_inference_port)
-    request = inference_pb2.PredictionsRequest(model_name="gate")
-    request.input["data"] = str(tmp_path / "pipe").encode()
-    running = native.Predictions(request)
-    await until(lambda: serving.registry.find("gate").statistics().running)
+    running = await held(serving, tmp_path / "pipe")
 
     stopping = asyncio.create_task(serving.server.stop(grace=30))
     assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
@@ -215,13 +221,9 @@ async def test_stop_refuses_new_calls_on_every_port_while_one_still_runs(
     os.mkfifo(tmp_path / "pipe")
     serving = Serving(store)
     await serving.start(["gate"])
-    native = serving.stub(torchserve.SERVICE, serving.settings.grpc_inference_port)
     models = serving.stub(management.SERVICE, serving.settings.grpc_management_port)
     await models.ListModels(management_pb2.ListModelsRequest())
-    request = inference_pb2.PredictionsRequest(model_name="gate")
-    request.input["data"] = str(tmp_path / "pipe").encode()
-    running = native.Predictions(request)
-    await until(lambda: serving.registry.find("gate").statistics().running)
+    running = await held(serving, tmp_path / "pipe")
 
     stopping = asyncio.create_task(serving.server.stop(grace=30))
     async with asyncio.timeout(10):
