@@ -20,22 +20,12 @@ from kserve_torch.settings.metrics_file import (
     ListedMetric,
     read_metrics_file,
 )
+from kserve_torch.ts.metrics.unit import UNITS
 
 log = logging.getLogger(__name__)
 
 #: The default bounds of Prometheus' Java client, and so of TorchServe's histograms.
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-#: The words that TorchServe's log lines have for units (CONTRACT M4).
-UNITS = {
-    "ms": "Milliseconds",
-    "s": "Seconds",
-    "percent": "Percent",
-    "count": "Count",
-    "MB": "Megabytes",
-    "GB": "Gigabytes",
-    "kB": "Kilobytes",
-    "B": "Bytes",
-}
 #: Reported by every base handler under ``handler.profile``.
 PROFILED = "ts_handler_"
 PREDICTION = "PredictionTime"
@@ -134,7 +124,7 @@ class HandlerMetrics:
             self._complain(event.name, f"not a name and type for Prometheus ({event.kind})")
         else:
             labels = [_label(name) for name, _ in event.dimensions]
-            unit = UNITS.get(event.unit, event.unit)
+            unit = UNITS.get(event.unit, event.unit) if event.unit else ""
             with self._lock:
                 new = _make(event.kind, event.name, unit, dict.fromkeys([*labels, HOSTNAME]))
                 return self._families.setdefault(event.name, new)
