@@ -462,44 +462,34 @@ async def archive_host(store: Path) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def fetching(settings: Settings, archive_host: str) -> AsyncIterator[Management]:
-    """Management that may register what the host has."""
+async def fetching(settings: Settings, archive_host: str) -> AsyncIterator[Registry]:
+    """A registry that may load what the host has."""
     allowed = replace(
         settings,
         allowed_urls=(re.compile(re.escape(archive_host) + "/.*"),),
         sources={"allowed_urls": "test"},
     )
     registry = Registry(allowed)
-    yield Management(registry, allowed, None)
+    yield registry
     await registry.close()
 
 
-async def test_register_over_http(fetching: Management, archive_host: str) -> None:
-    answer = await ask(fetching, "POST", f"/models?url={archive_host}/echo_1.0.mar")
+async def test_register_over_http(fetching: Registry, archive_host: str) -> None:
+    management = Management(fetching, fetching.settings, None)
+    answer = await ask(management, "POST", f"/models?url={archive_host}/echo_1.0.mar")
     text = 'Model "echo" Version: 1.0 registered with 1 initial workers'
     assert answer == (200, status(text))
 
 
-def downloads(folder: Path) -> list[Path]:
-    [inside] = folder.glob("kserve_torch-downloads-*")
-    return list(inside.iterdir())
-
-
 @pytest.mark.parametrize(("name", "code"), [("echo_1.0.mar", 200), ("torn.mar", 400)])
 async def test_downloads_are_not_kept(
-    fetching: Management,
-    archive_host: str,
-    store: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    code: int,
+    fetching: Registry, archive_host: str, store: Path, name: str, code: int
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    management = Management(fetching, fetching.settings, None)
     (store / "torn.mar").write_bytes(b"no zip")
     url = f"{archive_host}/{name}"
-    assert (await ask(fetching, "POST", f"/models?url={url}&initial_workers=0"))[0] == code
-    assert downloads(tmp_path) == []
+    assert (await ask(management, "POST", f"/models?url={url}&initial_workers=0"))[0] == code
+    assert list((fetching.workdir / "downloads").iterdir()) == []
 
 
 async def test_register_over_http_from_inside_of_the_cluster(
