@@ -28,6 +28,7 @@ from kserve_torch.models.lineup import lineup, stem_of
 from kserve_torch.models.origin import Origin
 from kserve_torch.models.reloads import Reloads
 from kserve_torch.models.version import ModelVersion, State
+from kserve_torch.runtime.devices import free_cache
 from kserve_torch.runtime.machine import give_back_memory
 from kserve_torch.scratch import Scratch
 from kserve_torch.settings.metrics_file import read_metrics_file
@@ -250,6 +251,7 @@ class Registry(Catalogue):
         """Drain forgotten versions, then stop them and close their archives."""
         await asyncio.gather(*map(self._retire, versions))
         await asyncio.to_thread(give_back_memory)
+        await asyncio.to_thread(free_cache)
 
     async def _retire(self, version: ModelVersion) -> None:
         await version.drain()

@@ -135,6 +135,6 @@ def all_work() -> bool:
 
 
 def free_cache() -> None:
-    """Release cached device memory, so that a smaller batch may fit."""
+    """Release cached device memory: for a smaller batch, for other models or other processes."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

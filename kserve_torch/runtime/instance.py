@@ -128,7 +128,8 @@ class Instance:
             # Handlers ask for "the" event loop; on TorchServe there is one.
             self._loop = self._runner.get_loop()
         output.mend()
-        with self._namespace.loading(), self._dtype.chosen():
+        # Also on the worker's GPU and stream, so that ``cuda()`` means the same GPU as in calls.
+        with self._namespace.loading(), self._dtype.chosen(), self._stream:
             self._entry = load_entry(self._namespace, self._archive.manifest.handler)
             self._finish(self._entry.initialize(self.context))
         if first is not None:

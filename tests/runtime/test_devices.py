@@ -70,10 +70,14 @@ class Gpu:
     def __init__(self) -> None:
         self.errors: list[str] = []
         self.for_ever = False
+        self.emptied = 0
 
     def synchronize(self, _: int) -> None:
         if self.errors:
             raise RuntimeError(self.errors[0] if self.for_ever else self.errors.pop())
+
+    def empty_cache(self) -> None:
+        self.emptied += 1
 
 
 @pytest.fixture
@@ -83,7 +87,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "synchronize", gpu.synchronize)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", gpu.empty_cache)
     monkeypatch.setattr(devices, "stream_on", lambda gpu_id: nullcontext())
     monkeypatch.setattr(devices, "_lost", set())
     return gpu
@@ -143,6 +147,55 @@ async def test_a_gpu_that_works_again_is_not_lost(tmp_path: Path, gpu: Gpu) -> N
             await registry.submit(request("bad"))
         assert (await registry.submit(request("good"))).results == ["good"]
         assert registry.live()
+
+
+async def test_memory_of_an_unregistered_model_is_released(tmp_path: Path, gpu: Gpu) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ASSERTS})
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        assert gpu.emptied == 0
+        await registry.unregister("m")
+        assert gpu.emptied == 1
+
+
+NAMES_NO_GPU = """
+import torch
+class Handler:
+    def initialize(self, context):
+        self.at = torch.cuda.current_device()
+    def handle(self, data, context):
+        return [[self.at, torch.cuda.current_device()]] * len(data)
+"""
+
+
+class Stream:
+    """In the place of a stream on a GPU: within it that GPU is the current one."""
+
+    current = 0
+
+    def __init__(self, gpu_id: int) -> None:
+        self.gpu_id = gpu_id
+
+    def __enter__(self) -> None:
+        Stream.current = self.gpu_id
+
+    def __exit__(self, *error: object) -> None:
+        Stream.current = 0
+
+
+@pytest.mark.usefixtures("gpu")
+async def test_the_workers_gpu_is_the_current_one_in_its_load_and_in_its_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler that says ``cuda()`` has its model and its inputs on the same GPU."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: Stream.current)
+    monkeypatch.setattr(devices, "stream_on", Stream)
+    files = {"handler.py": NAMES_NO_GPU, "model-config.yaml": "deviceIds: [1]"}
+    make_archive(tmp_path / "m.mar", files, configFile="model-config.yaml")
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        assert (await registry.submit(request({}))).results == [[1, 1]]
 
 
 MODEL = """
