@@ -37,22 +37,28 @@ RUN pip install --no-cache-dir --constraint /tmp/constraints.txt --requirement /
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     pip install --no-cache-dir --no-deps /wheels/*.whl \
     && python -c "import kserve_torch.server"
-COPY --chmod=0755 deploy/image/entrypoint.sh /usr/local/bin/entrypoint
-RUN useradd --uid 1000 --create-home --key HOME_MODE=0755 --home-dir /home/model-server model-server
-
-# Nothing is written but under /tmp: the root file system may be read-only.
+# As in TorchServe's images: images built on them replace this file.
+COPY --chmod=0755 deploy/image/entrypoint.sh /usr/local/bin/dockerd-entrypoint.sh
+# Nothing is written but under /tmp: the root file system may be read-only. What images built on this
+# one install as model-server belongs elsewhere: Kubernetes mounts a volume over /tmp.
 ENV HOME=/tmp \
+    PATH=$PATH:/home/model-server/.local/bin \
+    PYTHONUSERBASE=/home/model-server/.local \
     USER=model-server \
     MPLCONFIGDIR=/tmp/matplotlib \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
+# As there: images built on them store archives in it.
+RUN useradd --uid 1000 --create-home --key HOME_MODE=0755 --home-dir /home/model-server model-server \
+    && mkdir --parents /home/model-server/model-store "$(python -m site --user-site)" \
+    && chown --recursive 1000:1000 /home/model-server
 USER 1000:1000
 WORKDIR /home/model-server
 # KServe REST, KServe gRPC, metrics, TorchServe REST, TorchServe gRPC for inference and management
 EXPOSE 8080 8081 8082 8085 7070 7071
-ENTRYPOINT ["/usr/bin/tini", "-s", "--", "/usr/local/bin/entrypoint"]
+ENTRYPOINT ["/usr/bin/tini", "-s", "--", "/usr/local/bin/dockerd-entrypoint.sh"]
 CMD ["--model_dir=/mnt/models"]
 
 ARG VERSION=0.1.0

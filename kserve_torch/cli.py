@@ -96,6 +96,7 @@ def _stop() -> int:
 
 def _check(settings: Settings, requests: str) -> int:
     with _importing(interrupted=1):
+        import kserve_torch.server  # noqa: F401 - what passes must start, too
         from kserve_torch.check.run import run
     return run(settings, Path(requests) if requests else None)
 
@@ -117,7 +118,7 @@ def _importing(interrupted: int) -> Iterator[None]:
         interrupted: exit code if a signal arrives meanwhile.
 
     Raises:
-        SettingError: there is no folder to write to.
+        SettingError: there is no folder to write to, or a package cannot be imported.
     """
     try:
         tempfile.gettempdir()
@@ -130,5 +131,8 @@ def _importing(interrupted: int) -> Iterator[None]:
     sys.argv = sys.argv[:1]
     keep_to_limit()
     gc.disable()  # nothing of what an import makes is garbage, and to look for it takes 0.2 s
-    yield
+    try:
+        yield
+    except ImportError as error:  # as where other versions were installed on top
+        raise SettingError(f"the server's packages do not fit together: {error}") from error
     gc.enable()

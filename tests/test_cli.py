@@ -1,3 +1,4 @@
+import os
 import signal
 import subprocess
 import sys
@@ -56,6 +57,23 @@ def test_without_a_folder_to_write_to(
         "kserve_torch: error: TMPDIR: a writable folder is needed: "
         "No usable temporary directory found in ['/proc']\n"
     )
+
+
+@pytest.mark.parametrize("action", [[], ["--check"]])
+def test_a_package_of_another_version_is_one_line_when_checked_as_well(
+    tmp_path: Path, action: list[str]
+) -> None:
+    write(tmp_path / "on_top", {"grpc_health.py": "raise ImportError('too old')"})
+    code = "from kserve_torch.cli import main; raise SystemExit(main(program='torchserve'))"
+    run = subprocess.run(
+        [sys.executable, "-c", code, "--model-store", str(tmp_path), *action],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path / 'on_top'}:{ROOT}"},
+        text=True,
+    )
+    assert run.returncode == 1
+    assert run.stderr == "torchserve: error: the server's packages do not fit together: too old\n"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,17 @@
 #!/bin/sh
 # What KServe's stock runtime passes begins with the program's name; bare options are kserve-torch's.
 # exec leaves no shell between the server and the signals.
+torchserve() {
+    exec torchserve "$@"
+}
 case "${1:--}" in
     -*) exec kserve-torch "$@" ;;
-    *) exec "$@" ;;
+    torchserve | *[\ =]*)
+        # TorchServe's images evaluate what they are given, so that variables work in the exec form:
+        # CMD ["torchserve", ..., "$NAME=$NAME.mar"], and commands in one word.
+        case "$*" in
+            *\$* | "$1") eval "$*"; exit ;;
+        esac
+        ;;
 esac
+exec "$@"

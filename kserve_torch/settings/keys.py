@@ -58,6 +58,7 @@ IGNORED = frozenset(
         "plugins_path",
         "ppath",
         "prefer_direct_buffer",
+        "python",
         "system_metrics_cmd",
         "ts_open_inference_protocol",
         "use_native_io",

@@ -11,6 +11,7 @@ from kubernetes import client
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SCHEMAS = Path(__file__).parent / "schemas"
+_SAME = {"ServingRuntime": "ClusterServingRuntime"}  # KServe has one type for both
 
 
 def files() -> list[Path]:
@@ -35,7 +36,8 @@ def manifests() -> list[tuple[str, dict[str, Any]]]:
 def faults(manifest: dict[str, Any]) -> list[str]:
     """What is wrong with a manifest, element by element; empty if nothing."""
     version = manifest["apiVersion"].rpartition("/")[2]
-    schema = SCHEMAS / f"{manifest['kind']}-{version}.json"
+    kind = _SAME.get(manifest["kind"], manifest["kind"])
+    schema = SCHEMAS / f"{kind}-{version}.json"
     if schema.exists():
         validator = jsonschema.Draft202012Validator(json.loads(schema.read_text()))
         return [f"{e.json_path}: {e.message}" for e in validator.iter_errors(manifest)]

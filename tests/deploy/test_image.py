@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from . import manifests
+
 ROOT = Path(__file__).parents[2]
 DOCKERFILES = ["Dockerfile", "Dockerfile.dev", "deploy/transformer/Dockerfile"]
 
@@ -73,6 +75,26 @@ def test_user_without_an_entry_in_passwd_has_a_name():
     assert "USER=model-server" in last("Dockerfile", "ENV").split()
 
 
+def test_packages_that_a_derived_image_installs_as_its_user_outlive_the_volumes():
+    environ = dict(word.split("=", 1) for word in last("Dockerfile", "ENV").split())
+    base = Path(environ["PYTHONUSERBASE"])
+    assert f":{base}/bin" in environ["PATH"]
+    (runtime,) = manifests.read(manifests.DEPLOY / "runtime/kserve-torch.yaml")
+    (server,) = runtime["spec"]["containers"]
+    assert not any(base.is_relative_to(m["mountPath"]) for m in server["volumeMounts"])
+    owned = next(rest for word, rest in instructions("Dockerfile") if "useradd" in rest)
+    assert "site --user-site" in owned  # Python looks for it when it starts
+    assert base.is_relative_to(owned.split("chown --recursive 1000:1000 ")[1].split()[0])
+
+
+def test_dockerfiles_for_the_images_of_torchserve_find_its_paths():
+    made = next(rest for word, rest in instructions("Dockerfile") if "useradd" in rest)
+    assert "/home/model-server/model-store " in made
+    entry = "/usr/local/bin/dockerd-entrypoint.sh"  # they name it, or copy their own over it
+    assert last("Dockerfile", "COPY").split()[-1] == entry
+    assert json.loads(last("Dockerfile", "ENTRYPOINT"))[-1] == entry
+
+
 def test_what_is_developed_is_in_the_image_to_develop_in():
     kept = (ROOT / ".dockerignore").read_text().splitlines()
     assert {"!scripts", "!tests", "!docs", "!mkdocs.yml", "!Makefile"} <= set(kept)
@@ -125,10 +147,28 @@ def test_entry_point_takes_stock_arguments_and_bare_options(programs, arguments,
     assert done.stdout.splitlines() == command
 
 
-def test_entry_point_becomes_the_program(programs):
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["torchserve", "--models", "$NAME=$NAME.mar"], ["torchserve", "--models", "net=net.mar"]),
+        (["torchserve --models ${NAME}.mar"], ["torchserve", "--models", "net.mar"]),
+        (["N=$(echo 2)", "&&", "torchserve", "--workers", "$N"], ["torchserve", "--workers", "2"]),
+        (["docker", "x=$NAME y"], ["docker", "x=$NAME y"]),  # no shell for any other program
+    ],
+)
+def test_entry_point_evaluates_what_the_images_of_torchserve_evaluate(
+    programs, monkeypatch, arguments, command
+):
+    monkeypatch.setenv("NAME", "net")
+    done = run(ROOT / "deploy/image/entrypoint.sh", *arguments)
+    assert done.stdout.splitlines() == command
+
+
+@pytest.mark.parametrize("arguments", [["torchserve"], ["torchserve --models $HOME"]])
+def test_entry_point_becomes_the_program(programs, arguments):
     (programs / "torchserve").write_text("#!/bin/sh\necho $$\n")
     with subprocess.Popen(
-        [ROOT / "deploy/image/entrypoint.sh", "torchserve"], stdout=subprocess.PIPE, text=True
+        [ROOT / "deploy/image/entrypoint.sh", *arguments], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.read().strip() == str(process.pid)
 

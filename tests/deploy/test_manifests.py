@@ -126,6 +126,7 @@ def test_kustomization_renders_to_valid_manifests(path):
         ("overlays/gpu", "kserve-torch-gpu", None),
         ("overlays/grpc", "kserve-torch-grpc", None),
         ("overlays/multi-model", "kserve-torch-multi-model", None),
+        ("overlays/namespace", "kserve-torch", None),
         ("overlays/stock-name", "kserve-torchserve", 2),
     ],
 )
@@ -166,8 +167,20 @@ def test_services_name_their_runtime(name):
 @pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda p: p.parent.name)
 def test_runtimes_need_no_feature_that_knative_has_off_by_default(path):
     for manifest in rendered(path.parent):
-        if manifest["kind"] == "ClusterServingRuntime":
+        if manifest["kind"].endswith("ServingRuntime"):
             assert not {"tolerations", "nodeSelector", "affinity"} & manifest["spec"].keys()
+
+
+@needs_kubectl
+def test_runtime_of_a_namespace_leaves_the_uid_to_openshift_and_is_the_same_otherwise():
+    (cluster,) = rendered(manifests.DEPLOY)
+    (mine,) = rendered(manifests.DEPLOY / "overlays/namespace")
+    assert (cluster["kind"], mine["kind"]) == ("ClusterServingRuntime", "ServingRuntime")
+    context = cluster["spec"]["containers"][0]["securityContext"]
+    # Kubernetes cannot tell that a user by name, as derived images have, is not root.
+    assert context.pop("runAsUser") == 1000
+    assert context["runAsNonRoot"]
+    assert mine["spec"] == cluster["spec"]
 
 
 # --- the runtime, by what the server makes of it ---

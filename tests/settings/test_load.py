@@ -468,8 +468,9 @@ def test_a_working_directory_that_cannot_be_looked_into_has_no_file(
 
 
 def test_unknown_and_ignored_settings_are_told_apart(load: Load) -> None:
-    settings = load("--log-config", "log4j2.xml", "--brand-new", file="vmargs=-Xmx1g\ncolour=red")
-    assert settings.ignored == ("log_config", "vmargs")
+    file = "vmargs=-Xmx1g\npython=/usr/bin/python3\ncolour=red"
+    settings = load("--log-config", "log4j2.xml", "--brand-new", file=file)
+    assert settings.ignored == ("log_config", "vmargs", "python")
     assert settings.unknown == ("--brand-new", "colour")
 
 
