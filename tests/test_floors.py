@@ -35,8 +35,9 @@ FLOORS: list[dict[str, str]] = [
         "archives.store": "archives.download archives.folders",
         "archives.text": "archives.extract",
         "namespace.aliases": "namespace.scopes",
+        "namespace.around": "",
         "namespace.compiled": "namespace.aliases",
-        "namespace.figures": "namespace.scopes",
+        "namespace.figures": "namespace.around namespace.scopes",
         "namespace.imports": (
             "namespace.aliases namespace.compiled namespace.scopes namespace.searchpath "
             "namespace.turns"
