@@ -58,7 +58,10 @@ FLOORS: list[dict[str, str]] = [
             "runtime.context runtime.devices runtime.profiler runtime.torchload "
             "runtime.torchstate runtime.tying"
         ),
-        "ts": "handler runtime.context runtime.devices runtime.processor runtime.profiler",
+        "ts": (
+            "handler runtime.context runtime.devices runtime.entry runtime.processor "
+            "runtime.profiler"
+        ),
         "runtime.compiler": "",
         "runtime.context": "runtime.processor",
         "runtime.devices": "",

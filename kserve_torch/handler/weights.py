@@ -41,17 +41,17 @@ def list_classes_from_module(module: ModuleType, parent_class: type | None = Non
     ]
 
 
-def model_class(module: ModuleType) -> type[nn.Module]:
-    """The one class that a model file defines.
+def only_class(module: ModuleType, wanted: str) -> type[Any]:
+    """The one class that a file of an archive defines.
 
     Raises:
-        LoadFailed: it defines none, or several.
+        LoadFailed: it defines none, or several; says what is ``wanted``.
     """
     classes = list_classes_from_module(module)
     if len(classes) != 1:
         names = ", ".join(found.__name__ for found in classes) or "none"
         file = f"{module.__name__.rpartition('.')[2]}.py"
-        raise LoadFailed(f"{file}: expected exactly one class as the model, found {names}")
+        raise LoadFailed(f"{file}: {wanted} is wanted, got {names}")
     return classes[0]
 
 
@@ -63,7 +63,7 @@ def load_eager(
     Raises:
         LoadFailed: not exactly one class, or weights that cannot be read or do not fit.
     """
-    model = model_class(module)()
+    model: nn.Module = only_class(module, "exactly one class as the model")()
     if weights is not None:
         fill(model, load_state(weights, device, unpickler), weights.name)
     return model

@@ -45,8 +45,10 @@ def test_a_model_file_without_weights(folder, load):
 )
 def test_not_exactly_one_class(tmp_path, source, found):
     module = module_of(tmp_path, source)
-    message = f"net.py: expected exactly one class as the model, found {found}"
-    assert reason(weights.model_class, module) == message
+    assert (
+        reason(weights.only_class, module, "one class")
+        == f"net.py: one class is wanted, got {found}"
+    )
 
 
 def test_only_subclasses_of_a_parent():

@@ -575,7 +575,7 @@ def weights(**tensors: torch.Tensor) -> bytes:
         (
             {"handler.py": USES_NET, "net.py": NET + "class B: pass", "net.pt": weights()},
             {"modelFile": "net.py", "serializedFile": "net.pt"},
-            "net.py: expected exactly one class as the model, found B, Net",
+            "net.py: exactly one class as the model is wanted, got B, Net",
         ),
         (
             {"handler.py": USES_NET},
