@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch.profiler import record_function
 
 from kserve_torch.errors import InvalidInput, LoadFailed, Unsupported
 from kserve_torch.handler import weights
@@ -250,16 +251,16 @@ class BaseHandler:
     def _infer_with_profiler(self, data: list[Any]) -> tuple[list[Any], Any]:
         """The batch's results and the profile of the steps that made them (CONTRACT E5)."""
         name = (self.manifest or {}).get("model", {}).get("modelName") or self.context.model_name
-        with profiler.profile(name, self.profiler_args) as step:
-            with step("preprocess"):
+        with profiler.profile(name, self.profiler_args) as profile:
+            with record_function("preprocess"):
                 inputs = self.preprocess(data)
             if self._is_explain():
-                with step("explain"):
-                    return self.explain_handle(inputs, data), step.profile
-            with step("inference"):
+                with record_function("explain"):
+                    return self.explain_handle(inputs, data), profile
+            with record_function("inference"):
                 output = self.inference(inputs)
-            with step("postprocess"):
-                return self.postprocess(output), step.profile
+            with record_function("postprocess"):
+                return self.postprocess(output), profile
 
     def _is_explain(self) -> bool:
         self.explain = self._header_says("explain")
