@@ -33,7 +33,7 @@ class Figures:
 
     def __get__(self, instance: object, owner: type) -> OrderedDict[Any, Any]:
         # A thread that a handler started draws into its handler's figures.
-        scope = scopes.thread.scope or scopes.calling_scope()
+        scope = scopes.current_scope()
         return self._only_ones() if scope is None else scope.figures
 
     def _only_ones(self) -> OrderedDict[Any, Any]:

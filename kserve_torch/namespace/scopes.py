@@ -50,8 +50,12 @@ class _Thread(threading.local):
 thread = _Thread()
 
 
-def calling_scope() -> Scope | None:
-    """The archive whose code is the nearest caller, on any thread."""
+def current_scope() -> Scope | None:
+    """The archive that the thread works for; on others, whose code is the nearest caller."""
+    return thread.scope or _calling_scope()
+
+
+def _calling_scope() -> Scope | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         package = str(frame.f_globals.get("__name__")).partition(".")[0]

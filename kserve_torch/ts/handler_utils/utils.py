@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from kserve_torch.namespace.scopes import thread
+from kserve_torch.namespace.scopes import current_scope
 from kserve_torch.runtime.context import Context
 from kserve_torch.ts.protocol.otf_message_handler import (
     create_predict_response,
@@ -34,7 +34,7 @@ def import_class(class_name: str, module_prefix: str | None = None) -> Any:
     module_name = ".".join(part for part in (module_prefix, module_name) if part)
     if not module_name or not name:
         raise ImportError(f"class name {class_name!r}: expected module.Class")
-    scope = thread.scope
+    scope = current_scope()
     find = importlib.import_module if scope is None else scope.import_module
     found = getattr(find(module_name), name, None)
     if found is None:
