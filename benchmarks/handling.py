@@ -32,8 +32,6 @@ class Handler:
         self.name = opened.name
         self._context = context_of(opened, opened.name, None, 1, _forget, DEFAULTS)
         self._namespace = namespace_of(opened, opened.name, DEFAULTS)
-        self._context.import_module = self._namespace.import_module
-        self._context.unpickler = self._namespace.pickle_module
         with self._namespace.loading():
             entry = load_entry(self._namespace, opened.manifest.handler)
             entry.initialize(self._context)

@@ -35,6 +35,7 @@ from kserve_torch.handler.shapes import blame_input
 from kserve_torch.handler.tensors import as_batch, stack, to_device
 from kserve_torch.handler.timer import timed
 from kserve_torch.messages import NOTHING
+from kserve_torch.namespace.scopes import import_module
 from kserve_torch.runtime import profiler
 from kserve_torch.runtime.context import Context
 from kserve_torch.runtime.devices import device_for
@@ -135,9 +136,9 @@ class BaseHandler:
         path = Path(model_dir, model_file)
         if not path.is_file():
             raise LoadFailed(f"{path.name}: named in the manifest, not in the archive")
-        module = self.context.import_module(path.name.split(".")[0])
+        module = import_module(path.name.split(".")[0])
         state = Path(model_pt_path) if model_pt_path else None
-        return weights.load_eager(module, state, self.device, self.context.unpickler)
+        return weights.load_eager(module, state, self.device)
 
     def _load_torchscript_model(self, model_pt_path: str) -> Any:
         # Subclasses call it for files of any name.

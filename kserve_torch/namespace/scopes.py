@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 from collections import OrderedDict
@@ -53,6 +54,12 @@ thread = _Thread()
 def current_scope() -> Scope | None:
     """The archive that the thread works for; on others, whose code is the nearest caller."""
     return thread.scope or _calling_scope()
+
+
+def import_module(name: str) -> ModuleType:
+    """Import ``name`` as the current archive's code would; as ever if there is none."""
+    scope = current_scope()
+    return importlib.import_module(name) if scope is None else scope.import_module(name)
 
 
 def _calling_scope() -> Scope | None:

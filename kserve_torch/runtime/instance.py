@@ -66,8 +66,6 @@ class Instance:
         self._runner = asyncio.Runner()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entry: Entry
-        context.import_module = namespace.import_module
-        context.unpickler = namespace.pickle_module
 
     @classmethod
     def load(

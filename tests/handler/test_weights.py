@@ -113,8 +113,8 @@ def test_the_archives_own_classes_are_found_by_its_unpickler(tmp_path):
     module.Extra.__module__ = "helpers"
     torch.save({"extra": module.Extra()}, tmp_path / "w.pt")
     del sys.modules["helpers"]
-    namespace = Namespace(tmp_path)
-    state = weights.load_state(tmp_path / "w.pt", CPU, namespace.pickle_module)
+    with Namespace(tmp_path).activate():
+        state = weights.load_state(tmp_path / "w.pt", CPU)
     assert state["extra"].a == 1
     assert "cannot be read" in reason(weights.load_state, tmp_path / "w.pt", CPU)
 
