@@ -442,17 +442,12 @@ async def test_a_redirect_to_what_is_not_allowed(
 
 @pytest.mark.parametrize("path", ["a.mar", "unsized.mar"])
 async def test_too_large(
-    host: Host, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+    open_store: ModelStore, host: Host, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(download, "MAX_BYTES", len(CONTENT) - 1)
     with pytest.raises(DownloadFailed, match="larger than 16383 bytes"):
-        await download.download(
-            f"{host.url}/{path}",
-            tmp_path,
-            check=lambda url: None,
-            public_only=False,
-            max_bytes=len(CONTENT) - 1,
-        )
-    assert os.listdir(tmp_path) == []
+        await open_store.resolve(f"{host.url}/{path}")
+    assert left(tmp_path) == []
 
 
 async def begun(store: ModelStore, host: Host, tmp_path: Path) -> asyncio.Future[Path]:
