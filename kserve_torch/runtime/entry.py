@@ -16,8 +16,6 @@ from kserve_torch.namespace import aliases
 from kserve_torch.namespace.loader import Namespace
 from kserve_torch.runtime.context import Context
 
-_STOCK_MODULES = "kserve_torch.ts.torch_handler"
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -73,8 +71,6 @@ def _find(namespace: Namespace, name: str) -> ModuleType | type:
     stock = stock_handler(name.removeprefix("ts.torch_handler."))
     if stock is not None:
         return stock
-    if name.isidentifier() and importlib.util.find_spec(f"{_STOCK_MODULES}.{name}"):
-        return importlib.import_module(f"{_STOCK_MODULES}.{name}")
     if _is_installed(name):
         return importlib.import_module(name)
     raise LoadFailed(
