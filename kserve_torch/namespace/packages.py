@@ -94,8 +94,6 @@ def install(lines: Sequence[str], target: Path, folder: Path) -> None:
     Raises:
         LoadFailed: pip failed, or took too long.
     """
-    if target.exists():
-        return
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         file, staged = Path(scratch, "requirements.txt"), Path(scratch, "packages")
