@@ -480,26 +480,14 @@ async def test_register_over_http(fetching: Management, archive_host: str) -> No
     assert answer == (200, status(text))
 
 
-def downloads(folder: Path) -> list[Path]:
-    [inside] = folder.glob("kserve_torch-downloads-*")
-    return list(inside.iterdir())
-
-
 @pytest.mark.parametrize(("name", "code"), [("echo_1.0.mar", 200), ("torn.mar", 400)])
 async def test_downloads_are_not_kept(
-    fetching: Management,
-    archive_host: str,
-    store: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    code: int,
+    fetching: Management, archive_host: str, store: Path, name: str, code: int
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (store / "torn.mar").write_bytes(b"no zip")
     url = f"{archive_host}/{name}"
     assert (await ask(fetching, "POST", f"/models?url={url}&initial_workers=0"))[0] == code
-    assert downloads(tmp_path) == []
+    assert list((fetching._registry.workdir / "downloads").iterdir()) == []
 
 
 async def test_register_over_http_from_inside_of_the_cluster(
