@@ -6,8 +6,7 @@
 #   make fmt     put the format right
 #   make bench   measure
 #   make docs    build the documentation and do what its pages show
-#   make parity  compare with TorchServe (needs Java)
-#   make gpu, make peer, make soak    the tests that need a GPU, TorchServe or patience
+#   make gpu, make parity, make soak    the tests that need a GPU, TorchServe (and Java) or patience
 #   make fuzz    fuzz what reads bytes (TARGET, SECONDS); needs atheris
 #
 # PYTHON=python3.12 has any of them use that Python, with an environment of its own.
@@ -26,7 +25,7 @@ export PYTHONPATH := $(CURDIR)
 unexport PYTHONDONTWRITEBYTECODE
 RUN := $(shell $(PYTHON) scripts/venv.py --path 2>/dev/null)/bin/python
 
-.PHONY: serve test check fmt bench gpu peer parity soak fuzz docs reference venv
+.PHONY: serve test check fmt bench gpu parity soak fuzz docs reference venv
 
 serve: venv model-store/mnist.mar
 	$(RUN) -m kserve_torch --model_dir model-store $(SERVE_ARGS)
@@ -37,9 +36,7 @@ model-store/mnist.mar: $(wildcard handlers/mnist/* handlers/build_archive.py) | 
 test: venv
 	$(RUN) -m pytest $(PARALLEL) $(TEST_ARGS)
 
-parity: peer
-
-gpu peer soak: venv
+gpu parity soak: venv
 	$(RUN) -m pytest -m $@ -o faulthandler_timeout=0 $(TEST_ARGS)
 
 fuzz: venv

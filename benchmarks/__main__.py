@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.environment import environment
@@ -63,7 +64,7 @@ def main() -> int:
     text = report(results, facts)
     print(f"\n{text}")
     (options.output / "results.md").write_text(text)
-    document = {"environment": facts, **results.document()}
+    document = {"environment": facts, **asdict(results)}
     (options.output / "results.json").write_text(json.dumps(document, indent=1))
     plot(results, options.output / "results.png")
     _say(f"written to {options.output}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +11,8 @@ from kserve_torch.archives.archive import open_archive
 from kserve_torch.archives.folders import find_archives
 from kserve_torch.events import Measured
 from kserve_torch.messages import Request, Verb
-from kserve_torch.namespace.loader import Namespace
-from kserve_torch.runtime.context import Context
 from kserve_torch.runtime.entry import load_entry
-from kserve_torch.ts import __version__ as TORCHSERVE_VERSION
-from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
+from kserve_torch.runtime.preparation import DEFAULTS, context_of, namespace_of
 
 
 class Handler:
@@ -34,18 +30,8 @@ class Handler:
         self._workdir = tempfile.TemporaryDirectory(prefix="benchmark-")
         opened = open_archive(archive, Path(self._workdir.name))
         self.name = opened.name
-        self._context = Context(
-            opened.name,
-            str(opened.root),
-            copy.deepcopy(dict(opened.manifest.raw)),
-            1,
-            None,
-            TORCHSERVE_VERSION,
-            metrics=MetricsCacheYamlImpl(model_name=opened.name, measure=_forget),
-        )
-        self._namespace = Namespace(opened.root)
-        self._context.import_module = self._namespace.import_module
-        self._context.unpickler = self._namespace.pickle_module
+        self._context = context_of(opened, opened.name, None, 1, _forget, DEFAULTS)
+        self._namespace = namespace_of(opened, opened.name, DEFAULTS)
         with self._namespace.loading():
             entry = load_entry(self._namespace, opened.manifest.handler)
             entry.initialize(self._context)

@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import uvloop
 
 from benchmarks.peers import BATCH_ROWS
-from benchmarks.workloads import HEADER_LENGTH, MODELS, Workload, workloads
+from benchmarks.workloads import HEADER_LENGTH, MODELS, workloads
 from kserve_torch.archives.archive import open_archive
 from kserve_torch.codec import v1, v2, v2_reply
 from kserve_torch.engine.batcher import Lane, Ticket
@@ -27,7 +28,7 @@ from kserve_torch.engine.window import Window
 from kserve_torch.http.app import App
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
-from kserve_torch.messages import Request, RowReply, Tensor
+from kserve_torch.messages import Request, Tensor
 from kserve_torch.metrics import Metrics
 from kserve_torch.models.registry import Registry
 from kserve_torch.runtime.instance import Instance
@@ -94,7 +95,9 @@ def codec_stages() -> Iterator[Stage]:
         ("mean-json", "[1,3,224,224] JSON"),
         ("mean-binary", "[1,3,224,224] binary"),
     ):
-        yield plain(f"codec: v2 decode, {what}", _decoder(known[name]))
+        body = known[name].bodies[0]
+        length = body.headers.get(HEADER_LENGTH)
+        yield plain(f"codec: v2 decode, {what}", partial(v2.decode, body.content, length))
     request = v2.decode(known["v2"].bodies[0].content, None)
     label = Tensor(name="input-0", datatype="INT64", array=np.asarray([7]))
     yield plain(
@@ -106,12 +109,6 @@ def codec_stages() -> Iterator[Stage]:
         "codec: v2 encode, [1,3,224,224] JSON",
         lambda: v2_reply.encode("mean", "1.0", "0", [large], request),
     )
-
-
-def _decoder(workload: Workload) -> Callable[[], object]:
-    body = workload.bodies[0]
-    length = body.headers.get(HEADER_LENGTH)
-    return lambda: v2.decode(body.content, length)
 
 
 def queue_stages() -> Iterator[Stage]:
@@ -146,24 +143,15 @@ def handler_stages(workdir: Path) -> Iterator[Stage]:
         batch, results = [request] * rows, [1] * rows
         yield plain(
             f"context: begin and row_replies, batch of {rows}",
-            _context_call(instance, batch, results),
+            partial(_context_call, instance, batch, results),
             rows,
         )
-        yield plain(f"instance: run, batch of {rows}", _instance_call(instance, batch), rows)
+        yield plain(f"instance: run, batch of {rows}", partial(instance.run, batch), rows)
 
 
-def _context_call(
-    instance: Instance, batch: list[Request], results: list[int]
-) -> Callable[[], list[RowReply]]:
-    def call() -> list[RowReply]:
-        instance.context.begin(batch)
-        return instance.context.row_replies(results)
-
-    return call
-
-
-def _instance_call(instance: Instance, batch: list[Request]) -> Callable[[], object]:
-    return lambda: instance.run(batch)
+def _context_call(instance: Instance, batch: list[Request], results: list[int]) -> None:
+    instance.context.begin(batch)
+    instance.context.row_replies(results)
 
 
 def app_stages(app: App) -> Iterator[Stage]:

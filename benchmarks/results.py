@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from statistics import median
 from typing import Any
 
@@ -97,10 +97,6 @@ class Results:
         """The medians over the rounds; None if the peer did not serve that store."""
         found = [weight for weight in self.weights if (weight.peer, weight.store) == (peer, store)]
         return Weight(**_medians(found)) if found else None
-
-    def document(self) -> dict[str, Any]:
-        """Everything, for JSON."""
-        return asdict(self)
 
 
 def _medians(found: list[Any]) -> dict[str, Any]:

@@ -35,8 +35,9 @@ FLOORS: list[dict[str, str]] = [
         "archives.store": "archives.download archives.folders",
         "archives.text": "archives.extract",
         "namespace.aliases": "namespace.scopes",
+        "namespace.around": "",
         "namespace.compiled": "namespace.aliases",
-        "namespace.figures": "namespace.scopes",
+        "namespace.figures": "namespace.around namespace.scopes",
         "namespace.imports": (
             "namespace.aliases namespace.compiled namespace.scopes namespace.searchpath "
             "namespace.turns"
@@ -57,7 +58,10 @@ FLOORS: list[dict[str, str]] = [
             "runtime.context runtime.devices runtime.profiler runtime.torchload "
             "runtime.torchstate runtime.tying"
         ),
-        "ts": "handler runtime.context runtime.devices runtime.processor runtime.profiler",
+        "ts": (
+            "handler runtime.context runtime.devices runtime.entry runtime.processor "
+            "runtime.profiler"
+        ),
         "runtime.compiler": "",
         "runtime.context": "runtime.processor",
         "runtime.devices": "",

@@ -26,14 +26,14 @@ BAR = 24
 def main() -> int:
     """Train, judge by the held-out digits, save; 2 if scikit-learn is missing."""
     options = _options()
-    torch.manual_seed(options.seed)
-    torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(options.threads)
     try:
         learnt, held_out = load()
     except ImportError:
         print("train: scikit-learn is not installed: pip install scikit-learn", file=sys.stderr)
         return 2
+    torch.manual_seed(options.seed)
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(options.threads)
     seen = pictures(held_out)
     net = train(learnt, options.epochs)
     right = accuracy(net, seen, held_out.labels)

@@ -86,7 +86,11 @@ def open_archive(
         if not source.exists():
             raise ModelNotFound(f"Model not found at: {source.name}")
         source = packed_inside(source) or source
-        extracted = None if source.is_dir() else _unpack(source, workdir)
+        if not source.is_dir():
+            if not source.is_file():
+                raise InvalidArchive(f"{source.name}: neither a file nor a folder")
+            extracted = _fresh_folder(workdir / "models")
+            extract(source, extracted)
         root = descend(extracted or source)
         manifest, bare = _manifest(root, handler, default_handler)
         yaml = read_yaml(root, manifest.config_file) if manifest.config_file else NOTHING
@@ -118,22 +122,12 @@ def close_archive(archive: Archive) -> None:
         linecache.cache.pop(name, None)
 
 
-def _unpack(source: Path, workdir: Path) -> Path:
-    """Unpack ``source`` into a fresh folder, which is removed if that fails."""
-    if not source.is_file():
-        raise InvalidArchive(f"{source.name}: neither a file nor a folder")
+def _fresh_folder(parent: Path) -> Path:
     try:
-        parent = workdir / "models"
         parent.mkdir(parents=True, exist_ok=True)
-        target = Path(tempfile.mkdtemp(dir=parent))
+        return Path(tempfile.mkdtemp(dir=parent))
     except OSError as error:
         raise LoadFailed(f"the work folder cannot be written to: {error.strerror}") from error
-    try:
-        extract(source, target)
-    except BaseException:
-        shutil.rmtree(target, ignore_errors=True)
-        raise
-    return target
 
 
 def _manifest(

@@ -96,16 +96,14 @@ async def download(
     *,
     check: Callable[[str], None],
     public_only: bool,
-    max_bytes: int = MAX_BYTES,
 ) -> Path:
     """Fetch ``url`` into ``folder``; the file is named like the last part of its path.
 
     Args:
         url: an ``http`` or ``https`` URL.
-        folder: exists; nothing of a download that fails or is cancelled stays there.
+        folder: exists; who has made it removes it if this fails or is cancelled.
         check: called with every URL that a redirect leads to; raises if it is not allowed.
         public_only: connect to addresses of the public Internet only.
-        max_bytes: largest file.
 
     Raises:
         DownloadFailed: it could not be fetched; the text says why.
@@ -119,25 +117,19 @@ async def download(
             httpx.AsyncClient(transport=transport, timeout=_TIMEOUT, headers=_HEADERS) as client,
             _opened(client, url, check) as response,
         ):
-            await _save(response, target, shown, max_bytes)
-    except BaseException as error:
-        target.unlink(missing_ok=True)
-        if isinstance(error, ServingError | httpx.HTTPError | OSError):
-            log.warning("download of %s failed: %s", shown, error)
-            raise _failure(url, error) from error
-        raise
+            await _save(response, target, shown)
+    except (ServingError, httpx.HTTPError, OSError) as error:
+        log.warning("download of %s failed: %s", shown, error)
+        if isinstance(error, ServingError) and not isinstance(error, DownloadFailed):
+            raise
+        raise DownloadFailed.of(url, _reason(error)) from error
     return target
-
-
-def _failure(url: str, error: Exception) -> ServingError:
-    if isinstance(error, ServingError) and not isinstance(error, DownloadFailed):
-        return error
-    why = error.message if isinstance(error, DownloadFailed) else _reason(error)
-    return DownloadFailed.of(url, why)
 
 
 def _reason(error: Exception) -> str:
     """Why it failed, without anything about the network behind the server."""
+    if isinstance(error, DownloadFailed):
+        return error.message
     if isinstance(error, httpx.TimeoutException):
         return "it did not answer in time"
     if isinstance(error, httpx.TransportError):
@@ -162,18 +154,18 @@ async def _opened(
     raise DownloadFailed(f"more than {MAX_REDIRECTS} redirects")
 
 
-async def _save(response: httpx.Response, target: Path, shown: str, max_bytes: int) -> None:
+async def _save(response: httpx.Response, target: Path, shown: str) -> None:
     announced = int(response.headers.get("content-length", 0))
-    if announced > max_bytes:
-        raise _too_large(max_bytes)
+    if announced > MAX_BYTES:
+        raise _too_large()
     log.info("downloading %s, %s", shown, f"{announced} bytes" if announced else "size unknown")
     size, next_line = 0, _PROGRESS_BYTES
     file: BinaryIO = await asyncio.to_thread(target.open, "xb")
     try:
         async for chunk in response.aiter_raw(_CHUNK_BYTES):
             size += len(chunk)
-            if size > max_bytes:
-                raise _too_large(max_bytes)
+            if size > MAX_BYTES:
+                raise _too_large()
             await asyncio.to_thread(file.write, chunk)
             if size >= next_line:
                 log.info("downloading %s: %d of %s bytes", shown, size, announced or "?")
@@ -183,8 +175,8 @@ async def _save(response: httpx.Response, target: Path, shown: str, max_bytes: i
     log.info("downloaded %s, %d bytes", shown, size)
 
 
-def _too_large(max_bytes: int) -> DownloadFailed:
-    return DownloadFailed(f"it is larger than {max_bytes} bytes")
+def _too_large() -> DownloadFailed:
+    return DownloadFailed(f"it is larger than {MAX_BYTES} bytes")
 
 
 def _shown(url: str) -> str:

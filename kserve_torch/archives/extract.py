@@ -85,8 +85,6 @@ def _translated(name: str) -> Iterator[None]:
     except InvalidArchive as error:
         raise InvalidArchive(f"{name}: {error.message}") from error.__cause__
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise LoadFailed(f"{name}: no space left to unpack it") from error
         # gzip.BadGzipFile is an OSError without errno.
         reason = error.strerror or str(error)
         raise blamed(error)(f"{name}: cannot be unpacked: {reason}") from error
@@ -97,11 +95,10 @@ def _translated(name: str) -> Iterator[None]:
         lzma.LZMAError,
         EOFError,
         ValueError,
-        NotImplementedError,
         RuntimeError,
         OverflowError,
     ) as error:
-        # zipfile raises RuntimeError for encrypted members, NotImplementedError for odd methods.
+        # zipfile raises RuntimeError for encrypted members, and a kind of it for odd methods.
         reason = str(error).partition("\n")[0]
         raise InvalidArchive(f"{name}: damaged, or neither zip nor tar: {reason}") from error
 

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch.profiler import record_function
 
 from kserve_torch.errors import InvalidInput, LoadFailed, Unsupported
 from kserve_torch.handler import weights
@@ -34,6 +35,7 @@ from kserve_torch.handler.shapes import blame_input
 from kserve_torch.handler.tensors import as_batch, stack, to_device
 from kserve_torch.handler.timer import timed
 from kserve_torch.messages import NOTHING
+from kserve_torch.namespace.scopes import import_module
 from kserve_torch.runtime import profiler
 from kserve_torch.runtime.context import Context
 from kserve_torch.runtime.devices import device_for
@@ -134,9 +136,9 @@ class BaseHandler:
         path = Path(model_dir, model_file)
         if not path.is_file():
             raise LoadFailed(f"{path.name}: named in the manifest, not in the archive")
-        module = self.context.import_module(path.name.split(".")[0])
+        module = import_module(path.name.split(".")[0])
         state = Path(model_pt_path) if model_pt_path else None
-        return weights.load_eager(module, state, self.device, self.context.unpickler)
+        return weights.load_eager(module, state, self.device)
 
     def _load_torchscript_model(self, model_pt_path: str) -> Any:
         # Subclasses call it for files of any name.
@@ -250,16 +252,16 @@ class BaseHandler:
     def _infer_with_profiler(self, data: list[Any]) -> tuple[list[Any], Any]:
         """The batch's results and the profile of the steps that made them (CONTRACT E5)."""
         name = (self.manifest or {}).get("model", {}).get("modelName") or self.context.model_name
-        with profiler.profile(name, self.profiler_args) as step:
-            with step("preprocess"):
+        with profiler.profile(name, self.profiler_args) as profile:
+            with record_function("preprocess"):
                 inputs = self.preprocess(data)
             if self._is_explain():
-                with step("explain"):
-                    return self.explain_handle(inputs, data), step.profile
-            with step("inference"):
+                with record_function("explain"):
+                    return self.explain_handle(inputs, data), profile
+            with record_function("inference"):
                 output = self.inference(inputs)
-            with step("postprocess"):
-                return self.postprocess(output), step.profile
+            with record_function("postprocess"):
+                return self.postprocess(output), profile
 
     def _is_explain(self) -> bool:
         self.explain = self._header_says("explain")

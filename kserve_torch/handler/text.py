@@ -52,7 +52,7 @@ class TextHandler(BaseHandler):
         """
         super().initialize(context)
         path = self.get_source_vocab_path(context)
-        self.source_vocab = load_vocabulary(Path(path), context.unpickler)
+        self.source_vocab = load_vocabulary(Path(path))
         self.lig = LazyAttribution("LayerIntegratedGradients", self._explained)
 
     def _explained(self) -> tuple[Any, Any]:

@@ -71,19 +71,18 @@ class Vocabulary:
         return len(self._numbers)
 
 
-def load_vocabulary(path: Path, unpickler: Any = None) -> Any:
+def load_vocabulary(path: Path) -> Any:
     """The vocabulary in a file, for use as ``vocabulary[token]``.
 
     Args:
         path: ``.json``: an object of token to number or a list of tokens; ``.pt``: these, or a
             torchtext vocabulary, pickled; any other suffix: a token per line.
-        unpickler: see `weights.load_pickled`.
 
     Raises:
         LoadFailed: the file cannot be read.
     """
     if path.suffix == ".pt":
-        return _named(path, load_pickled(path, torch.device("cpu"), unpickler))
+        return _named(path, load_pickled(path, torch.device("cpu")))
     try:
         text = path.read_text(encoding="utf-8")
         return _named(path, json.loads(text) if path.suffix == ".json" else _lines(text))

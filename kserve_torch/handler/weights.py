@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from kserve_torch.errors import LoadFailed
-from kserve_torch.runtime.torchload import FORBID_PICKLE, forbidden
+from kserve_torch.runtime import torchload
 
 log = logging.getLogger(__name__)
 
@@ -41,52 +41,49 @@ def list_classes_from_module(module: ModuleType, parent_class: type | None = Non
     ]
 
 
-def model_class(module: ModuleType) -> type[nn.Module]:
-    """The one class that a model file defines.
+def only_class(module: ModuleType, wanted: str) -> type[Any]:
+    """The one class that a file of an archive defines.
 
     Raises:
-        LoadFailed: it defines none, or several.
+        LoadFailed: it defines none, or several; says what is ``wanted``.
     """
     classes = list_classes_from_module(module)
     if len(classes) != 1:
         names = ", ".join(found.__name__ for found in classes) or "none"
         file = f"{module.__name__.rpartition('.')[2]}.py"
-        raise LoadFailed(f"{file}: expected exactly one class as the model, found {names}")
+        raise LoadFailed(f"{file}: {wanted} is wanted, got {names}")
     return classes[0]
 
 
-def load_eager(
-    module: ModuleType, weights: Path | None, device: torch.device, unpickler: Any = None
-) -> nn.Module:
+def load_eager(module: ModuleType, weights: Path | None, device: torch.device) -> nn.Module:
     """The class of a model file, with the state_dict in ``weights`` if there is one.
 
     Raises:
         LoadFailed: not exactly one class, or weights that cannot be read or do not fit.
     """
-    model = model_class(module)()
+    model: nn.Module = only_class(module, "exactly one class as the model")()
     if weights is not None:
-        fill(model, load_state(weights, device, unpickler), weights.name)
+        fill(model, load_state(weights, device), weights.name)
     return model
 
 
-def load_state(path: Path, device: torch.device, unpickler: Any = None) -> Mapping[str, Any]:
+def load_state(path: Path, device: torch.device) -> Mapping[str, Any]:
     """The state_dict in a safetensors or torch file, its tensors on ``device``."""
     _require(path)
     if path.suffix == ".safetensors":
         return _load_safetensors(path, device)
-    state = load_pickled(path, device, unpickler)
+    state = load_pickled(path, device)
     if not isinstance(state, dict):
         raise LoadFailed(f"{path.name}: expected a state_dict, found {type(state).__name__}")
     return state
 
 
-def load_pickled(path: Path, device: torch.device | None, unpickler: Any = None) -> Any:
+def load_pickled(path: Path, device: torch.device | None) -> Any:
     """What `torch.save` wrote: read as weights only, else unpickled in full (CONTRACT H8).
 
     Args:
         path: the file.
         device: where its tensors go; None for where they were.
-        unpickler: a pickle module that finds the archive's own classes, or None.
 
     Raises:
         LoadFailed: the file is damaged, or needs the full unpickling that `FORBID_PICKLE` forbids.
@@ -96,13 +93,11 @@ def load_pickled(path: Path, device: torch.device | None, unpickler: Any = None)
         try:
             return torch.load(path, map_location=device, weights_only=True, mmap=mmap)
         except pickle.UnpicklingError:
-            if forbidden():
-                text = f"needs full unpickling, and {FORBID_PICKLE}=1 forbids it"
+            if torchload.forbidden():
+                text = f"needs full unpickling, and {torchload.FORBID_PICKLE}=1 forbids it"
                 raise LoadFailed(f"{path.name}: {text}") from None
         log.warning("%s: more than weights, unpickled in full, which can run code", path.name)
-        return torch.load(
-            path, map_location=device, weights_only=False, mmap=mmap, pickle_module=unpickler
-        )
+        return torchload.load(path, map_location=device, weights_only=False, mmap=mmap)
 
 
 @contextmanager

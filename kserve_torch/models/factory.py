@@ -126,7 +126,7 @@ class VersionFactory:
             first=firsts.get(gpu_id),
         )
         try:
-            instance.warm_up()
+            instance.warm_up(limits.v2_rows)
         except BaseException:
             instance.close()
             raise

@@ -67,11 +67,11 @@ class Registry(Catalogue):
         config = settings.metrics_config
         metrics = read_metrics_file(config) if config else ()
         self.settings = settings
+        self.observers = Observers()
+        self.emit = self.observers.tell
         self._scratch = Scratch()
         self.workdir = self._scratch.folder
         self.store = ModelStore(settings, self.workdir)
-        self.observers = Observers()
-        self.emit = self.observers.tell
         self._factory = VersionFactory(settings, self.store, self.workdir, self.emit, metrics)
         #: Where the start-up models came from, by their names.
         self._configured: dict[str, Origin] = {}

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace.scopes import calling_scope, thread
+from kserve_torch.namespace.scopes import current_scope, thread
 
 _OURS = "kserve_torch."
 
@@ -62,7 +62,7 @@ class Alias(ModuleType):
         self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
-        scope = thread.scope or calling_scope()
+        scope = current_scope()
         full = scope.full_name(self.__name__) if scope else None
         # Code that goes through sys.modules, as inspect does, asks each module for ``__file__`` and
         # the like; that must not import the archive's module. Asking for ``__spec__`` may.

@@ -7,22 +7,22 @@ current one.
 
 from __future__ import annotations
 
-import importlib.abc
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, MutableMapping, Sequence, ValuesView
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import ModuleType
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from kserve_torch.namespace import scopes
+from kserve_torch.namespace.around import around_import
 
 #: Where pyplot keeps them, as ``Gcf.figs``.
 _MODULE = "matplotlib._pylab_helpers"
 
 
-class Figures(MutableMapping[Any, Any]):
-    """pyplot's table of figures by number, the current one last: the calling archive's own.
+class Figures:
+    """An attribute of a class: a table of figures by number, the calling archive's own.
 
     Args:
         servers: the table for code outside of archives.
@@ -31,10 +31,9 @@ class Figures(MutableMapping[Any, Any]):
     def __init__(self, servers: OrderedDict[Any, Any]) -> None:
         self._servers = servers
 
-    @property
-    def _own(self) -> OrderedDict[Any, Any]:
+    def __get__(self, instance: object, owner: type) -> OrderedDict[Any, Any]:
         # A thread that a handler started draws into its handler's figures.
-        scope = scopes.thread.scope or scopes.calling_scope()
+        scope = scopes.current_scope()
         return self._only_ones() if scope is None else scope.figures
 
     def _only_ones(self) -> OrderedDict[Any, Any]:
@@ -42,56 +41,21 @@ class Figures(MutableMapping[Any, Any]):
         drawn = [scope.figures for scope in list(scopes.scopes.values()) if scope.figures]
         return drawn[0] if len(drawn) == 1 else self._servers
 
-    def __getitem__(self, number: Any) -> Any:
-        return self._own[number]
 
-    def __setitem__(self, number: Any, manager: Any) -> None:
-        self._own[number] = manager
-
-    def __delitem__(self, number: Any) -> None:
-        del self._own[number]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._own)
-
-    def __len__(self) -> int:
-        return len(self._own)
-
-    def values(self) -> ValuesView[Any]:
-        """An `OrderedDict`'s view, which can be reversed."""
-        return self._own.values()
-
-    def move_to_end(self, number: Any) -> None:
-        """Make it the current one."""
-        self._own.move_to_end(number)
-
-
-class _Loader(SourceFileLoader):
-    def exec_module(self, module: ModuleType) -> None:
-        super().exec_module(module)
-        _share(module)
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """pyplot is imported late or never: it takes a second."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """See `importlib.abc.MetaPathFinder`."""
-        spec = PathFinder.find_spec(fullname, path) if fullname == _MODULE else None
-        if spec is not None and isinstance(spec.loader, SourceFileLoader):
-            spec.loader = _Loader(fullname, spec.loader.path)
-        return spec
-
-
+@cache
 def install() -> None:
-    """Give pyplot `Figures`, now or once it is imported."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
-        if _MODULE in sys.modules:
-            _share(sys.modules[_MODULE])
+    """Give pyplot `Figures`, now or once it is imported, which takes a second."""
+    around_import(_MODULE, _shared)
+    if _MODULE in sys.modules:
+        _share()
 
 
-def _share(module: Any) -> None:
-    module.Gcf.figs = Figures(module.Gcf.figs)
+@contextmanager
+def _shared() -> Iterator[None]:
+    yield
+    _share()
+
+
+def _share() -> None:
+    helpers: Any = sys.modules[_MODULE]
+    helpers.Gcf.figs = Figures(helpers.Gcf.figs)

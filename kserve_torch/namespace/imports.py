@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from kserve_torch.namespace import searchpath, turns
 from kserve_torch.namespace.aliases import Alias, BareNameFinder, TsFinder, known_elsewhere
 from kserve_torch.namespace.compiled import CompiledLoader, source_beside
-from kserve_torch.namespace.scopes import PREFIX, Scope, calling_scope, scopes, thread
+from kserve_torch.namespace.scopes import PREFIX, Scope, current_scope, scopes, thread
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -110,7 +110,7 @@ class ArchiveFinder(importlib.abc.MetaPathFinder):
         if owner and not bare:
             return ()
         name = bare if owner else context.name
-        scope = thread.scope or calling_scope()
+        scope = current_scope()
         folders = (scope.package_folders() or scope.path) if scope else []
         return MetadataPathFinder.find_distributions(
             DistributionFinder.Context(

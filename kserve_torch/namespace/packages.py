@@ -94,8 +94,6 @@ def install(lines: Sequence[str], target: Path, folder: Path) -> None:
     Raises:
         LoadFailed: pip failed, or took too long.
     """
-    if target.exists():
-        return
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         file, staged = Path(scratch, "requirements.txt"), Path(scratch, "packages")
@@ -132,9 +130,13 @@ def _is_kept(item: dict[str, Any]) -> bool:
 
 def _known_once(name: str) -> str | None:
     """The environment's version of one of `ONLY_ONCE`; None if it has none, or of others."""
-    if canonicalize_name(name) in ONLY_ONCE:
-        with suppress(metadata.PackageNotFoundError):
-            return metadata.version(name)
+    return _installed(name) if canonicalize_name(name) in ONLY_ONCE else None
+
+
+def _installed(name: str) -> str | None:
+    """The environment's version of a package; None if it has none."""
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(name)
     return None
 
 
@@ -150,9 +152,9 @@ def _seconds(items: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Those entries of pip's report of which the environment has another version."""
     for item in items:
         name, version = item["metadata"]["name"], item["metadata"]["version"]
-        with suppress(metadata.PackageNotFoundError):
-            if (known := metadata.version(name)) != version:
-                yield f"{name} {version} ({known})"
+        known = _installed(name)
+        if known not in (None, version):
+            yield f"{name} {version} ({known})"
 
 
 def _link(item: dict[str, Any]) -> str:
@@ -198,11 +200,8 @@ def _satisfied(line: str) -> bool:
         return False
     if requirement.marker is not None and not requirement.marker.evaluate():
         return True
-    try:
-        version = metadata.version(requirement.name)
-    except metadata.PackageNotFoundError:
-        return False
-    if requirement.extras:  # pip knows what they need
+    version = _installed(requirement.name)
+    if version is None or requirement.extras:  # pip knows what extras need
         return False
     if requirement.url is None and requirement.specifier.contains(version, prereleases=True):
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 from collections import OrderedDict
@@ -50,8 +51,18 @@ class _Thread(threading.local):
 thread = _Thread()
 
 
-def calling_scope() -> Scope | None:
-    """The archive whose code is the nearest caller, on any thread."""
+def current_scope() -> Scope | None:
+    """The archive that the thread works for; on others, whose code is the nearest caller."""
+    return thread.scope or _calling_scope()
+
+
+def import_module(name: str) -> ModuleType:
+    """Import ``name`` as the current archive's code would; as ever if there is none."""
+    scope = current_scope()
+    return importlib.import_module(name) if scope is None else scope.import_module(name)
+
+
+def _calling_scope() -> Scope | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         package = str(frame.f_globals.get("__name__")).partition(".")[0]

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from kserve_torch.namespace.around import around_import
+
 _PACKAGE, _UTILS = "torch._dynamo", "torch._dynamo.utils"
 
 
+@cache
 def defer_compiler() -> None:
     """Make later imports of torchvision in this process leave the compiler out."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    around_import("torchvision", _stand_ins)
 
 
 class _StandIn(ModuleType):
@@ -62,35 +63,3 @@ def _withdraw() -> None:
     for name in (_PACKAGE, _UTILS):
         if isinstance(sys.modules.get(name), _StandIn):
             del sys.modules[name]
-
-
-class _Finder(MetaPathFinder):
-    """Finds torchvision as usual, and gives it a loader with the stand-ins."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Of torchvision itself only."""
-        spec = PathFinder.find_spec(name, path, target) if name == "torchvision" else None
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
-class _Loader(Loader):
-    """The ordinary loader, with the stand-ins around it."""
-
-    def __init__(self, ordinary: Loader) -> None:
-        self._ordinary = ordinary
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the ordinary loader does."""
-        return self._ordinary.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the module; it keeps its ordinary loader."""
-        module.__loader__ = self._ordinary
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._ordinary
-        with _stand_ins():
-            self._ordinary.exec_module(module)

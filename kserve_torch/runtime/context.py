@@ -11,13 +11,10 @@ keep things on it (CONTRACT C1, C5). Before each ``handle()`` call the worker's 
 from __future__ import annotations
 
 import copy
-import importlib
 import logging
 import operator
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 from kserve_torch.messages import Request, RowReply
@@ -58,8 +55,6 @@ class Context:
         request_processor: one `RequestProcessor` per row of the running batch.
         stopping_criteria: of continuous-batching handlers (CONTRACT R10); not used here.
         cl_socket: always None here; TorchServe's socket to its front end.
-        import_module: imports a module of the archive by name.
-        unpickler: the pickle module that finds the archive's classes, or None for the standard one.
     """
 
     def __init__(
@@ -92,8 +87,6 @@ class Context:
         self._request_processor: list[RequestProcessor] = []
         self.stopping_criteria: list[Callable[..., Any]] | None = None
         self.cl_socket: Any = None
-        self.unpickler: ModuleType | None = None
-        self.import_module: Callable[[str], ModuleType] = self._import_from_model_dir
         self.header_key_sequence_id = sequence_header("id")
         self.header_key_sequence_start = sequence_header("start")
         self.header_key_sequence_end = sequence_header("end")
@@ -128,32 +121,20 @@ class Context:
         return len({id(processor.request) for processor in self._request_processor}) < 2
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Context) and self._facts() == other._facts()
-
-    def _facts(self) -> dict[str, Any]:
-        """All that a handler sees, except the ways to import, which differ by instance."""
-        own = ("import_module", "unpickler")
-        return {name: value for name, value in vars(self).items() if name not in own}
+        return isinstance(other, Context) and vars(self) == vars(other)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Context:
-        """A copy for the same instance: it imports, measures and answers as this one (CONTRACT H4).
+        """A copy for the same instance: it measures and answers as this one (CONTRACT H4).
 
-        Modules and requests are shared: neither those nor what waits for a stream can be copied.
+        Requests are shared: what waits for a stream cannot be copied.
         """
         requests = [processor.request for processor in self.request_processor]
-        for shared in (self.import_module, self.unpickler, self.metrics, *requests):
+        for shared in (self.metrics, *requests):
             memo[id(shared)] = shared
         other = copy.copy(self)
         memo[id(self)] = other
         vars(other).update(copy.deepcopy(vars(self), memo))
         return other
-
-    def _import_from_model_dir(self, name: str) -> ModuleType:
-        """Import ``name`` with the model's folder on ``sys.path``: what TorchServe's workers do."""
-        model_dir = str(self.system_properties["model_dir"])
-        if model_dir not in sys.path:
-            sys.path.insert(0, model_dir)
-        return importlib.import_module(name)
 
     # --- the worker's side ------------------------------------------------------------------------
 

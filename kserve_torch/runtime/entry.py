@@ -11,12 +11,10 @@ from typing import Any
 
 from kserve_torch.errors import LoadFailed
 from kserve_torch.handler import STOCK, stock_handler
-from kserve_torch.handler.weights import list_classes_from_module
+from kserve_torch.handler.weights import only_class
 from kserve_torch.namespace import aliases
 from kserve_torch.namespace.loader import Namespace
 from kserve_torch.runtime.context import Context
-
-_STOCK_MODULES = "kserve_torch.ts.torch_handler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +45,23 @@ def load_entry(namespace: Namespace, handler: str) -> Entry:
     """
     path, _, function = handler.partition(":")
     name = PurePosixPath(path).name.removesuffix(".py")
-    found = _find(namespace, name)
+    return entry_of(_find(namespace, name), function)
+
+
+def entry_of(found: ModuleType | type, function: str = "") -> Entry:
+    """The entry of a handler's class, or of its module: see `load_entry`.
+
+    Raises:
+        LoadFailed: the module has not exactly one class, or the class no ``handle``.
+        Exception: whatever the class raises.
+    """
     if isinstance(found, type):
         return _of_class(found)
     function = function or "handle"
     entry = getattr(found, function, None)
     if callable(entry):
         return Entry(entry, lambda context: entry(None, context), found)
-    return _of_class(_only_class(found, function))
+    return _of_class(only_class(found, f"one function {function!r} or exactly one class"))
 
 
 def _find(namespace: Namespace, name: str) -> ModuleType | type:
@@ -64,8 +71,6 @@ def _find(namespace: Namespace, name: str) -> ModuleType | type:
     stock = stock_handler(name.removeprefix("ts.torch_handler."))
     if stock is not None:
         return stock
-    if name.isidentifier() and importlib.util.find_spec(f"{_STOCK_MODULES}.{name}"):
-        return importlib.import_module(f"{_STOCK_MODULES}.{name}")
     if _is_installed(name):
         return importlib.import_module(name)
     raise LoadFailed(
@@ -88,16 +93,6 @@ def _is_installed(name: str) -> bool:
         if not f"{name}.".startswith(f"{error.name}."):
             raise  # the package is there, but needs a missing one
         return False
-
-
-def _only_class(module: ModuleType, function: str) -> type:
-    classes = list_classes_from_module(module)
-    if len(classes) == 1:
-        return classes[0]
-    found = ", ".join(member.__name__ for member in classes) or "none"
-    file = f"{module.__name__.rpartition('.')[2]}.py"
-    wanted = f"one function {function!r} or exactly one class is wanted"
-    raise LoadFailed(f"{file}: {wanted}, got {found}")
 
 
 def _of_class(handler: type) -> Entry:

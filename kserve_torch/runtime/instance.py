@@ -38,7 +38,7 @@ from kserve_torch.runtime.preparation import (
 from kserve_torch.runtime.reasons import handler_failure, load_failure
 from kserve_torch.runtime.torchstate import DefaultDtype
 from kserve_torch.runtime.tying import tie
-from kserve_torch.runtime.warmup import sample_request, splits_batches
+from kserve_torch.runtime.warmup import sample_request
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +66,6 @@ class Instance:
         self._runner = asyncio.Runner()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entry: Entry
-        context.import_module = namespace.import_module
-        context.unpickler = namespace.pickle_module
 
     @classmethod
     def load(
@@ -139,33 +137,36 @@ class Instance:
         default = "cpu" if gpu_id is None else f"cuda:{gpu_id}"
         self.device = str(getattr(self._entry.service, "device", None) or default)
 
-    def warm_up(self) -> None:
+    def warm_up(self, v2_rows: str = "tensor") -> None:
         """Run the archive's sample, if there is one, and infer the signature from it.
 
         A compiled model is also given two of them at once, if it forms batches: the first batch of
         several rows compiles it once more, for all sizes.
 
+        Args:
+            v2_rows: see `Limits`.
+
         Raises:
             LoadFailed: the handler cannot answer it.
             OutOfMemory: it does not fit.
         """
-        sample = sample_request(self._archive, self.context.model_name)
+        sample = sample_request(self._archive, self.context.model_name, v2_rows)
         if sample is None:
             return
-        batch = splits_batches(self._archive)
         try:
             (reply,) = self.run([sample])
-            self.signature = seen(sample.rows, reply.results, batch=batch)
+            self.signature = seen(sample.rows, reply.results, batch=v2_rows == "batch")
         except OutOfMemory:
             raise
         except (ServingError, RequestFault) as error:
             raise LoadFailed(f"warm-up sample: {error}") from error
         size = self.context.system_properties["batch_size"]
         if torchstate.compiles() and 2 * len(sample.rows) <= size:
-            self._warm_up_batch()
+            self._warm_up_batch(v2_rows)
 
-    def _warm_up_batch(self) -> None:
-        samples = (sample_request(self._archive, self.context.model_name) for _ in range(2))
+    def _warm_up_batch(self, v2_rows: str) -> None:
+        name = self.context.model_name
+        samples = (sample_request(self._archive, name, v2_rows) for _ in range(2))
         try:
             self.run([sample for sample in samples if sample is not None])
         except (ServingError, RequestFault) as error:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kserve_torch.namespace.scopes import calling_scope, scopes, thread
+from kserve_torch.namespace.scopes import current_scope, scopes
 
 _custom_op: Callable[..., Any] = torch.library.custom_op
 _lock = threading.RLock()
@@ -61,7 +61,7 @@ class _Operator:
 
         @functools.wraps(function)
         def run(*args: Any, **named: Any) -> Any:
-            scope = thread.scope or calling_scope()
+            scope = current_scope()
             chosen = None if scope is None else functions.get(scope.name)
             # On torch's own threads the caller is unknown.
             return (chosen or next(reversed(functions.values())))(*args, **named)

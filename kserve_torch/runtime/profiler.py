@@ -11,12 +11,12 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, record_function, tensorboard_trace_handler
+from torch.profiler import ProfilerActivity, tensorboard_trace_handler
 
 log = logging.getLogger(__name__)
 
@@ -33,19 +33,8 @@ def enabled() -> bool:
     return os.environ.get(SWITCH, "").lower() not in ("", "0", "false")
 
 
-class Steps:
-    """Names the steps within a profile: ``with step("inference"): ...``."""
-
-    def __init__(self, profile: torch.profiler.profile) -> None:
-        self.profile = profile
-
-    def __call__(self, name: str) -> AbstractContextManager[Any]:
-        """Record what runs in the block as ``name``."""
-        return record_function(name)
-
-
 @contextmanager
-def profile(model_name: str, profiler_args: Mapping[str, Any]) -> Iterator[Steps]:
+def profile(model_name: str, profiler_args: Mapping[str, Any]) -> Iterator[torch.profiler.profile]:
     """Profile the block, write its trace and log its table; profiles on other threads wait.
 
     Args:
@@ -53,7 +42,7 @@ def profile(model_name: str, profiler_args: Mapping[str, Any]) -> Iterator[Steps
         profiler_args: arguments for `torch.profiler.profile`; they win over the defaults.
     """
     with _turn, torch.profiler.profile(**_arguments(model_name, profiler_args)) as running:
-        yield Steps(running)
+        yield running
     log.info(
         "%s\n%s",
         model_name,

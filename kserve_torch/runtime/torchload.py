@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from kserve_torch.namespace import searchpath
-from kserve_torch.namespace.scopes import calling_scope, thread
+from kserve_torch.namespace.scopes import current_scope
 
 #: Set to 1 to refuse weights that need full unpickling, which can run code.
 FORBID_PICKLE = "KSERVE_TORCH_FORBID_PICKLE"
@@ -46,7 +46,7 @@ def install() -> None:
 
 def _pickle_module() -> ModuleType | None:
     """The calling archive's, also on a thread that its handler started; None for others."""
-    scope = thread.scope or calling_scope()
+    scope = current_scope()
     return None if scope is None else scope.pickle_module
 
 

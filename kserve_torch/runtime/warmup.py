@@ -18,10 +18,10 @@ FILE = "warmup.json"
 KEY = "warmup"
 
 
-def sample_request(archive: Archive, model: str) -> Request | None:
+def sample_request(archive: Archive, model: str, v2_rows: str) -> Request | None:
     """The Request in ``warmup.json``, or under ``warmup`` in model-config.yaml; None if neither is.
 
-    It is a v1 body (``instances``), a v2 body (``inputs``), or one native row.
+    It is a v1 body (``instances``), a v2 body (``inputs``, read by ``v2_rows``), or one native row.
 
     Raises:
         LoadFailed: it cannot be read.
@@ -34,7 +34,7 @@ def sample_request(archive: Archive, model: str) -> Request | None:
             return _request(archive, model, body["instances"], "instances[{}]")
         if isinstance(body, dict) and isinstance(body.get("inputs"), list):
             tensors = [_tensor(item, f"inputs[{i}]") for i, item in enumerate(body["inputs"])]
-            mapping = MAPPINGS["batch" if splits_batches(archive) else "tensor"]
+            mapping = MAPPINGS[v2_rows]
             return _request(archive, model, mapping.rows(tensors), mapping.element)
     except ClientError as error:
         raise LoadFailed(f"warm-up sample: {error.message}") from error
@@ -46,11 +46,6 @@ def _request(archive: Archive, model: str, rows: Sequence[Row], element: str) ->
     if archive.config.get("sequenceBatching"):  # its handler needs a sequence id (CONTRACT C4)
         headers = {sequence_header("id"): KEY}
     return Request(id=KEY, model=model, rows=rows, element=element, headers=headers)
-
-
-def splits_batches(archive: Archive) -> bool:
-    """Whether the model's rows are elements of its tensors' dimension 0 (CONTRACT D2)."""
-    return archive.config.get("v2_rows") == "batch"
 
 
 def sample_body(archive: Archive) -> Any:

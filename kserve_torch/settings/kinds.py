@@ -23,13 +23,11 @@ class Kind(Generic[T]):
         read: text, already stripped, to value; raises ValueError.
         allowed: completes "... is not".
         metavar: stands for the value in ``--help``.
-        switch: whether an option of this kind may stand without a value, which means true.
     """
 
     read: Callable[[str], T]
     allowed: str
     metavar: str
-    switch: bool = False
 
 
 def integer(low: int, high: int | None = None) -> Kind[int]:
@@ -110,7 +108,7 @@ _ENVELOPES = {
     "kfservingv2": "kservev2",
 }
 
-BOOLEAN = Kind(_read_boolean, "true or false", "true|false", switch=True)
+BOOLEAN = Kind(_read_boolean, "true or false", "true|false")
 SECONDS = Kind(_read_seconds, "a number of seconds >= 0", "SECONDS")
 TIME_LIMIT = Kind(_read_time_limit, "a number of seconds > 0", "SECONDS")
 MINUTES = Kind(_read_seconds, "a number of minutes >= 0", "MINUTES")

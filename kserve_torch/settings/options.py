@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from kserve_torch.errors import SettingError
 from kserve_torch.settings.keys import IGNORED, KSERVES, Key
+from kserve_torch.settings.kinds import BOOLEAN
 from kserve_torch.settings.kserve_keys import KServeKeys
 from kserve_torch.settings.report import show
 from kserve_torch.settings.table import KEYS, Settings
@@ -142,7 +143,7 @@ def _add(parser: argparse.ArgumentParser, group: Any, key: Key) -> None:
     how: dict[str, Any] = {"dest": key.name, "metavar": key.kind.metavar}
     if key.many:
         how["nargs"] = "+"
-    elif key.kind.switch:
+    elif key.kind is BOOLEAN:  # alone it means true
         how |= {"nargs": "?", "const": "true"}
     first, *others = dict.fromkeys(name for flag in key.flags for name in _spellings(flag))
     text = f"{key.help} (default: {key.shown or show(key, key.default)})"

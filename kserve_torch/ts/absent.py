@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
 
 from kserve_torch.errors import LoadFailed
+from kserve_torch.handler.base import BaseHandler
+from kserve_torch.runtime.context import Context
 
 
 def require(name: str, *packages: str) -> None:
@@ -24,30 +25,18 @@ def unsupported(name: str, why: str) -> LoadFailed:
     return LoadFailed(f"{name} is not supported: {why}")
 
 
-def without_dali(name: str, instead: str) -> LoadFailed:
-    """The error for a handler whose preprocessing is a pipeline of NVIDIA's DALI.
+class AbsentHandler(BaseHandler):
+    """Base of TorchServe's handlers that cannot be served here.
 
-    Args:
-        name: the handler.
-        instead: what to do instead.
-
-    Raises:
-        LoadFailed: DALI is not installed either.
+    Attributes:
+        needs: the packages that TorchServe's handler is made for.
+        why: why it is not supported, even with these.
     """
-    require(name, "nvidia", "nvidia.dali")
-    return unsupported(name, f"DALI pipelines; {instead} instead")
-
-
-class AbsentHandler:
-    """Base of TorchServe's handlers for engines that need processes or devices of their own."""
 
     needs: tuple[str, ...] = ()
-    why = "it needs a process of its own; serve it with its own KServe runtime"
+    why = "models over several processes"
 
-    def __init__(self) -> None:
-        self.initialized = False
-
-    def initialize(self, ctx: Any) -> None:
+    def initialize(self, context: Context) -> None:
         """Say what is missing.
 
         Raises:
@@ -56,7 +45,3 @@ class AbsentHandler:
         name = type(self).__name__
         require(name, *self.needs)
         raise unsupported(name, self.why)
-
-    def handle(self, data: Any, context: Any) -> Any:
-        """Say what is missing, as `initialize` does."""
-        self.initialize(context)

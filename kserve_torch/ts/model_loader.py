@@ -6,17 +6,14 @@ import importlib
 import json
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kserve_torch.errors import LoadFailed
 from kserve_torch.handler import stock_handler
 from kserve_torch.handler.weights import list_classes_from_module
+from kserve_torch.runtime.entry import Entry, entry_of
 from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from kserve_torch.ts.service import Service
-
-Entry = tuple["Callable[[Any, Any], Any]", "Callable[[Any], Any]"]
 
 
 class ModelLoaderFactory:
@@ -58,9 +55,10 @@ class TsModelLoader(ModelLoader):
             LoadFailed: the handler has no entry point.
             ImportError: the handler, or what it imports, is not there.
         """
-        entry, initialize = self._entry_point(model_dir, handler)
+        entry = self._entry(model_dir, handler)
+        handle = entry.handle
         if envelope is not None:
-            entry = self._envelope(envelope)(entry).handle
+            handle = self._envelope(envelope)(handle).handle
         path = Path(model_dir, "MAR-INF", "MANIFEST.json")
         manifest = json.loads(path.read_bytes()) if path.is_file() else None
         metrics = metrics_cache or MetricsCacheYamlImpl(model_name=model_name)
@@ -68,41 +66,24 @@ class TsModelLoader(ModelLoader):
             model_name,
             model_dir,
             manifest,
-            entry,
+            handle,
             gpu_id,
             batch_size,
             limit_max_image_pixels,
             metrics,
         )
-        initialize(service.context)
+        entry.initialize(service.context)
         return service
 
-    def _entry_point(self, model_dir: str, handler: str) -> Entry:
-        module_name, _, function = handler.rpartition("/")[2].partition(":")
-        module_name = module_name.removesuffix(".py")
-        stock = stock_handler(module_name)
-        if stock is not None and not Path(model_dir, f"{module_name}.py").is_file():
-            return _of_class(stock)
+    def _entry(self, model_dir: str, handler: str) -> Entry:
+        path, _, function = handler.rpartition("/")[2].partition(":")
+        name = path.removesuffix(".py")
+        stock = stock_handler(name)
+        if stock is not None and not Path(model_dir, f"{name}.py").is_file():
+            return entry_of(stock)
         sys.path.insert(0, model_dir)
-        module = importlib.import_module(module_name)
-        entry = getattr(module, function or "handle", None)
-        if entry is not None:
-            return entry, lambda context: entry(None, context)
-        classes = list_classes_from_module(module)
-        if len(classes) != 1:
-            raise LoadFailed(
-                f"{module_name}.py: expected one class or a function {function or 'handle'}, "
-                f"found {len(classes)} classes"
-            )
-        return _of_class(classes[0])
+        return entry_of(importlib.import_module(name), function)
 
     def _envelope(self, name: str) -> Any:
         module = importlib.import_module(f"kserve_torch.ts.torch_handler.request_envelope.{name}")
         return list_classes_from_module(module)[0]
-
-
-def _of_class(handler: Any) -> Entry:
-    instance = handler()
-    if not hasattr(instance, "handle"):
-        raise LoadFailed(f"{handler.__name__}: expected a method handle")
-    return instance.handle, instance.initialize

@@ -181,7 +181,7 @@ def test_damaged_files_are_read_or_refused(
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (errno.ENOSPC, "no space left to unpack it"),
+        (errno.ENOSPC, "cannot be unpacked: No space left on device"),
         (errno.EMFILE, "cannot be unpacked: Too many open files"),
     ],
 )

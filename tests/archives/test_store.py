@@ -357,7 +357,7 @@ def open_store(folder: Path, host: Host) -> ModelStore:
 
 
 def left(tmp_path: Path) -> list[Path]:
-    return [path for path in (tmp_path / "temporary").rglob("*") if path.is_file()]
+    return list(workdir(tmp_path / "store").glob("downloads/*/*"))
 
 
 @pytest.mark.parametrize(
@@ -439,17 +439,12 @@ async def test_a_redirect_to_what_is_not_allowed(
 
 @pytest.mark.parametrize("path", ["a.mar", "unsized.mar"])
 async def test_too_large(
-    host: Host, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+    open_store: ModelStore, host: Host, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(download, "MAX_BYTES", len(CONTENT) - 1)
     with pytest.raises(DownloadFailed, match="larger than 16383 bytes"):
-        await download.download(
-            f"{host.url}/{path}",
-            tmp_path,
-            check=lambda url: None,
-            public_only=False,
-            max_bytes=len(CONTENT) - 1,
-        )
-    assert os.listdir(tmp_path) == []
+        await open_store.resolve(f"{host.url}/{path}")
+    assert left(tmp_path) == []
 
 
 async def begun(store: ModelStore, host: Host, tmp_path: Path) -> asyncio.Future[Path]:

@@ -1,10 +1,7 @@
 """A real server with real models for these tests, and clients without generated code."""
 
 import asyncio
-import json
-import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,9 @@ from kserve_torch.grpc import GrpcServer, oip
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 from kserve_torch.tokens import Tokens
+
+from ..makers import make_archive
+from ..server import free_ports
 
 HANDLERS = {
     # Gives every tensor back as it is.
@@ -121,23 +121,11 @@ signature:
 
 def write_archive(store: Path, name: str, handler: str, version: str = "1.0") -> None:
     """An unpacked archive ``store/name``."""
-    folder = store / name
-    (folder / "MAR-INF").mkdir(parents=True)
-    model = {"modelName": name, "modelVersion": version, "handler": "handler.py"}
+    files = {"handler.py": HANDLERS.get(handler, handler)}
+    config = None
     if name in CONFIGS:
-        model["configFile"] = "model-config.yaml"
-        (folder / "model-config.yaml").write_text(CONFIGS[name])
-    manifest = {"runtime": "python", "model": model}
-    (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest))
-    (folder / "handler.py").write_text(HANDLERS.get(handler, handler))
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
+        config, files["model-config.yaml"] = "model-config.yaml", CONFIGS[name]
+    make_archive(store / name, files, modelName=name, modelVersion=version, configFile=config)
 
 
 async def until(condition: Callable[[], object]) -> None:

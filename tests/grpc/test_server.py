@@ -18,8 +18,8 @@ from kserve_torch.grpc.protos import inference_pb2, management_pb2
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.tokens import Access, Tokens
 
-from ..server import taken_port
-from .serving import Serving, Stub, free_ports, until
+from ..server import free_ports, taken_port
+from .serving import Serving, Stub, until
 
 
 async def refused(call: Any) -> grpc.StatusCode:

@@ -30,10 +30,16 @@ class Net(nn.Module):
 class Loaded:
     """A handler with its Context; `ask` sends it rows as the worker does."""
 
-    def __init__(self, handler, context, measured):
+    def __init__(self, handler, context, measured, namespace):
         self.handler = handler
         self.context = context
         self.measured = measured
+        self.namespace = namespace
+        self.initialize()
+
+    def initialize(self):
+        with self.namespace.loading():
+            self.handler.initialize(self.context)
 
     def ask(self, *rows, verb=Verb.PREDICT):
         request = Request(id="r", model="m", rows=rows, verb=verb)
@@ -75,10 +81,7 @@ def load():
             model_yaml_config=yaml,
         )
         namespaces.append(Namespace(folder))
-        context.import_module = namespaces[-1].import_module
-        context.unpickler = namespaces[-1].pickle_module
-        handler.initialize(context)
-        return Loaded(handler, context, measured)
+        return Loaded(handler, context, measured, namespaces[-1])
 
     yield load
     for namespace in namespaces:

@@ -128,7 +128,7 @@ def test_the_limit_of_pixels_can_be_lifted(folder, load, monkeypatch):
     loaded = load(Vision(), folder)
     assert Image.MAX_IMAGE_PIXELS == 100
     loaded.context.system_properties["limit_max_image_pixels"] = False
-    loaded.handler.initialize(loaded.context)
+    loaded.initialize()
     assert Image.MAX_IMAGE_PIXELS is None
 
 

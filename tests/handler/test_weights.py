@@ -45,8 +45,10 @@ def test_a_model_file_without_weights(folder, load):
 )
 def test_not_exactly_one_class(tmp_path, source, found):
     module = module_of(tmp_path, source)
-    message = f"net.py: expected exactly one class as the model, found {found}"
-    assert reason(weights.model_class, module) == message
+    assert (
+        reason(weights.only_class, module, "one class")
+        == f"net.py: one class is wanted, got {found}"
+    )
 
 
 def test_only_subclasses_of_a_parent():
@@ -111,8 +113,8 @@ def test_the_archives_own_classes_are_found_by_its_unpickler(tmp_path):
     module.Extra.__module__ = "helpers"
     torch.save({"extra": module.Extra()}, tmp_path / "w.pt")
     del sys.modules["helpers"]
-    namespace = Namespace(tmp_path)
-    state = weights.load_state(tmp_path / "w.pt", CPU, namespace.pickle_module)
+    with Namespace(tmp_path).activate():
+        state = weights.load_state(tmp_path / "w.pt", CPU)
     assert state["extra"].a == 1
     assert "cannot be read" in reason(weights.load_state, tmp_path / "w.pt", CPU)
 

@@ -1,7 +1,5 @@
-import importlib.util
 import io
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -9,6 +7,7 @@ import torch
 from PIL import Image
 from torchvision import models, transforms
 
+from ..processes import run_script
 from .calls import encoded, objects, picture, post, refusal, sample, upload, v1, v2
 from .store import HANDLERS
 
@@ -93,42 +92,32 @@ def test_a_tensor_of_another_shape_is_the_clients_mistake(server):
     assert "[1, 1, 28, 28]" in response.json()["error"]
 
 
-@pytest.fixture
-def make_weights(monkeypatch):
-    spec = importlib.util.spec_from_file_location("make_weights", HANDLERS / "make_weights.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["make_weights.py", *map(str, arguments)])
-        return script.main()
-
-    return run
+def make_weights(*arguments):
+    return run_script(HANDLERS / "make_weights.py", *arguments)
 
 
-def test_torchvisions_checkpoints_fit(make_weights, tmp_path):
+def test_torchvisions_checkpoints_fit(tmp_path):
     torch.manual_seed(3)
     checkpoint = models.resnet18().state_dict()
     torch.save(checkpoint, tmp_path / "theirs.pth")
-    assert make_weights(MODEL, "--checkpoint", tmp_path / "theirs.pth", "--output", tmp_path) == 0
+    done = make_weights(MODEL, "--checkpoint", tmp_path / "theirs.pth", "--output", tmp_path)
+    assert done.returncode == 0
     written = torch.load(tmp_path / MODEL / "weights.pt", weights_only=True)
     assert all(torch.equal(written[name], checkpoint[name]) for name in checkpoint)
 
 
 @pytest.mark.parametrize("content", [{"fc.weight": torch.zeros(1)}, [1], None])
-def test_what_is_no_checkpoint_of_it_is_one_line_and_exit_2(
-    make_weights, tmp_path, capsys, content
-):
+def test_what_is_no_checkpoint_of_it_is_one_line_and_exit_2(tmp_path, content):
     path = tmp_path / "theirs.pth"
     if content is not None:
         torch.save(content, path)
-    assert make_weights(MODEL, "--checkpoint", path, "--output", tmp_path) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"make_weights: {path}: ")
-    assert said.count("\n") == 1
+    done = make_weights(MODEL, "--checkpoint", path, "--output", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"make_weights: {path}: ")
+    assert done.stderr.count("\n") == 1
 
 
-def test_one_checkpoint_is_for_one_handler(make_weights, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        make_weights(MODEL, "image_segmenter", "--checkpoint", "x.pth")
-    assert "one handler only" in capsys.readouterr().err
+def test_one_checkpoint_is_for_one_handler():
+    done = make_weights(MODEL, "image_segmenter", "--checkpoint", "x.pth")
+    assert done.returncode == 2
+    assert "one handler only" in done.stderr

@@ -3,7 +3,6 @@ import importlib
 import importlib.util
 import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -254,20 +253,11 @@ def test_the_thinnest_stroke_stays_visible_and_in_the_middle(handler_module, siz
     assert 13 <= across.mean() <= 14.5
 
 
-def train(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, MNIST / "train.py", *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=55,
-        check=False,
-    )
-
-
 def test_training_writes_weights_and_the_held_out_pictures(tmp_path):
     pytest.importorskip("sklearn")
-    done = train("--epochs", "1", "--threads", "1", "--output", tmp_path)
+    options = ["--epochs", "1", "--threads", "1", "--output", tmp_path]
+    command = [sys.executable, MNIST / "train.py", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=55, check=False)
     assert done.returncode == 0, done.stderr
     assert "held-out accuracy: 0." in done.stdout
     load("mnist").Net().load_state_dict(torch.load(tmp_path / "mnist_cnn.pt", weights_only=True))
@@ -280,9 +270,9 @@ def test_training_writes_weights_and_the_held_out_pictures(tmp_path):
         assert np.array_equal(made, committed), name
 
 
-def test_training_without_scikit_learn_says_what_to_install(tmp_path):
-    (tmp_path / "sklearn.py").write_text("raise ImportError")
-    done = train("--output", tmp_path, PYTHONPATH=str(tmp_path))
+def test_training_without_scikit_learn_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    done = run_script(MNIST / "train.py", "--output", tmp_path)
     assert done.returncode == 2
     assert done.stderr == "train: scikit-learn is not installed: pip install scikit-learn\n"
 

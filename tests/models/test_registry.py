@@ -603,6 +603,16 @@ class Handler:
 """
 
 
+async def test_a_warm_up_has_the_rows_that_the_configuration_asks_for(tmp_path: Path) -> None:
+    sample = '{"inputs": [{"name": "a", "shape": [2, 1], "datatype": "INT64", "data": [1, 2]}]}'
+    make_archive(tmp_path / "m.mar", {"handler.py": WARM, "warmup.json": sample})
+    config = tmp_path / "config.properties"
+    config.write_text('models={"m": {"1.0": {"v2_rows": "batch"}}}')
+    async with serving(tmp_path, "--ts-config", str(config)) as registry:
+        version = await registry.register("m.mar")
+        assert [tensor["shape"] for tensor in version.signature("inputs")] == [[-1, 1]]
+
+
 async def test_without_workers_a_model_is_not_kept_in_memory(tmp_path: Path) -> None:
     sample = '{"inputs": [{"name": "a", "shape": [1], "datatype": "INT64", "data": [1]}]}'
     make_archive(tmp_path / "m.mar", {"handler.py": WARM, "warmup.json": sample})

@@ -65,15 +65,14 @@ def test_it_is_so_when_pyplot_is_imported_later(
 ) -> None:
     monkeypatch.setattr(matplotlib, "_pylab_helpers", None, raising=False)
     monkeypatch.delitem(sys.modules, HELPERS, raising=False)
-    assert isinstance(importlib.import_module(HELPERS).Gcf.figs, Figures)
+    assert isinstance(vars(importlib.import_module(HELPERS).Gcf)["figs"], Figures)
 
 
 def test_figures_of_the_program_that_serves_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     plt = importlib.import_module("matplotlib.pyplot")
     monkeypatch.setattr(plt._pylab_helpers.Gcf, "figs", OrderedDict())
-    others = [one for one in sys.meta_path if not isinstance(one, figures._Finder)]
-    monkeypatch.setattr(sys, "meta_path", others)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     figure = plt.figure()
-    figures.install()
-    assert isinstance(plt._pylab_helpers.Gcf.figs, Figures)
+    figures.install.__wrapped__()
+    assert isinstance(vars(plt._pylab_helpers.Gcf)["figs"], Figures)
     assert plt.gcf() is figure

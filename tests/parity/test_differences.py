@@ -8,7 +8,7 @@ from . import test_envelopes, test_handlers
 from .differences import DIFFERENCES
 from .routes import INFERENCE, MANAGEMENT
 
-pytestmark = pytest.mark.peer
+pytestmark = pytest.mark.parity
 
 
 def test_every_request_has_a_name_of_its_own():

@@ -13,7 +13,7 @@ from .exchange import Step
 from .pair import Pair
 from .routes import JSON
 
-pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.parity, pytest.mark.timeout(600)]
 SAMPLES = ROOT / "kf_request_json"
 PICTURE = (ROOT / "handlers" / "mnist" / "test_data" / "2.png").read_bytes()
 ENCODED = base64.b64encode(PICTURE).decode()

@@ -14,7 +14,7 @@ from .exchange import Step
 from .pair import Pair
 from .routes import JSON, PARTS
 
-pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.parity, pytest.mark.timeout(600)]
 PICTURES = ROOT / "handlers" / "mnist" / "test_data"
 DIGIT = (PICTURES / "2.png").read_bytes()
 SENTENCE = b"Bloomberg has reported on the economy"

@@ -7,7 +7,7 @@ import pytest
 from .pair import Pair
 from .routes import INFERENCE, MANAGEMENT
 
-pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.parity, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

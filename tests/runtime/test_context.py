@@ -1,7 +1,5 @@
 import copy
-import importlib
 import json
-import pickle
 import threading
 
 import pytest
@@ -65,11 +63,10 @@ def test_a_handler_may_keep_things_on_it():
 def test_a_copy_is_for_the_same_instance():
     emitted = Emitted()
     ctx = context(metrics=threading.local())
-    ctx.unpickler, ctx.import_module, ctx.cache = pickle, importlib.import_module, {"a": [1]}
+    ctx.cache = {"a": [1]}
     ctx.begin([request(emit=emitted.take)])
     other = copy.deepcopy(ctx)
-    assert (other.metrics, other.unpickler) == (ctx.metrics, pickle)
-    assert other.import_module("json") is json
+    assert other.metrics is ctx.metrics
     other.cache["a"].append(2)
     other.set_response_status(404)
     other.model_yaml_config["b"] = 1
@@ -287,10 +284,3 @@ def test_request_processor_stands_alone():
     assert processor.get_response_status_phrase() == "Gone"
     assert processor.get_response_header("k") == "v"
     assert processor.get_response_header("other") is None
-
-
-def test_modules_come_from_the_models_folder(tmp_path, monkeypatch):
-    (tmp_path / "only_in_this_folder.py").write_text("x = 1")
-    monkeypatch.setattr("sys.path", ["/nowhere"])
-    ctx = Context("m", str(tmp_path), None, 1, None, "0.12.0")
-    assert ctx.import_module("only_in_this_folder").x == 1

@@ -575,7 +575,7 @@ def weights(**tensors: torch.Tensor) -> bytes:
         (
             {"handler.py": USES_NET, "net.py": NET + "class B: pass", "net.pt": weights()},
             {"modelFile": "net.py", "serializedFile": "net.pt"},
-            "net.py: expected exactly one class as the model, found B, Net",
+            "net.py: exactly one class as the model is wanted, got B, Net",
         ),
         (
             {"handler.py": USES_NET},
@@ -839,14 +839,10 @@ def test_warm_up_shows_the_signature(
     load: Load, mode: str, shape: list[int], answered: list[int]
 ) -> None:
     sample = {"name": "a", "shape": [2, 3], "datatype": "INT64", "data": [1, 2, 3, 4, 5, 6]}
-    files = {
-        "warmup.json": json.dumps({"inputs": [sample]}),
-        "c.yaml": json.dumps({"v2_rows": mode}),
-    }
     body = "return [row['shape'] for row in data]"
-    instance = load(function(body), files, configFile="c.yaml")
+    instance = load(function(body), {"warmup.json": json.dumps({"inputs": [sample]})})
     assert instance.signature == {}
-    instance.warm_up()
+    instance.warm_up(mode)
     assert instance.signature["inputs"] == [{"name": "a", "datatype": "INT64", "shape": shape}]
     expected = [{"name": "a", "datatype": "INT64", "shape": answered}]
     assert instance.signature["outputs"] == expected

@@ -173,16 +173,15 @@ def test_a_function_without_its_package_names_it(module, call, arguments, packag
         function(*arguments)
 
 
-@pytest.mark.parametrize("name", ["deepspeed", "pippy"])
-def test_the_bases_of_distributed_handlers_say_so_when_loaded(name):
-    module = f"kserve_torch.ts.torch_handler.distributed.base_{name}_handler"
-    found = vars(importlib.import_module(module))
-    (base,) = (v for k, v in found.items() if k.startswith("Base") and k != "BaseHandler")
-    with pytest.raises(LoadFailed, match=f"needs the package {name}"):
+@pytest.mark.parametrize(
+    ("module", "name", "package"),
+    [
+        ("dali_handler", "DALIHandler", "nvidia"),
+        ("distributed.base_deepspeed_handler", "BaseDeepSpeedHandler", "deepspeed"),
+        ("distributed.base_pippy_handler", "BasePippyHandler", "pippy"),
+    ],
+)
+def test_handlers_that_extend_what_is_not_supported_say_so_when_loaded(module, name, package):
+    base = getattr(importlib.import_module(f"kserve_torch.ts.torch_handler.{module}"), name)
+    with pytest.raises(LoadFailed, match=f"Mine needs the package {package}"):
         type("Mine", (base,), {})().initialize(None)
-
-
-def test_the_base_of_dali_handlers_says_so_when_loaded():
-    module = importlib.import_module("kserve_torch.ts.torch_handler.dali_handler")
-    with pytest.raises(LoadFailed, match="dali_handler needs the package nvidia"):
-        type("Mine", (module.DALIHandler,), {})().initialize(None)

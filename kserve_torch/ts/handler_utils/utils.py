@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-from kserve_torch.namespace.scopes import thread
+from kserve_torch.namespace.scopes import import_module
 from kserve_torch.runtime.context import Context
 from kserve_torch.ts.protocol.otf_message_handler import (
     create_predict_response,
@@ -34,9 +33,7 @@ def import_class(class_name: str, module_prefix: str | None = None) -> Any:
     module_name = ".".join(part for part in (module_prefix, module_name) if part)
     if not module_name or not name:
         raise ImportError(f"class name {class_name!r}: expected module.Class")
-    scope = thread.scope
-    find = importlib.import_module if scope is None else scope.import_module
-    found = getattr(find(module_name), name, None)
+    found = getattr(import_module(module_name), name, None)
     if found is None:
         raise ImportError(f"module {module_name} has no class {name}", name=module_name)
     return found

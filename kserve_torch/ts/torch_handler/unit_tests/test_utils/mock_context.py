@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import uuid
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -18,8 +16,6 @@ class MockContext:
     Attributes:
         explain: what the header ``explain`` says.
     """
-
-    unpickler: ModuleType | None = None
 
     def __init__(
         self,
@@ -41,10 +37,6 @@ class MockContext:
             self.system_properties["gpu_id"] = gpu_id
         self.explain = False
         self.metrics = MetricsStore(uuid.uuid4(), model_name)
-
-    def import_module(self, name: str) -> ModuleType:
-        """Import from ``sys.path``, where such tests put the model's folder."""
-        return importlib.import_module(name)
 
     def get_request_header(self, idx: int, exp: str) -> Any:
         """``"True"`` or ``"False"`` for ``explain``, False for all other headers."""

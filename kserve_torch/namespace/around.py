@@ -1,0 +1,53 @@
+"""A context of ours around the import of a module, which may come late or never."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+Around = Callable[[], AbstractContextManager[Any]]
+
+
+def around_import(name: str, around: Around) -> None:
+    """From now on the module ``name`` runs within ``around()``, and is otherwise as ever."""
+    sys.meta_path.insert(0, _Finder(name, around))
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, name: str, around: Around) -> None:
+        self._name = name
+        self._around = around
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """See `importlib.abc.MetaPathFinder`."""
+        spec = PathFinder.find_spec(fullname, path, target) if fullname == self._name else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._around)
+        return spec
+
+
+class _Loader(Loader):
+    """The ordinary loader, which the module keeps."""
+
+    def __init__(self, ordinary: Loader, around: Around) -> None:
+        self._ordinary = ordinary
+        self._around = around
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As the ordinary loader does."""
+        return self._ordinary.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module."""
+        module.__loader__ = self._ordinary
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._ordinary
+        with self._around():
+            self._ordinary.exec_module(module)
