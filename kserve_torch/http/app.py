@@ -7,6 +7,7 @@ sees. Bodies have a limit on size and time, and a request is withdrawn when its 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -82,6 +83,7 @@ class App:
         call = self._call(scope)
         try:
             call.body = await self._body(call, receive)
+            call.began = time.perf_counter()
         except RequestTimeout as error:
             await respond(send, self._refusal(call, error), head=False, close=True)
             return

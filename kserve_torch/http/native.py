@@ -15,7 +15,7 @@ from kserve_torch.errors import AnswerTooLarge, InvalidInput, RouteNotFound, Ser
 from kserve_torch.http import torchserve_api
 from kserve_torch.http.exchange import Answer, Call, Endpoint
 from kserve_torch.http.native_json import NO_ROUTE, native_error, native_json, with_native_headers
-from kserve_torch.http.serve import Serve, check_status, deadline, sendable
+from kserve_torch.http.serve import Serve, check_status, deadline, log_unsendable, sendable
 from kserve_torch.http.streaming import answer_or_stream
 from kserve_torch.messages import NOTHING, Request, RowReply, Verb, fresh_id
 from kserve_torch.models.manager import find
@@ -160,15 +160,15 @@ class Native:
         refused: list[Answer] = []
 
         def unsendable(error: ServingError) -> Answer:
-            refused.append(self._serve.unsendable(request, error))
+            log_unsendable(request, error)
+            refused.append(self._serve.fail(call, request, error))
             return refused[0]
 
         return await answer_or_stream(
             lambda: self._serve(
                 call,
-                target.model,
-                lambda: request,
-                lambda _, reply: self._answer(seal(request, reply)),
+                request,
+                lambda reply: self._answer(seal(request, reply)),
                 told=lambda: bool(refused),
             ),
             emissions,

@@ -254,6 +254,7 @@ async def test_each_answer_is_reported(
     assert (event.protocol, event.model, event.version) == ("v1", "echo", "1.0")
     assert (event.status, event.rows, event.timing.batch_rows, event.error) == expected
     assert bool(event.timing.handler) == bool(event.timing.batch_rows)
+    assert event.seconds > event.timing.queued + event.timing.handler
     assert event.request_id == "mine"
 
 
