@@ -121,7 +121,7 @@ class App:
     def _refusal(self, call: Call, error: Exception) -> Answer:
         kserve = _is_kserve(call)
         request_id = call.headers.get("x-request-id", "") if kserve else fresh_id()
-        answer = _error_answer(call, error, request_id)
+        answer = error_answer(call, error, request_id)
         protocol, name = call.path[1:3] if kserve else "native", type(error).__name__
         self._refused(
             Responded(
@@ -198,7 +198,7 @@ class App:
         try:
             return await self._routed(call)
         except Exception as error:
-            return _error_answer(call, error)
+            return error_answer(call, error)
 
     async def _routed(self, call: Call) -> Answer:
         if call.metrics_only or call.path in METRICS_PATHS:
@@ -220,10 +220,10 @@ class App:
 
     def _not_found(self, call: Call) -> Answer:
         text = f"{call.path} is no route of this server"
-        return _error_answer(call, RouteNotFound(text if _is_kserve(call) else NO_ROUTE))
+        return error_answer(call, RouteNotFound(text if _is_kserve(call) else NO_ROUTE))
 
 
-def _error_answer(call: Call, error: Exception, request_id: str = "") -> Answer:
+def error_answer(call: Call, error: Exception, request_id: str = "") -> Answer:
     """The answer to an error that no route has handled, in the form of the path's protocol."""
     if _is_kserve(call):
         return kserve_answer(error)

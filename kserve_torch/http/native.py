@@ -80,12 +80,13 @@ class Native:
         )
 
     async def route(self, call: Call) -> Answer | None:
-        """The answer, or None if the path is not one of these."""
+        """The answer, or None if the path is not one of these.
+
+        Raises:
+            ServingError: no such route, no valid key, or no model is named.
+        """
         request_id = fresh_id()
-        try:
-            answer = await self._dispatch(call, request_id)
-        except Exception as error:
-            answer = native_error(error, request_id)
+        answer = await self._dispatch(call, request_id)
         return answer and with_native_headers(answer, request_id)
 
     async def _dispatch(self, call: Call, request_id: str) -> Answer | None:

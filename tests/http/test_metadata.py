@@ -19,7 +19,7 @@ from kserve_torch.settings import Settings
 from kserve_torch.settings.models import StartupModel
 
 from ..makers import ECHO, make_archive
-from .conftest import call
+from .conftest import call, routed
 
 TENSOR = {"name": "x", "datatype": "FP32", "shape": [-1, 3]}
 
@@ -52,8 +52,7 @@ async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
 
 
 async def told(registry: Registry, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
-    answer = await Metadata(registry).route(call(method, path, body))
-    assert answer is not None
+    answer = await routed(Metadata(registry).route, call(method, path, body))
     assert isinstance(answer.body, bytes)
     return answer.status, orjson.loads(answer.body)
 
