@@ -222,8 +222,7 @@ async def run(part: str) -> None:
     """Measure the stages whose names contain ``part``."""
     settings = load_settings(["--model_dir", str(ECHO)], {}, "kserve_torch")
     registry = Registry(settings)
-    metrics = Metrics(settings)
-    metrics.watch(registry)
+    metrics = Metrics(settings, registry)
     registry.observers.add(metrics)
     limits = {"batch_size": BATCH_ROWS, "max_batch_delay": 0.0}
     await registry.register(ECHO, name="echo", overrides=limits)

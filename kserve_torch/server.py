@@ -83,8 +83,7 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.registry = Registry(settings)
-        self.metrics = Metrics(settings)
-        self.metrics.watch(self.registry)
+        self.metrics = Metrics(settings, self.registry)
         self._access_log = AccessLog(settings)
         self.registry.observers.add(self.metrics)
         self.registry.observers.add(self._access_log, [Responded])

@@ -84,7 +84,8 @@ class Check:
         strange: Sequence[str] = ()
         if self._requests is not None:
             samples, strange = find_samples(self._requests, self._registry.names())
-        app = application(self._registry, Metrics(self._settings), self._settings, None, ())
+        metrics = Metrics(self._settings, self._registry)
+        app = application(self._registry, metrics, self._settings, None, ())
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(
             transport=transport, base_url="http://check", timeout=None
