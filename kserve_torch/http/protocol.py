@@ -19,18 +19,28 @@ from kserve_torch.errors import ServingError
 from kserve_torch.http.app import App
 from kserve_torch.http.corked import Corked
 from kserve_torch.http.http10 import speak_http10
-from kserve_torch.http.limits import MAX_HEAD, REFUSAL_SECONDS, ConnectionLimits
 from kserve_torch.http.refusals import Application, last_answer, over_limit, refusal
 from kserve_torch.http.stall import Stall
 from kserve_torch.http.whole import exchange, is_whole
 
 log = logging.getLogger(__name__)
 
+#: Bytes of the request line and the headers together.
+MAX_HEAD = 64 * 1024
+#: Seconds in which a connection over the limit must send its request, to be refused.
+REFUSAL_SECONDS = 1.0
+
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One connection; made by uvicorn."""
+    """One connection; made by uvicorn.
 
-    limits: ConnectionLimits
+    Attributes:
+        most: see `guarded`.
+        patience: likewise.
+    """
+
+    most: int
+    patience: float
 
     #: Whether the next bytes are part of a head, or of the trailers of a chunked body.
     _counting = False
@@ -48,10 +58,10 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for a request."""
         super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]  # by duck
-        self._stall = Stall(transport, self.loop, self.limits.stalled_seconds)
-        seconds = self.limits.head_seconds
-        if len(self.connections) > self.limits.connections:
-            self.app = over_limit(self.app, self.limits.connections)
+        self._stall = Stall(transport, self.loop, self.patience)
+        seconds = self.patience
+        if len(self.connections) > self.most:
+            self.app = over_limit(self.app, self.most)
             seconds = min(seconds, REFUSAL_SECONDS)
         self._wait_for_head(seconds)
 
@@ -140,7 +150,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """The first byte of a request."""
         super().on_message_begin()
         if self._head_timer is None:
-            self._wait_for_head(self.limits.head_seconds)
+            self._wait_for_head(self.patience)
             self._first_packet = self._packet
 
     def on_headers_complete(self) -> None:
@@ -262,8 +272,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """Close a connection whose request is late; answer it if some of it has come."""
         self._head_timer = None
         if self._head_bytes:
-            seconds = self.limits.head_seconds
-            self._end(408, f"the request's headers did not arrive within {seconds:g} s")
+            text = f"the request's headers did not arrive within {self.patience:g} s"
+            self._end(408, text)
         else:
             self.transport.close()
 
@@ -293,6 +303,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def guarded(limits: ConnectionLimits) -> type[GuardedProtocol]:
-    """The protocol class with these limits, as uvicorn takes it."""
-    return type("GuardedProtocol", (GuardedProtocol,), {"limits": limits})
+def guarded(most: int, patience: float) -> type[GuardedProtocol]:
+    """The protocol class with these limits, as uvicorn takes it.
+
+    Args:
+        most: connections that may be open; requests on further ones are answered 503.
+        patience: seconds from the first byte of a request, or the start of a connection, to the end
+            of the headers; and for which a client may read nothing of its answer.
+    """
+    return type("GuardedProtocol", (GuardedProtocol,), {"most": most, "patience": patience})
