@@ -147,7 +147,7 @@ async def test_a_model_that_cannot_be_loaded(registry: Registry) -> None:
 
 async def test_a_model_without_workers_is_not_ready(registry: Registry) -> None:
     """The index says what the readiness routes say, though the model is loaded."""
-    await registry.scale("told", None, 0, 0)
+    await registry.scale(registry.find("told"), 0, 0)
     assert (await told(registry, "GET", "/v2/models/told/ready"))[0] == 503
     _, index = await told(registry, "POST", "/v2/repository/index")
     (entry,) = [entry for entry in index if entry["name"] == "told"]
