@@ -93,7 +93,6 @@ class Server:
             self.registry.observers.add(self._tracing, [Responded])
         self.grpc = GrpcServer(self.registry, settings)
         self._wanted = 0
-        self._signals = 0
         self._stopping = asyncio.Event()
         self._killed = asyncio.Event()
         self._https: list[HttpServer] = []
@@ -209,12 +208,10 @@ class Server:
             task.result()
 
     def _signalled(self) -> None:
-        self._signals += 1
-        if self._signals == 1:
-            self.registry.draining = True
-            self._stopping.set()
-        else:
+        if self._stopping.is_set():
             self._killed.set()
+        self.registry.draining = True
+        self._stopping.set()
 
     async def _stop(self, https: Sequence[asyncio.Task[None]]) -> int:
         log.info("draining")
