@@ -102,7 +102,7 @@ class Check:
         self._say(_loaded(version))
         if not version.ready:
             return
-        if not version.is_default:
+        if version is not self._registry.present(version.name):
             text = "no request was tried: it is not the default version"
             self._say(Finding(Verdict.NOTE, text), indent=2)
             return

@@ -228,7 +228,7 @@ class Registry(Catalogue):
             Forbidden: it is the default of several.
         """
         found = self.find(model, version)
-        if found.is_default and len(self._models[model]) > 1:
+        if found is self.present(model) and len(self._models[model]) > 1:
             raise Forbidden(f"Cannot remove default version for model {model}")
         self.forget(found)
         if self.present(found.name) is None:
