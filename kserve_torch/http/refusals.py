@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from kserve_torch.codec.document import JSON
+from kserve_torch.http.exchange import json_answer
+from kserve_torch.http.sending import respond
 
 #: Answered on every connection: a kubelet whose probe is refused would restart the pod.
 _ALWAYS = ("/v2/health/live", "/ping")
@@ -30,7 +32,8 @@ def over_limit(app: Application, connections: int) -> Application:
         app: the server's.
         connections: how many may be open at a time.
     """
-    refuse = refusal(503, f"{connections} connections are open (max_connections)", retry_after="1")
+    text = f"{connections} connections are open (max_connections)"
+    refuse = refusal(503, text, [("retry-after", "1")])
 
     async def answer(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         await (app if scope["path"] in _ALWAYS else refuse)(scope, receive, send)
@@ -38,21 +41,17 @@ def over_limit(app: Application, connections: int) -> Application:
     return answer
 
 
-def refusal(status: int, text: str, **more: str) -> Application:
+def refusal(status: int, text: str, headers: Sequence[tuple[str, str]] = ()) -> Application:
     """An application that answers every request with an error and closes the connection.
 
     Args:
         status: of the answer.
         text: of the error.
-        more: further headers, with ``_`` for ``-``.
+        headers: further ones.
     """
+    answer = json_answer({"error": text}, status, headers)
 
     async def refuse(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        body = orjson.dumps({"error": text})
-        headers = {"content-type": JSON, "content-length": str(len(body)), "connection": "close"}
-        headers |= {name.replace("_", "-"): value for name, value in more.items()}
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": status, "headers": raw})
-        await send({"type": "http.response.body", "body": body})
+        await respond(send, answer, head=False, close=True)
 
     return refuse
