@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from kserve_torch.codec import native
 from kserve_torch.codec.envelope import Opened, Seal, open_envelope
 from kserve_torch.engine.emissions import Emissions
-from kserve_torch.engine.worker import WorkerState
 from kserve_torch.errors import AnswerTooLarge, InvalidInput, RouteNotFound, ServingError
 from kserve_torch.http import torchserve_api
 from kserve_torch.http.exchange import Answer, Call, Endpoint
@@ -246,5 +245,4 @@ def _has_workers(registry: Registry, model: str) -> bool:
     """Whether the default version is loaded and has its workers."""
     version = registry.find(model)
     fewest, _ = version.scaled_to
-    ready = version.statistics().workers.get(WorkerState.READY, 0)
-    return version.state is State.READY and ready >= fewest
+    return version.state is State.READY and version.ready_workers >= fewest
