@@ -32,15 +32,16 @@ class ModelStore:
 
     Args:
         settings: ``model_store`` (or else ``model_dir``) and ``allowed_urls``.
+        downloads: the folder for what is fetched, made when it is needed.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, downloads: Path) -> None:
         self._root = settings.model_store or settings.model_dir
         self._allowed = settings.allowed_urls
         # Who names the hosts means them, wherever they are; the default, "every URL", does not.
         self._public_only = not settings.given("allowed_urls")
         self._configured: frozenset[str] = frozenset()
-        self._downloads: Path | None = None
+        self._downloads = downloads
 
     def configure(self, names: Iterable[str]) -> None:
         """Follow the links that have these names, wherever they lead."""
@@ -86,14 +87,8 @@ class ModelStore:
 
     def discard(self, path: Path) -> None:
         """Remove a download that is no longer needed; any other path is left alone."""
-        if self._downloads is not None and path.parent.parent == self._downloads:
+        if path.parent.parent == self._downloads:
             _remove(path.parent)
-
-    def close(self) -> None:
-        """Remove every download."""
-        if self._downloads is not None:
-            _remove(self._downloads)
-            self._downloads = None
 
     def _within(self, name: str) -> Path:
         if self._root is None:
@@ -117,8 +112,7 @@ class ModelStore:
         await asyncio.to_thread(importlib.import_module, "kserve_torch.archives.download")
         from kserve_torch.archives.download import download
 
-        if self._downloads is None:
-            self._downloads = Path(tempfile.mkdtemp(prefix="kserve_torch-downloads-"))
+        self._downloads.mkdir(exist_ok=True)
         folder = Path(tempfile.mkdtemp(dir=self._downloads))
         try:
             return await download(

@@ -66,11 +66,11 @@ class Registry(Catalogue):
         config = settings.metrics_config
         metrics = read_metrics_file(config) if config else ()
         self.settings = settings
-        self.store = ModelStore(settings)
         self.observers = Observers()
         self.emit = self.observers.tell
         self._scratch = Scratch()
         self.workdir = self._scratch.folder
+        self.store = ModelStore(settings, self.workdir / "downloads")
         self._factory = VersionFactory(settings, self.store, self.workdir, self.emit, metrics)
         #: Where the start-up models came from, by their names.
         self._configured: dict[str, Origin] = {}
@@ -295,5 +295,4 @@ class Registry(Catalogue):
         ends = time.monotonic() + seconds
         for version in self.clear():
             await version.stop(max(0.0, ends - time.monotonic()))
-        self.store.close()
         self._scratch.close()

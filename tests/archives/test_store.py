@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(folder: Path) -> ModelStore:
-    return ModelStore(Settings(model_store=folder))
+    return ModelStore(Settings(model_store=folder), folder.parent / "downloads")
 
 
 def allowing(folder: Path, *patterns: str) -> ModelStore:
@@ -57,7 +57,7 @@ def allowing(folder: Path, *patterns: str) -> ModelStore:
     settings = Settings(
         model_store=folder, allowed_urls=compiled, sources={"allowed_urls": "command line"}
     )
-    return ModelStore(settings)
+    return ModelStore(settings, folder.parent / "downloads")
 
 
 # --- within the store ---
@@ -86,7 +86,7 @@ async def test_an_absolute_path_within_the_store(store: ModelStore, folder: Path
 
 async def test_a_store_behind_a_link(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mnt").symlink_to(folder)
-    linked = ModelStore(Settings(model_store=tmp_path / "mnt"))
+    linked = ModelStore(Settings(model_store=tmp_path / "mnt"), tmp_path / "downloads")
     assert await linked.resolve("a.mar") == folder / "a.mar"
 
 
@@ -113,7 +113,7 @@ def container(folder: Path) -> Iterator[Path]:
 
 
 async def test_a_store_in_another_container(container: Path) -> None:
-    store = ModelStore(Settings(model_store=container))
+    store = ModelStore(Settings(model_store=container), container.with_name("downloads"))
     assert await store.resolve("sub//d.mar") == container / "sub/d.mar"
     assert await store.resolve(f"{container}/a.mar") == container / "a.mar"
     open_store = allowing(container, ".*")
@@ -186,14 +186,16 @@ async def test_no_url(store: ModelStore) -> None:
         await store.resolve("")
 
 
-async def test_no_store() -> None:
+async def test_no_store(tmp_path: Path) -> None:
+    store = ModelStore(Settings(), tmp_path)
     with pytest.raises(ModelNotFound, match="Model store has not been configured"):
-        await ModelStore(Settings()).resolve("a.mar")
-    assert ModelStore(Settings()).by_name("a") is None
+        await store.resolve("a.mar")
+    assert store.by_name("a") is None
 
 
-async def test_the_model_folder_serves_as_a_store(folder: Path) -> None:
-    assert await ModelStore(Settings(model_dir=folder)).resolve("a.mar") == folder / "a.mar"
+async def test_the_model_folder_serves_as_a_store(folder: Path, tmp_path: Path) -> None:
+    store = ModelStore(Settings(model_dir=folder), tmp_path)
+    assert await store.resolve("a.mar") == folder / "a.mar"
 
 
 @pytest.mark.parametrize(
@@ -227,7 +229,6 @@ async def test_file_url(store: ModelStore, tmp_path: Path, prefix: str) -> None:
     file.write_bytes(CONTENT)
     assert await store.resolve(f"{prefix}{tmp_path}/with%20space.mar") == file
     store.discard(file)
-    store.close()
     assert file.exists()
 
 
@@ -346,20 +347,13 @@ def host() -> Iterator[Host]:
 
 
 @pytest.fixture
-def open_store(
-    folder: Path, host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ModelStore]:
-    """A store that may fetch from the host; its downloads go below ``tmp_path/temporary``."""
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    store = allowing(folder, re.escape(host.url) + "/.*")
-    yield store
-    store.close()
-    assert list((tmp_path / "temporary").iterdir()) == []
+def open_store(folder: Path, host: Host) -> ModelStore:
+    """A store that may fetch from the host."""
+    return allowing(folder, re.escape(host.url) + "/.*")
 
 
 def left(tmp_path: Path) -> list[Path]:
-    return [path for path in (tmp_path / "temporary").rglob("*") if path.is_file()]
+    return [path for path in (tmp_path / "downloads").rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize(
@@ -404,7 +398,6 @@ async def test_progress_is_logged_and_secrets_are_not(
     store = allowing(folder, ".*")
     with caplog.at_level("INFO", "kserve_torch"):
         await store.resolve(f"{host.url}/a.mar?token=secret".replace("//", "//me:pw@", 1))
-    store.close()
     lines = [record.getMessage() for record in caplog.records if "kserve" in record.name]
     assert lines[0] == f"downloading {host.url}/a.mar, 16384 bytes"
     assert lines[1] == f"downloading {host.url}/a.mar: 8192 of 16384 bytes"
@@ -474,12 +467,12 @@ async def test_a_cancelled_download_leaves_nothing(
     assert left(tmp_path) == []
 
 
-async def test_a_store_may_be_closed_before_a_cancelled_download_has_tidied_up(
+async def test_a_server_may_remove_its_folder_before_a_cancelled_download_has_tidied_up(
     open_store: ModelStore, host: Host, tmp_path: Path
 ) -> None:
     fetching = await begun(open_store, host, tmp_path)
     fetching.cancel()
-    open_store.close()
+    shutil.rmtree(tmp_path / "downloads")
     with pytest.raises(asyncio.CancelledError):
         await fetching
     assert left(tmp_path) == []
@@ -508,7 +501,6 @@ async def test_addresses_of_the_cluster_are_refused_by_default(
         with pytest.raises(DownloadFailed) as caught:
             await store.resolve(url)
         assert "is not a public address; allowed_urls must name it" in caught.value.message
-    store.close()
     assert host.asked == []
 
 
@@ -524,12 +516,11 @@ async def test_the_address_that_was_checked_is_the_one_connected_to(
 
     monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
     monkeypatch.setattr(download, "is_public", lambda address: address == "127.0.0.1")
-    store = ModelStore(Settings(model_store=folder))
+    store = ModelStore(Settings(model_store=folder), folder.parent / "downloads")
     port = host.server_port
     file = await store.resolve(f"http://models.example:{port}/a.mar")
     assert file.read_bytes() == CONTENT
     assert host.asked == [("/a.mar", f"models.example:{port}")]
-    store.close()
 
 
 @pytest.mark.parametrize(
@@ -570,5 +561,4 @@ def test_the_store_is_never_written_to(folder: Path, store: ModelStore) -> None:
     before = sorted(os.walk(folder))
     store.discard(folder / "a.mar")
     store.discard(folder / "sub/d.mar")
-    store.close()
     assert sorted(os.walk(folder)) == before

@@ -461,8 +461,11 @@ async def archive_host(store: Path) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def fetching(settings: Settings, archive_host: str) -> AsyncIterator[Management]:
-    """Management that may register what the host has."""
+async def fetching(
+    settings: Settings, archive_host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Management]:
+    """Management that may register what the host has; it writes below ``tmp_path``."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     allowed = replace(
         settings,
         allowed_urls=(re.compile(re.escape(archive_host) + "/.*"),),
@@ -480,7 +483,7 @@ async def test_register_over_http(fetching: Management, archive_host: str) -> No
 
 
 def downloads(folder: Path) -> list[Path]:
-    [inside] = folder.glob("kserve_torch-downloads-*")
+    [inside] = folder.glob("kserve_torch-*/downloads")
     return list(inside.iterdir())
 
 
@@ -490,11 +493,9 @@ async def test_downloads_are_not_kept(
     archive_host: str,
     store: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     name: str,
     code: int,
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (store / "torn.mar").write_bytes(b"no zip")
     url = f"{archive_host}/{name}"
     assert (await ask(fetching, "POST", f"/models?url={url}&initial_workers=0"))[0] == code
