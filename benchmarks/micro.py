@@ -31,6 +31,7 @@ from kserve_torch.messages import Request, RowReply, Tensor
 from kserve_torch.metrics import Metrics
 from kserve_torch.models.registry import Registry
 from kserve_torch.runtime.instance import Instance
+from kserve_torch.runtime.preparation import LoadOptions
 from kserve_torch.settings import load_settings
 
 ECHO = MODELS / "echo"
@@ -139,7 +140,11 @@ def queue_stages() -> Iterator[Stage]:
 def handler_stages(workdir: Path) -> Iterator[Stage]:
     """Batches to replies, with a handler that does nothing."""
     instance = Instance.load(
-        open_archive(ECHO, workdir), name="echo", version="1.0", measure=lambda measured: None
+        open_archive(ECHO, workdir),
+        name="echo",
+        version="1.0",
+        measure=lambda measured: None,
+        options=LoadOptions(workdir=workdir),
     )
     request = _request()
     for rows in (1, BATCH_ROWS):
