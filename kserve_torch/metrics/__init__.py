@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, generate_latest
 
 from kserve_torch.errors import NOT_ALLOWED, MethodNotAllowed
 from kserve_torch.events import (
@@ -35,7 +35,7 @@ from kserve_torch.metrics.custom import HandlerMetrics
 from kserve_torch.metrics.engine import EngineMetrics
 from kserve_torch.metrics.family import Family
 from kserve_torch.metrics.host import DeviceMetrics, GpuMetrics, HostMetrics
-from kserve_torch.metrics.sdk import KServeMetrics
+from kserve_torch.metrics.sdk import KServeMetrics, Process
 from kserve_torch.metrics.serving import ServingMetrics
 from kserve_torch.metrics.torchserve import LEGACY, TorchServeMetrics
 
@@ -95,13 +95,12 @@ class Metrics:
         self._unmeasured: set[str] = set()
         self._enabled = settings.enable_metrics_api
         self._engine = EngineMetrics(registry)
-        self._kserve = KServeMetrics()
-        self._sources = [self._engine, ServingMetrics(), DeviceMetrics(), *_torchserve(settings)]
+        own = (self._engine, ServingMetrics(), KServeMetrics(), DeviceMetrics())
+        self._sources = [*own, *_torchserve(settings)]
         if settings.metrics_mode == "prometheus":
             self._sources.append(self._handler_metrics(settings))
-        observers = (*self._sources, self._kserve)
-        self._takers = {event: _methods(observers, name) for event, name in _TAKERS.items()}
-        self._forget = _methods(observers, "left")
+        self._takers = {event: _methods(self._sources, name) for event, name in _TAKERS.items()}
+        self._forget = _methods(self._sources, "left")
         #: Removed versions, the latest last; some may have been registered again.
         self._left: dict[tuple[str, str], None] = {}
         self._kept: list[Event] = []
@@ -175,7 +174,7 @@ class Metrics:
         families = chain.from_iterable(map(self._families, self._sources))
         lines = chain.from_iterable(family.lines(names) for family in families)
         own = "".join(f"{line}\n" for line in lines)
-        return own.encode() + self._kserve.text(names)
+        return own.encode() + generate_latest(Process(names))
 
     def _handler_metrics(self, settings: Settings) -> HandlerMetrics:
         taken = {family.name for source in self._sources for family in self._families(source)}
