@@ -20,7 +20,6 @@ from kserve_torch.http.app import App
 from kserve_torch.http.corked import Corked
 from kserve_torch.http.http10 import speak_http10
 from kserve_torch.http.refusals import Application, last_answer, over_limit, refusal
-from kserve_torch.http.stall import Stall
 from kserve_torch.http.whole import exchange, is_whole
 
 log = logging.getLogger(__name__)
@@ -58,7 +57,6 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for a request."""
         super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]  # by duck
-        self._stall = Stall(transport, self.loop, self.patience)
         seconds = self.patience
         if len(self.connections) > self.most:
             self.app = over_limit(self.app, self.most)
@@ -68,7 +66,6 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection; a request whose client went away is withdrawn."""
         self._end_of_head()
-        self._stall.end()
         self._unset_keepalive_if_required()  # uvicorn leaves it to run after a reset
         super().connection_lost(exc)
         if self._exchange is not None:
@@ -78,16 +75,6 @@ class GuardedProtocol(HttpToolsProtocol):
             # uvicorn only knows the connection's last request, which may be queued behind this one.
             running.disconnected = True
             running.message_event.set()
-
-    def pause_writing(self) -> None:
-        """The write buffer is full: the client reads too slowly."""
-        super().pause_writing()
-        self._stall.watch()
-
-    def resume_writing(self) -> None:
-        """The client has read most of it."""
-        self._stall.end()
-        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Parse incoming bytes."""
