@@ -84,10 +84,7 @@ class App:
         try:
             call.body = await self._body(call, receive)
             call.began = time.perf_counter()
-        except RequestTimeout as error:
-            await respond(send, self._refusal(call, error), head=False, close=True)
-            return
-        except PayloadTooLarge as error:
+        except (RequestTimeout, PayloadTooLarge) as error:
             await refuse(send, self._refusal(call, error), receive)
             return
         answer = await self._watched(call, receive)

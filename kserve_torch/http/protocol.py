@@ -17,7 +17,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from kserve_torch.errors import ServingError
 from kserve_torch.http.app import App
-from kserve_torch.http.corked import Corked
 from kserve_torch.http.http10 import speak_http10
 from kserve_torch.http.refusals import Application, last_answer, over_limit, refusal
 from kserve_torch.http.whole import exchange, is_whole
@@ -56,7 +55,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for a request."""
-        super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]  # by duck
+        super().connection_made(transport)
         seconds = self.patience
         if len(self.connections) > self.most:
             self.app = over_limit(self.app, self.most)

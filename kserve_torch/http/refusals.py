@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import orjson
@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from kserve_torch.codec.document import JSON
 from kserve_torch.http.exchange import json_answer
-from kserve_torch.http.sending import respond
+from kserve_torch.http.sending import refuse, respond
 
 #: Answered on every connection: a kubelet whose probe is refused would restart the pod.
 _ALWAYS = ("/v2/health/live", "/ping")
@@ -33,25 +33,22 @@ def over_limit(app: Application, connections: int) -> Application:
         connections: how many may be open at a time.
     """
     text = f"{connections} connections are open (max_connections)"
-    refuse = refusal(503, text, [("retry-after", "1")])
+    refused = json_answer({"error": text}, 503, [("retry-after", "1")])
 
     async def answer(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        await (app if scope["path"] in _ALWAYS else refuse)(scope, receive, send)
+        if scope["path"] in _ALWAYS:
+            await app(scope, receive, send)
+        else:
+            await refuse(send, refused, receive)
 
     return answer
 
 
-def refusal(status: int, text: str, headers: Sequence[tuple[str, str]] = ()) -> Application:
-    """An application that answers every request with an error and closes the connection.
+def refusal(status: int, text: str) -> Application:
+    """An application that answers every request with an error and closes the connection."""
+    refused = json_answer({"error": text}, status)
 
-    Args:
-        status: of the answer.
-        text: of the error.
-        headers: further ones.
-    """
-    answer = json_answer({"error": text}, status, headers)
+    async def answer(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        await respond(send, refused, head=False, close=True)
 
-    async def refuse(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        await respond(send, answer, head=False, close=True)
-
-    return refuse
+    return answer
