@@ -123,7 +123,7 @@ class Server:
             https = await self._open(bindings, listeners, tokens)
             if self.settings.open_early:
                 await self._load_models()
-            await self.grpc.refresh()
+            self.grpc.refresh()
             if not self._stopping.is_set():  # else loading was cancelled
                 self._report_start(time.monotonic() - began)
                 output.mend()
@@ -215,7 +215,7 @@ class Server:
 
     async def _stop(self, https: Sequence[asyncio.Task[None]]) -> int:
         log.info("draining")
-        await self.grpc.refresh()
+        self.grpc.refresh()
         drained = asyncio.ensure_future(self._drain(https))
         killed = asyncio.ensure_future(self._killed.wait())
         done, _ = await asyncio.wait(

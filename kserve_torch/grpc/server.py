@@ -79,7 +79,7 @@ class GrpcServer:
         for server in self._servers:
             await server.start()
 
-    async def refresh(self) -> None:
+    def refresh(self) -> None:
         """Wake health watchers after a change without an event, such as the start of draining."""
         for servicer in self._healths:
             servicer.refresh()
