@@ -32,6 +32,7 @@ from kserve_torch.messages import Request, Tensor
 from kserve_torch.metrics import Metrics
 from kserve_torch.models.registry import Registry
 from kserve_torch.runtime.instance import Instance
+from kserve_torch.runtime.preparation import LoadOptions
 from kserve_torch.settings import load_settings
 
 ECHO = MODELS / "echo"
@@ -136,7 +137,11 @@ def queue_stages() -> Iterator[Stage]:
 def handler_stages(workdir: Path) -> Iterator[Stage]:
     """Batches to replies, with a handler that does nothing."""
     instance = Instance.load(
-        open_archive(ECHO, workdir), name="echo", version="1.0", measure=lambda measured: None
+        open_archive(ECHO, workdir),
+        name="echo",
+        version="1.0",
+        measure=lambda measured: None,
+        options=LoadOptions(workdir=workdir),
     )
     request = _request()
     for rows in (1, BATCH_ROWS):
@@ -210,8 +215,7 @@ async def run(part: str) -> None:
     """Measure the stages whose names contain ``part``."""
     settings = load_settings(["--model_dir", str(ECHO)], {}, "kserve_torch")
     registry = Registry(settings)
-    metrics = Metrics(settings)
-    metrics.watch(registry)
+    metrics = Metrics(settings, registry)
     registry.observers.add(metrics)
     limits = {"batch_size": BATCH_ROWS, "max_batch_delay": 0.0}
     await registry.register(ECHO, name="echo", overrides=limits)

@@ -12,7 +12,6 @@ from kserve_torch.http.app import App
 from kserve_torch.http.cors import with_cors
 from kserve_torch.http.docs import Docs
 from kserve_torch.http.guard import Guard
-from kserve_torch.http.limits import ConnectionLimits
 from kserve_torch.http.management import Management
 from kserve_torch.http.metadata import Metadata
 from kserve_torch.http.native import Native
@@ -46,13 +45,7 @@ def uvicorn_config(app: ASGIApp, settings: Settings, files: Identity | None) -> 
     """
     return uvicorn.Config(
         app,
-        http=guarded(
-            ConnectionLimits(
-                connections=settings.max_connections,
-                head_seconds=settings.receive_timeout,
-                stalled_seconds=settings.receive_timeout,
-            )
-        ),
+        http=guarded(settings.max_connections, settings.receive_timeout),
         ws="none",
         lifespan="off",
         access_log=False,

@@ -83,8 +83,7 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.registry = Registry(settings)
-        self.metrics = Metrics(settings)
-        self.metrics.watch(self.registry)
+        self.metrics = Metrics(settings, self.registry)
         self._access_log = AccessLog(settings)
         self.registry.observers.add(self.metrics)
         self.registry.observers.add(self._access_log, [Responded])
@@ -94,7 +93,6 @@ class Server:
             self.registry.observers.add(self._tracing, [Responded])
         self.grpc = GrpcServer(self.registry, settings)
         self._wanted = 0
-        self._signals = 0
         self._stopping = asyncio.Event()
         self._killed = asyncio.Event()
         self._https: list[HttpServer] = []
@@ -125,7 +123,7 @@ class Server:
             https = await self._open(bindings, listeners, tokens)
             if self.settings.open_early:
                 await self._load_models()
-            await self.grpc.refresh()
+            self.grpc.refresh()
             if not self._stopping.is_set():  # else loading was cancelled
                 self._report_start(time.monotonic() - began)
                 output.mend()
@@ -210,16 +208,14 @@ class Server:
             task.result()
 
     def _signalled(self) -> None:
-        self._signals += 1
-        if self._signals == 1:
-            self.registry.draining = True
-            self._stopping.set()
-        else:
+        if self._stopping.is_set():
             self._killed.set()
+        self.registry.draining = True
+        self._stopping.set()
 
     async def _stop(self, https: Sequence[asyncio.Task[None]]) -> int:
         log.info("draining")
-        await self.grpc.refresh()
+        self.grpc.refresh()
         drained = asyncio.ensure_future(self._drain(https))
         killed = asyncio.ensure_future(self._killed.wait())
         done, _ = await asyncio.wait(

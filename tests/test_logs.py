@@ -14,6 +14,7 @@ from kserve_torch.errors import HandlerError, LoadFailed, SettingError
 from kserve_torch.messages import Request
 from kserve_torch.runtime import rootlog
 from kserve_torch.runtime.instance import Instance
+from kserve_torch.runtime.preparation import LoadOptions
 from kserve_torch.settings import Settings
 
 from .makers import ECHO, make_archive
@@ -141,7 +142,8 @@ def test_an_archive_cannot_silence_the_server(
     handler = CALL + textwrap.indent(f"{deed}return data", " " * 8) if late else deed + ECHO
     archive = open_archive(make_archive(tmp_path / "m.mar", {"handler.py": handler}), tmp_path)
     with suppress(LoadFailed, HandlerError), ExitStack() as opened:
-        instance = Instance.load(archive, name="m", version="1.0", measure=print)
+        options = LoadOptions(workdir=tmp_path)
+        instance = Instance.load(archive, name="m", version="1.0", measure=print, options=options)
         opened.enter_context(closing(instance)).run([Request(id="r", model="m", rows=[1])])
     logs.logger.info("one")
     neighbour.info("two")

@@ -84,7 +84,8 @@ class Check:
         strange: Sequence[str] = ()
         if self._requests is not None:
             samples, strange = find_samples(self._requests, self._registry.names())
-        app = application(self._registry, Metrics(self._settings), self._settings, None, ())
+        metrics = Metrics(self._settings, self._registry)
+        app = application(self._registry, metrics, self._settings, None, ())
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(
             transport=transport, base_url="http://check", timeout=None
@@ -101,7 +102,7 @@ class Check:
         self._say(_loaded(version))
         if not version.ready:
             return
-        if not version.is_default:
+        if version is not self._registry.present(version.name):
             text = "no request was tried: it is not the default version"
             self._say(Finding(Verdict.NOTE, text), indent=2)
             return

@@ -31,10 +31,11 @@ class Hung:
         self.too_many = False
         self._roster = roster
         self._label = label
+        self._workers: set[Worker] = set()
 
     def __len__(self) -> int:
         """How many threads hang."""
-        return self._roster.hung
+        return len(self._workers)
 
     def late(self, limit: float, now: float) -> tuple[list[tuple[Worker, float]], float | None]:
         """The workers whose call takes too long.
@@ -66,14 +67,16 @@ class Hung:
         with self._roster.lock:  # if its thread ends at once, `came_back` must find it
             batch = worker.abandon(since)
             if batch is not None:
-                self._roster.hang(worker)
+                self._roster.give_up(worker)
+                self._workers.add(worker)
                 self._count()
             return batch
 
     def came_back(self, worker: Worker) -> bool:
         """Note that a hung thread has ended after all; False if that was noted before."""
         with self._roster.lock:
-            known = self._roster.came_back(worker)
+            known = worker in self._workers
+            self._workers.discard(worker)
             self._count()
         if known:
             log.info("%s: worker %d is no longer hung", self._label, worker.number)

@@ -1,4 +1,4 @@
-"""The workers of a pool: those that stay, those that are leaving, and those that hang."""
+"""The workers of a pool: those that stay and those that are leaving."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class Roster:
         self.lock = threading.RLock()
         self._staying: dict[int, Worker] = {}
         self._leaving: dict[int, Worker] = {}
-        self._hung: dict[int, Worker] = {}
         self._ending: WeakSet[threading.Thread] = WeakSet()
 
     # --- questions ---
@@ -50,11 +49,6 @@ class Roster:
         """How many stay and are ready."""
         return sum(worker.state is WorkerState.READY for worker in self.staying())
 
-    @property
-    def hung(self) -> int:
-        """How many were given up and still hang."""
-        return len(self._hung)
-
     def free_index(self) -> int:
         """The lowest index that no worker has; it decides on the worker's accelerator."""
         taken = {worker.index for worker in self.staying()}
@@ -76,20 +70,11 @@ class Roster:
     def remove(self, worker: Worker) -> None:
         """Remove a worker whose thread is ending."""
         with self.lock:
-            self._take_off(worker)
+            self.give_up(worker)
             self._ending.add(worker.thread)
 
-    def hang(self, worker: Worker) -> None:
-        """Note that a worker hangs."""
+    def give_up(self, worker: Worker) -> None:
+        """Remove a worker whose thread may never end."""
         with self.lock:
-            self._take_off(worker)
-            self._hung[worker.number] = worker
-
-    def _take_off(self, worker: Worker) -> None:
-        self._staying.pop(worker.number, None)
-        self._leaving.pop(worker.number, None)
-
-    def came_back(self, worker: Worker) -> bool:
-        """Remove a worker that hung; False if it was removed already."""
-        with self.lock:
-            return self._hung.pop(worker.number, None) is not None
+            self._staying.pop(worker.number, None)
+            self._leaving.pop(worker.number, None)

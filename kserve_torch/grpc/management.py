@@ -10,16 +10,7 @@ from urllib.parse import urlencode
 
 import orjson
 
-from kserve_torch.engine.background import to_the_end
-from kserve_torch.errors import (
-    Conflict,
-    Forbidden,
-    InvalidInput,
-    MethodNotAllowed,
-    ModelNotFound,
-    RequestTimeout,
-    ServerError,
-)
+from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc.protos import management_pb2 as pb
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.http.exchange import Call as HttpCall
@@ -30,16 +21,6 @@ if TYPE_CHECKING:
     from kserve_torch.settings import Settings
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ManagementAPIsService"]
-
-#: The error class of an endpoint's status; others are a `ServerError`.
-_ERRORS = {
-    400: InvalidInput,
-    403: Forbidden,
-    404: ModelNotFound,
-    405: MethodNotAllowed,
-    408: RequestTimeout,
-    409: Conflict,
-}
 
 
 class TorchServeManagement:
@@ -109,19 +90,13 @@ class TorchServeManagement:
         return await self._answer("DELETE", _path(message.model_name, message.model_version))
 
     async def _answer(self, method: str, path: str, **params: Any) -> pb.ManagementResponse:
-        """The endpoint's status text, or all of its JSON if that has none.
-
-        Raises:
-            ServingError: with the endpoint's text, of the class for its status.
-        """
+        """The endpoint's status text, or all of its JSON if that has none."""
         given = {name: value for name, value in params.items() if value}
         rest = HttpCall(method=method, path=path, query=urlencode(given), management=True)
-        answer = await to_the_end(self._rest.route(rest))
-        if answer is None or not isinstance(answer.body, bytes):
-            raise ServerError(f"{method} {path}: no such management call")
+        answer = await self._rest.route(rest)
+        assert answer is not None
+        assert isinstance(answer.body, bytes)
         said = orjson.loads(answer.body)
-        if answer.status >= 400:
-            raise _ERRORS.get(answer.status, ServerError)(said["message"])
         if isinstance(said, dict) and "status" in said:
             return pb.ManagementResponse(msg=said["status"])
         return pb.ManagementResponse(msg=answer.body.decode().rstrip())

@@ -15,6 +15,7 @@ from kserve_torch.grpc.report import Exchange, reported
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.metadata import model_metadata, repository_index, server_metadata
+from kserve_torch.messages import Request
 from kserve_torch.tokens import Access
 
 if TYPE_CHECKING:
@@ -131,8 +132,8 @@ class OpenInference:
         self, message: pb.ModelInferRequest, call: Call
     ) -> AbstractContextManager[Exchange]:
         id_ = message.id or call.headers.get("x-request-id", "")
-        asked = (message.model_name, message.model_version, id_)
-        return reported(self._registry, Exchange(PROTOCOL, *asked, self._most))
+        asked = Request(id=id_, model=message.model_name, version=message.model_version, rows=())
+        return reported(self._registry, Exchange(PROTOCOL, self._most, asked))
 
     # --- the model repository ---
 

@@ -16,7 +16,7 @@ from kserve_torch.errors import ServingError
 from kserve_torch.events import Responded
 from kserve_torch.grpc.rpc import serialized
 from kserve_torch.http.serve import CLIENT_LEFT, log_unsendable
-from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request, Timing
+from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
@@ -26,22 +26,17 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Exchange:
-    """A request and its reply, as far as there are any.
+    """A request and its reply, if there is one.
 
     Attributes:
         protocol: for the event.
-        model: the requested name.
-        version: the requested version, "" for the default.
-        id: the client's; "" if it sent none.
         most: bytes of a response.
+        request: without rows until it is decoded.
     """
 
     protocol: str
-    model: str
-    version: str
-    id: str
     most: int
-    request: Request | None = None
+    request: Request
     reply: Reply | None = None
 
     def serialize(self, make: Callable[[T], Message], answered: T) -> bytes:
@@ -50,7 +45,6 @@ class Exchange:
         Raises:
             ServingError: it cannot be sent; the log says why.
         """
-        assert self.request is not None
         try:
             return serialized(make(answered), self.most)
         except ServingError as error:
@@ -64,10 +58,9 @@ def reported(registry: Registry, exchange: Exchange) -> Iterator[Exchange]:
 
     Args:
         registry: the models, and where the event goes.
-        exchange: what is requested; the block adds the request and its reply.
+        exchange: what is requested; the block adds the decoded request and its reply.
     """
-    began, http, failed = time.perf_counter(), 200, ""
-    timing = NO_TIME
+    began, http, failed, timing = time.perf_counter(), 200, "", NO_TIME
     try:
         yield exchange
     except (asyncio.CancelledError, GeneratorExit) as gone:
@@ -78,29 +71,19 @@ def reported(registry: Registry, exchange: Exchange) -> Iterator[Exchange]:
         failed, timing = type(error).__name__, timing_of(error)
         raise
     finally:
-        seconds = time.perf_counter() - began
-        registry.emit(_responded(registry, exchange, http, seconds, failed, timing))
-
-
-def _responded(
-    registry: Registry,
-    exchange: Exchange,
-    http: int,
-    seconds: float,
-    error: str,
-    timing: Timing,
-) -> Responded:
-    request, reply = exchange.request, exchange.reply
-    asked = (request.version if request else exchange.version) or None
-    return Responded(
-        protocol=exchange.protocol,
-        model=exchange.model,
-        version=reply.version if reply else registry.version_of(exchange.model, asked),
-        status=http,
-        seconds=seconds,
-        request_id=request.id if request else exchange.id,
-        rows=len(request.rows) if request else 0,
-        timing=reply.timing if reply else timing,
-        error=error,
-        headers=request.headers if request and registry.tells_headers else NOTHING,
-    )
+        request, reply = exchange.request, exchange.reply
+        version = reply.version if reply else registry.version_of(request.model, request.version)
+        registry.emit(
+            Responded(
+                protocol=exchange.protocol,
+                model=request.model,
+                version=version,
+                status=http,
+                seconds=time.perf_counter() - began,
+                request_id=request.id,
+                rows=len(request.rows),
+                timing=reply.timing if reply else timing,
+                error=failed,
+                headers=request.headers if registry.tells_headers else NOTHING,
+            )
+        )

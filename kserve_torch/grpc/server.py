@@ -79,7 +79,7 @@ class GrpcServer:
         for server in self._servers:
             await server.start()
 
-    async def refresh(self) -> None:
+    def refresh(self) -> None:
         """Wake health watchers after a change without an event, such as the start of draining."""
         for servicer in self._healths:
             servicer.refresh()
@@ -182,15 +182,7 @@ class GrpcServer:
     @cached_property
     def _credentials(self) -> grpc.ServerCredentials:
         """The key and certificate of https."""
-        settings = self._settings
-        names = ("private_key_file", "certificate_file")
-        given = {name: getattr(settings, name) for name in names}
-        for name, path in given.items():
-            if path is None and any(given.values()):
-                raise SettingError(
-                    f"{name}: missing; set both certificate_file and private_key_file or neither"
-                )
-        files = identity(settings, self._registry.workdir)
+        files = identity(self._settings, self._registry.workdir)
         contents = (files.key.read_bytes(), files.certificate.read_bytes())
         return grpc.ssl_server_credentials([contents])
 

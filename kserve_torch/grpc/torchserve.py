@@ -74,8 +74,8 @@ class TorchServeInference:
                 yield exchange.serialize(prediction.response, exchange.reply)
 
     def _reported(self, message: pb.PredictionsRequest) -> AbstractContextManager[Exchange]:
-        asked = (message.model_name, message.model_version, "")
-        return reported(self._registry, Exchange(PROTOCOL, *asked, self._most))
+        asked = Request(id="", model=message.model_name, version=message.model_version, rows=())
+        return reported(self._registry, Exchange(PROTOCOL, self._most, asked))
 
     async def StreamPredictions2(
         self, messages: AsyncIterator[pb.PredictionsRequest], call: Call

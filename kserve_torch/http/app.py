@@ -7,6 +7,7 @@ sees. Bodies have a limit on size and time, and a request is withdrawn when its 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -82,10 +83,8 @@ class App:
         call = self._call(scope)
         try:
             call.body = await self._body(call, receive)
-        except RequestTimeout as error:
-            await respond(send, self._refusal(call, error), head=False, close=True)
-            return
-        except PayloadTooLarge as error:
+            call.began = time.perf_counter()
+        except (RequestTimeout, PayloadTooLarge) as error:
             await refuse(send, self._refusal(call, error), receive)
             return
         answer = await self._watched(call, receive)
@@ -119,7 +118,7 @@ class App:
     def _refusal(self, call: Call, error: Exception) -> Answer:
         kserve = _is_kserve(call)
         request_id = call.headers.get("x-request-id", "") if kserve else fresh_id()
-        answer = _error_answer(call, error, request_id)
+        answer = error_answer(call, error, request_id)
         protocol, name = call.path[1:3] if kserve else "native", type(error).__name__
         self._refused(
             Responded(
@@ -196,7 +195,7 @@ class App:
         try:
             return await self._routed(call)
         except Exception as error:
-            return _error_answer(call, error)
+            return error_answer(call, error)
 
     async def _routed(self, call: Call) -> Answer:
         if call.metrics_only or call.path in METRICS_PATHS:
@@ -218,10 +217,10 @@ class App:
 
     def _not_found(self, call: Call) -> Answer:
         text = f"{call.path} is no route of this server"
-        return _error_answer(call, RouteNotFound(text if _is_kserve(call) else NO_ROUTE))
+        return error_answer(call, RouteNotFound(text if _is_kserve(call) else NO_ROUTE))
 
 
-def _error_answer(call: Call, error: Exception, request_id: str = "") -> Answer:
+def error_answer(call: Call, error: Exception, request_id: str = "") -> Answer:
     """The answer to an error that no route has handled, in the form of the path's protocol."""
     if _is_kserve(call):
         return kserve_answer(error)

@@ -6,6 +6,7 @@ protocol has one function that turns errors into answers.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,6 +81,7 @@ class Call:
         query: the raw query string.
         management: whether it came in on a socket where the management API answers.
         metrics_only: whether only the metrics answer on that socket.
+        began: ``time.perf_counter()`` at which the last byte of it was there.
     """
 
     method: str
@@ -89,6 +91,7 @@ class Call:
     query: str = ""
     management: bool = False
     metrics_only: bool = False
+    began: float = field(default_factory=time.perf_counter)
 
     def params(self) -> dict[str, str]:
         """Query parameters; the last of several with one name wins."""

@@ -14,7 +14,7 @@ from kserve_torch.codec.document import JSON
 from kserve_torch.errors import NOT_ALLOWED, MethodNotAllowed, RouteNotFound
 from kserve_torch.http import torchserve_api
 from kserve_torch.http.exchange import Answer, Call, Endpoint
-from kserve_torch.http.native_json import NO_ROUTE, native_error, native_json, with_native_headers
+from kserve_torch.http.native_json import NO_ROUTE, native_json, with_native_headers
 from kserve_torch.messages import fresh_id
 from kserve_torch.models import describe
 from kserve_torch.models.manager import Manager, Outcome, find
@@ -65,16 +65,16 @@ class Management:
         )
 
     async def route(self, call: Call) -> Answer | None:
-        """The answer, or None if the path is not one of these or not on this socket."""
+        """The answer, or None if the path is not one of these or not on this socket.
+
+        Raises:
+            ServingError: the call is refused, or has failed.
+        """
         path = call.path.rstrip("/")
         if not call.management or _INVOKE.fullmatch(path):
             return None
-        request_id = fresh_id()
-        try:
-            answer = await self._dispatch(call, path)
-        except Exception as error:
-            answer = native_error(error, request_id)
-        return answer and with_native_headers(answer, request_id)
+        answer = await self._dispatch(call, path)
+        return answer and with_native_headers(answer, fresh_id())
 
     async def _dispatch(self, call: Call, path: str) -> Answer | None:
         if path == "/token" and self._tokens is not None:

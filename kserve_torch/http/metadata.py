@@ -13,7 +13,7 @@ import kserve_torch
 from kserve_torch.codec import document
 from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import InvalidInput, NotReady
-from kserve_torch.http.errors import kserve_answer, method_not_allowed
+from kserve_torch.http.errors import method_not_allowed
 from kserve_torch.http.exchange import Answer, Call, Endpoint, json_answer
 from kserve_torch.models.version import State
 
@@ -59,7 +59,11 @@ class Metadata:
         )
 
     async def route(self, call: Call) -> Answer | None:
-        """The answer, or None if the path is not one of these."""
+        """The answer, or None if the path is not one of these.
+
+        Raises:
+            ServingError: no such model, or what is asked of it cannot be done.
+        """
         path = call.path.rstrip("/") or "/"
         allowed: list[str] = []
         for method, pattern, endpoint in self._routes:
@@ -67,13 +71,9 @@ class Metadata:
             if match is None:
                 continue
             methods = ["GET", "HEAD"] if method == "GET" else [method]
-            if call.method not in methods:
-                allowed += methods
-                continue
-            try:
+            if call.method in methods:
                 return await endpoint(call, **match.groupdict())
-            except Exception as error:
-                return kserve_answer(error)
+            allowed += methods
         if allowed and path != "/":
             return method_not_allowed(call.method, path, allowed)
         return None

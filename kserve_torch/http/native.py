@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from kserve_torch.codec import native
 from kserve_torch.codec.envelope import Opened, Seal, open_envelope
 from kserve_torch.engine.emissions import Emissions
-from kserve_torch.engine.worker import WorkerState
 from kserve_torch.errors import AnswerTooLarge, InvalidInput, RouteNotFound, ServingError
 from kserve_torch.http import torchserve_api
 from kserve_torch.http.exchange import Answer, Call, Endpoint
 from kserve_torch.http.native_json import NO_ROUTE, native_error, native_json, with_native_headers
-from kserve_torch.http.serve import Serve, check_status, deadline, sendable
+from kserve_torch.http.serve import Serve, check_status, deadline, log_unsendable, sendable
 from kserve_torch.http.streaming import answer_or_stream
 from kserve_torch.messages import NOTHING, Request, RowReply, Verb, fresh_id
 from kserve_torch.models.manager import find
@@ -80,12 +79,13 @@ class Native:
         )
 
     async def route(self, call: Call) -> Answer | None:
-        """The answer, or None if the path is not one of these."""
+        """The answer, or None if the path is not one of these.
+
+        Raises:
+            ServingError: no such route, no valid key, or no model is named.
+        """
         request_id = fresh_id()
-        try:
-            answer = await self._dispatch(call, request_id)
-        except Exception as error:
-            answer = native_error(error, request_id)
+        answer = await self._dispatch(call, request_id)
         return answer and with_native_headers(answer, request_id)
 
     async def _dispatch(self, call: Call, request_id: str) -> Answer | None:
@@ -160,15 +160,15 @@ class Native:
         refused: list[Answer] = []
 
         def unsendable(error: ServingError) -> Answer:
-            refused.append(self._serve.unsendable(request, error))
+            log_unsendable(request, error)
+            refused.append(self._serve.fail(call, request, error))
             return refused[0]
 
         return await answer_or_stream(
             lambda: self._serve(
                 call,
-                target.model,
-                lambda: request,
-                lambda _, reply: self._answer(seal(request, reply)),
+                request,
+                lambda reply: self._answer(seal(request, reply)),
                 told=lambda: bool(refused),
             ),
             emissions,
@@ -245,5 +245,4 @@ def _has_workers(registry: Registry, model: str) -> bool:
     """Whether the default version is loaded and has its workers."""
     version = registry.find(model)
     fewest, _ = version.scaled_to
-    ready = version.statistics().workers.get(WorkerState.READY, 0)
-    return version.state is State.READY and ready >= fewest
+    return version.state is State.READY and version.ready_workers >= fewest

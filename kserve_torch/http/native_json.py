@@ -31,7 +31,7 @@ def native_json(value: Any, status: int = 200) -> Answer:
     return Answer(status=status, body=orjson.dumps(value, option=_LAYOUT))
 
 
-def native_error(error: BaseException, request_id: str = "") -> Answer:
+def native_error(error: BaseException, request_id: str) -> Answer:
     """The answer of a native route to an error (INTERFACE, Errors)."""
     if not isinstance(error, ServingError):
         log.error("request %s: unexpected error", request_id, exc_info=error)

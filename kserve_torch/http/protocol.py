@@ -17,20 +17,28 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from kserve_torch.errors import ServingError
 from kserve_torch.http.app import App
-from kserve_torch.http.corked import Corked
 from kserve_torch.http.http10 import speak_http10
-from kserve_torch.http.limits import MAX_HEAD, REFUSAL_SECONDS, ConnectionLimits
 from kserve_torch.http.refusals import Application, last_answer, over_limit, refusal
-from kserve_torch.http.stall import Stall
 from kserve_torch.http.whole import exchange, is_whole
 
 log = logging.getLogger(__name__)
 
+#: Bytes of the request line and the headers together.
+MAX_HEAD = 64 * 1024
+#: Seconds in which a connection over the limit must send its request, to be refused.
+REFUSAL_SECONDS = 1.0
+
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One connection; made by uvicorn."""
+    """One connection; made by uvicorn.
 
-    limits: ConnectionLimits
+    Attributes:
+        most: see `guarded`.
+        patience: likewise.
+    """
+
+    most: int
+    patience: float
 
     #: Whether the next bytes are part of a head, or of the trailers of a chunked body.
     _counting = False
@@ -47,18 +55,16 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for a request."""
-        super().connection_made(Corked(transport, self.loop))  # type: ignore[arg-type]  # by duck
-        self._stall = Stall(transport, self.loop, self.limits.stalled_seconds)
-        seconds = self.limits.head_seconds
-        if len(self.connections) > self.limits.connections:
-            self.app = over_limit(self.app, self.limits.connections)
+        super().connection_made(transport)
+        seconds = self.patience
+        if len(self.connections) > self.most:
+            self.app = over_limit(self.app, self.most)
             seconds = min(seconds, REFUSAL_SECONDS)
         self._wait_for_head(seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection; a request whose client went away is withdrawn."""
         self._end_of_head()
-        self._stall.end()
         self._unset_keepalive_if_required()  # uvicorn leaves it to run after a reset
         super().connection_lost(exc)
         if self._exchange is not None:
@@ -68,16 +74,6 @@ class GuardedProtocol(HttpToolsProtocol):
             # uvicorn only knows the connection's last request, which may be queued behind this one.
             running.disconnected = True
             running.message_event.set()
-
-    def pause_writing(self) -> None:
-        """The write buffer is full: the client reads too slowly."""
-        super().pause_writing()
-        self._stall.watch()
-
-    def resume_writing(self) -> None:
-        """The client has read most of it."""
-        self._stall.end()
-        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Parse incoming bytes."""
@@ -140,7 +136,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """The first byte of a request."""
         super().on_message_begin()
         if self._head_timer is None:
-            self._wait_for_head(self.limits.head_seconds)
+            self._wait_for_head(self.patience)
             self._first_packet = self._packet
 
     def on_headers_complete(self) -> None:
@@ -262,8 +258,8 @@ class GuardedProtocol(HttpToolsProtocol):
         """Close a connection whose request is late; answer it if some of it has come."""
         self._head_timer = None
         if self._head_bytes:
-            seconds = self.limits.head_seconds
-            self._end(408, f"the request's headers did not arrive within {seconds:g} s")
+            text = f"the request's headers did not arrive within {self.patience:g} s"
+            self._end(408, text)
         else:
             self.transport.close()
 
@@ -293,6 +289,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def guarded(limits: ConnectionLimits) -> type[GuardedProtocol]:
-    """The protocol class with these limits, as uvicorn takes it."""
-    return type("GuardedProtocol", (GuardedProtocol,), {"limits": limits})
+def guarded(most: int, patience: float) -> type[GuardedProtocol]:
+    """The protocol class with these limits, as uvicorn takes it.
+
+    Args:
+        most: connections that may be open; requests on further ones are answered 503.
+        patience: seconds from the first byte of a request, or the start of a connection, to the end
+            of the headers; and for which a client may read nothing of its answer.
+    """
+    return type("GuardedProtocol", (GuardedProtocol,), {"most": most, "patience": patience})

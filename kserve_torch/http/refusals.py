@@ -9,6 +9,8 @@ import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from kserve_torch.codec.document import JSON
+from kserve_torch.http.exchange import json_answer
+from kserve_torch.http.sending import refuse, respond
 
 #: Answered on every connection: a kubelet whose probe is refused would restart the pod.
 _ALWAYS = ("/v2/health/live", "/ping")
@@ -30,29 +32,23 @@ def over_limit(app: Application, connections: int) -> Application:
         app: the server's.
         connections: how many may be open at a time.
     """
-    refuse = refusal(503, f"{connections} connections are open (max_connections)", retry_after="1")
+    text = f"{connections} connections are open (max_connections)"
+    refused = json_answer({"error": text}, 503, [("retry-after", "1")])
 
     async def answer(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        await (app if scope["path"] in _ALWAYS else refuse)(scope, receive, send)
+        if scope["path"] in _ALWAYS:
+            await app(scope, receive, send)
+        else:
+            await refuse(send, refused, receive)
 
     return answer
 
 
-def refusal(status: int, text: str, **more: str) -> Application:
-    """An application that answers every request with an error and closes the connection.
+def refusal(status: int, text: str) -> Application:
+    """An application that answers every request with an error and closes the connection."""
+    refused = json_answer({"error": text}, status)
 
-    Args:
-        status: of the answer.
-        text: of the error.
-        more: further headers, with ``_`` for ``-``.
-    """
+    async def answer(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        await respond(send, refused, head=False, close=True)
 
-    async def refuse(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        body = orjson.dumps({"error": text})
-        headers = {"content-type": JSON, "content-length": str(len(body)), "connection": "close"}
-        headers |= {name.replace("_", "-"): value for name, value in more.items()}
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": status, "headers": raw})
-        await send({"type": "http.response.body", "body": body})
-
-    return refuse
+    return answer

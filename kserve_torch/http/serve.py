@@ -41,11 +41,6 @@ def request_id(call: Call) -> str:
     return call.headers.get("x-request-id") or fresh_id()
 
 
-def refused_id(call: Call) -> str:
-    """The client's ``x-request-id`` for the log line of a refused request; "-" for none."""
-    return call.headers.get("x-request-id") or "-"
-
-
 def deadline(call: Call) -> float | None:
     """``time.monotonic()`` after which the client no longer waits, from its time-out header.
 
@@ -126,147 +121,92 @@ def log_unsendable(request: Request, error: Exception) -> None:
 
 
 class Serve:
-    """Submits a request and turns the outcome into an answer.
+    """Submits a request, turns the outcome into an answer and reports it.
 
     Args:
         registry: the models.
         protocol: the name of the protocol in metrics and the access log.
         failed: turns an error into the protocol's answer.
-        id_of: finds the id of a request that could not be decoded.
     """
 
     def __init__(
-        self,
-        registry: Registry,
-        protocol: str,
-        failed: Callable[[BaseException, str], Answer],
-        id_of: Callable[[Call], str] = refused_id,
+        self, registry: Registry, protocol: str, failed: Callable[[BaseException, str], Answer]
     ) -> None:
         self._registry = registry
         self._protocol = protocol
         self._failed = failed
-        self._id_of = id_of
 
     async def __call__(
         self,
         call: Call,
-        model: str,
-        read: Callable[[], Request],
-        write: Callable[[Request, Reply], Answer],
-        asked: str | None = None,
+        request: Request,
+        write: Callable[[Reply], Answer],
         told: Callable[[], bool] = lambda: False,
     ) -> Answer:
-        """``read`` the request, submit it and ``write`` the reply; all errors become answers.
+        """Submit a request and ``write`` the reply; all errors become answers.
 
         Cancelling it means that the client has disconnected.
 
         Args:
             call: the HTTP request.
-            model: the requested name.
-            read: makes the Request.
+            request: what was decoded from it.
             write: makes the answer.
-            asked: the requested version, None for the default.
             told: whether it was reported in another way, when it is cancelled.
         """
-        began = time.perf_counter()
-        request: Request | None = None
         reply: Reply | None = None
         try:
-            request = read()
             reply = await self._registry.submit(request)
-            answer = write(request, reply)
+            answer = write(reply)
         except asyncio.CancelledError as gone:
-            if request is not None and not told():
-                seconds = time.perf_counter() - began
-                self._tell(request, CLIENT_LEFT, seconds, timing_of(gone))
+            if not told():
+                self._tell(call, request, CLIENT_LEFT, timing_of(gone))
             raise
         except Exception as error:
-            seconds = time.perf_counter() - began
-            if request is None:
-                return self._fail(call, model, asked, self._id_of(call), error, seconds)
             if reply is not None:
-                return self.unsendable(request, error, seconds, reply.timing)
-            return self._unanswered(request, error, seconds, timing_of(error))
-        responded = Responded(
-            self._protocol,
-            model,
-            reply.version,
-            answer.status,
-            time.perf_counter() - began,
-            request.id,
-            len(request.rows),
-            reply.timing,
-            headers=call.headers if self._registry.tells_headers else NOTHING,
-        )
-        self._emit(responded)
+                log_unsendable(request, error)
+            timing = timing_of(error) if reply is None else reply.timing
+            return self.fail(call, request, error, timing)
+        self._tell(call, request, answer.status, reply.timing, version=reply.version)
         return answer
 
     def refuse(
         self, call: Call, model: str, error: Exception, asked: str | None = None, id_: str = ""
     ) -> Answer:
-        """The answer to a request that could not be decoded."""
-        return self._fail(call, model, asked, id_ or self._id_of(call), error)
+        """The answer to a request that could not be decoded; ``id_`` if that could be."""
+        id_ = id_ or call.headers.get("x-request-id") or "-"
+        return self.fail(call, Request(id=id_, model=model, version=asked, rows=()), error)
 
-    def unsendable(
-        self,
-        request: Request,
-        error: Exception,
-        seconds: float = 0.0,
-        timing: Timing = NO_TIME,
+    def fail(
+        self, call: Call, request: Request, error: Exception, timing: Timing = NO_TIME
     ) -> Answer:
-        """The answer in the place of the handler's, which cannot be sent."""
-        log_unsendable(request, error)
-        return self._unanswered(request, error, seconds, timing)
-
-    def _unanswered(
-        self, request: Request, error: Exception, seconds: float, timing: Timing
-    ) -> Answer:
+        """The answer to a request that failed, or whose own answer cannot be sent."""
         answer = self._failed(error, request.id)
-        self._tell(request, answer.status, seconds, timing, type(error).__name__)
+        self._tell(call, request, answer.status, timing, type(error).__name__)
         return answer
 
     def _tell(
-        self, request: Request, status: int, seconds: float, timing: Timing, error: str = ""
-    ) -> None:
-        self._emit(
-            Responded(
-                self._protocol,
-                request.model,
-                self._registry.version_of(request.model, request.version),
-                status,
-                seconds,
-                request.id,
-                len(request.rows),
-                timing,
-                error=error,
-                headers=request.headers if self._registry.tells_headers else NOTHING,
-            )
-        )
-
-    def _fail(
         self,
         call: Call,
-        model: str,
-        asked: str | None,
-        id_: str,
-        error: Exception,
-        seconds: float = 0.0,
-    ) -> Answer:
-        answer = self._failed(error, id_)
-        self._emit(
-            Responded(
-                self._protocol,
-                model,
-                self._registry.version_of(model, asked),
-                answer.status,
-                seconds,
-                id_,
-                error=type(error).__name__,
-                headers=call.headers if self._registry.tells_headers else NOTHING,
-            )
+        request: Request,
+        status: int,
+        timing: Timing,
+        error: str = "",
+        version: str | None = None,
+    ) -> None:
+        registry = self._registry
+        if version is None:
+            version = registry.version_of(request.model, request.version)
+        event = Responded(
+            self._protocol,
+            request.model,
+            version,
+            status,
+            time.perf_counter() - call.began,
+            request.id,
+            len(request.rows),
+            timing,
+            error,
+            call.headers if registry.tells_headers else NOTHING,
         )
-        return answer
-
-    def _emit(self, event: Responded) -> None:
         # The answer first: who sends the next request sees it counted.
-        asyncio.get_running_loop().call_soon(self._registry.emit, event)
+        asyncio.get_running_loop().call_soon(registry.emit, event)

@@ -51,28 +51,30 @@ class V1:
             return method_not_allowed(call.method, call.path, ["POST"])
         model, verb = match.group("model"), Verb(match.group("verb"))
         try:
-            found = self._registry.find(model)
-            # v2's own header: v2 clients send binary data with a type that means bytes in v1.
-            length = call.headers.get(HEADER_LENGTH)
-            decoded = (
-                _read(call)
-                if length in (None, str(len(call.body)))
-                else v2.decode(call.body, length, found.signature("inputs"))
-            )
+            decoded = self._decoded(call, model)
+            event = decoded.event
+            if event is None and "ce-specversion" in call.headers:
+                event = cloudevents.from_headers(call.headers)
+            if isinstance(decoded, V2Request):
+                return await self._as_v2(call, model, verb, decoded, event)
+            request = _request(call, model, verb, decoded)
         except ServingError as error:
             return self._serve.refuse(call, model, error)
-        event = decoded.event
-        if event is None and "ce-specversion" in call.headers:
-            event = cloudevents.from_headers(call.headers)
-        if isinstance(decoded, V2Request):
-            answer = await self._v2.answer(call, model, None, verb, decoded)
-            return answer if event is None or answer.status != 200 else _event(answer, event, model)
-        return await self._serve(
-            call,
-            model,
-            lambda: _request(call, model, verb, decoded),
-            lambda request, reply: _answer(request, reply, event),
-        )
+        return await self._serve(call, request, lambda reply: _answer(request, reply, event))
+
+    def _decoded(self, call: Call, model: str) -> V1Request | V2Request:
+        found = self._registry.find(model)
+        # v2's own header: v2 clients send binary data with a type that means bytes in v1.
+        length = call.headers.get(HEADER_LENGTH)
+        if length in (None, str(len(call.body))):
+            return _read(call)
+        return v2.decode(call.body, length, found.signature("inputs"))
+
+    async def _as_v2(
+        self, call: Call, model: str, verb: Verb, decoded: V2Request, event: Event | None
+    ) -> Answer:
+        answer = await self._v2.answer(call, model, None, verb, decoded)
+        return answer if event is None or answer.status != 200 else _event(answer, event, model)
 
 
 def _read(call: Call) -> V1Request | V2Request:

@@ -13,8 +13,8 @@ from kserve_torch.codec.mapping import MAPPINGS
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import Answer, Call
-from kserve_torch.http.serve import Serve, check_rows, deadline, refused_id, row_headers
-from kserve_torch.messages import Reply, Request, Tensor, Verb, fresh_id
+from kserve_torch.http.serve import Serve, check_rows, deadline, row_headers
+from kserve_torch.messages import Reply, Request, Verb, fresh_id
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
@@ -42,7 +42,7 @@ class V2:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._serve = Serve(registry, "v2", kserve_answer, _refused_id)
+        self._serve = Serve(registry, "v2", kserve_answer)
 
     async def route(self, call: Call) -> Answer | None:
         """The answer, or None if the path is not one of these."""
@@ -63,20 +63,19 @@ class V2:
         decoded: V2Request | None = None,
     ) -> Answer:
         """Serve a v2 request; ``decoded`` if its body has been read already."""
-        inference = Inference(call, verb, version)
-
-        def read() -> Request:
+        try:
             found = self._registry.find(model, version)
-            if decoded is not None:
-                return inference.request(found, decoded)
-            length = call.headers.get(HEADER_LENGTH)
-            return inference.request(found, v2.decode(call.body, length, found.signature("inputs")))
-
-        return await self._serve(call, model, read, inference.answer, version)
+            if decoded is None:
+                length = call.headers.get(HEADER_LENGTH)
+                decoded = v2.decode(call.body, length, found.signature("inputs"))
+            inference = Inference(call, verb, version, found, decoded)
+        except Exception as error:
+            return self._serve.refuse(call, model, error, version, _refused_id(call))
+        return await self._serve(call, inference.request, inference.answer)
 
 
 def _refused_id(call: Call) -> str:
-    """The id in the body of a refused request, else the header's."""
+    """The id in the body of a refused request; "" for none."""
     length = call.headers.get(HEADER_LENGTH, "")
     try:
         head = call.body[: int(length)] if length.isdecimal() else call.body
@@ -84,7 +83,7 @@ def _refused_id(call: Call) -> str:
     except ValueError:
         document = None
     id_ = document.get("id") if isinstance(document, dict) else None
-    return id_ if id_ and isinstance(id_, str) else refused_id(call)
+    return id_ if isinstance(id_, str) else ""
 
 
 class Inference:
@@ -93,48 +92,46 @@ class Inference:
     Args:
         call: the HTTP request.
         verb: predict or explain.
-        version: the version asked for, or None.
+        asked: the version asked for, or None.
+        found: the version that answers.
+        decoded: the body.
+
+    Attributes:
+        request: its rows are the inputs, or the elements of dimension 0 (CONTRACT D2).
     """
 
-    def __init__(self, call: Call, verb: Verb, version: str | None) -> None:
-        self._call = call
-        self._verb = verb
-        self._version = version
-
-    def request(self, found: ModelVersion, decoded: V2Request) -> Request:
-        """The rows of the inputs: one per tensor, or per element of dimension 0 (CONTRACT D2)."""
+    def __init__(
+        self, call: Call, verb: Verb, asked: str | None, found: ModelVersion, decoded: V2Request
+    ) -> None:
         self._decoded = decoded
         self._mapping = mapping = MAPPINGS[found.limits.v2_rows]
         self._flatten = found.limits.v2_flatten
-        return Request(
-            id=decoded.id or self._call.headers.get("x-request-id") or fresh_id(),
+        self.request = Request(
+            id=decoded.id or call.headers.get("x-request-id") or fresh_id(),
             model=found.name,
             version=found.version,
-            asked=self._version or "",
-            verb=self._verb,
+            asked=asked or "",
+            verb=verb,
             rows=mapping.rows(decoded.inputs),
-            headers=self._call.headers,
+            headers=call.headers,
             parameters=decoded.parameters,
             element=mapping.element,
-            deadline=deadline(self._call),
+            deadline=deadline(call),
         )
 
-    def outputs(self, reply: Reply) -> list[Tensor]:
-        """The output tensors of a reply."""
-        names = [tensor.name for tensor in self._decoded.inputs]
-        return self._mapping.outputs(reply.results, names, self._flatten)
-
-    def answer(self, request: Request, reply: Reply) -> Answer:
+    def answer(self, reply: Reply) -> Answer:
         """The response, in JSON or with binary data behind it."""
         check_rows(reply)
         headers = row_headers(reply)
-        sent = self._decoded.id  # echoed even if empty, which counts as none here (CONTRACT O21)
+        decoded = self._decoded
+        names = [tensor.name for tensor in decoded.inputs]
         body, json_length = v2_reply.encode(
             reply.model,
             reply.version,
-            request.id if sent is None else sent,
-            self.outputs(reply),
-            self._decoded,
+            # Echoed even if empty, which counts as none here (CONTRACT O21).
+            self.request.id if decoded.id is None else decoded.id,
+            self._mapping.outputs(reply.results, names, self._flatten),
+            decoded,
             dict(headers),
         )
         if json_length is None:

@@ -13,11 +13,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 from operator import attrgetter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, generate_latest
 
 from kserve_torch.errors import NOT_ALLOWED, MethodNotAllowed
 from kserve_torch.events import (
@@ -36,12 +35,13 @@ from kserve_torch.metrics.custom import HandlerMetrics
 from kserve_torch.metrics.engine import EngineMetrics
 from kserve_torch.metrics.family import Family
 from kserve_torch.metrics.host import DeviceMetrics, GpuMetrics, HostMetrics
-from kserve_torch.metrics.sdk import KServeMetrics
+from kserve_torch.metrics.sdk import KServeMetrics, Process
 from kserve_torch.metrics.serving import ServingMetrics
 from kserve_torch.metrics.torchserve import LEGACY, TorchServeMetrics
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
+    from kserve_torch.settings import Settings
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
@@ -76,21 +76,6 @@ _TAKERS: dict[type, str] = {
 }
 
 
-class MetricsSettings(Protocol):
-    """The settings that are read here."""
-
-    @property
-    def metrics_mode(self) -> str: ...
-    @property
-    def metrics_config(self) -> Path | None: ...
-    @property
-    def model_metrics_auto_detect(self) -> bool: ...
-    @property
-    def disable_system_metrics(self) -> bool: ...
-    @property
-    def enable_metrics_api(self) -> bool: ...
-
-
 class Metrics:
     """Counts events and shows them as Prometheus text.
 
@@ -98,21 +83,24 @@ class Metrics:
     ``legacy`` the three ``ts_*`` counters and ``log`` none. This server's own families and KServe's
     are always shown, because autoscalers need them.
 
+    Args:
+        settings: what to show.
+        registry: queues, workers and readiness are read from it at every scrape.
+
     Raises:
         SettingError: the ``metrics_config`` file is not one.
     """
 
-    def __init__(self, settings: MetricsSettings) -> None:
+    def __init__(self, settings: Settings, registry: Registry) -> None:
         self._unmeasured: set[str] = set()
         self._enabled = settings.enable_metrics_api
-        self._engine = EngineMetrics()
-        self._kserve = KServeMetrics()
-        self._sources = [self._engine, ServingMetrics(), DeviceMetrics(), *_torchserve(settings)]
+        self._engine = EngineMetrics(registry)
+        own = (self._engine, ServingMetrics(), KServeMetrics(), DeviceMetrics())
+        self._sources = [*own, *_torchserve(settings)]
         if settings.metrics_mode == "prometheus":
             self._sources.append(self._handler_metrics(settings))
-        observers = (*self._sources, self._kserve)
-        self._takers = {event: _methods(observers, name) for event, name in _TAKERS.items()}
-        self._forget = _methods(observers, "left")
+        self._takers = {event: _methods(self._sources, name) for event, name in _TAKERS.items()}
+        self._forget = _methods(self._sources, "left")
         #: Removed versions, the latest last; some may have been registered again.
         self._left: dict[tuple[str, str], None] = {}
         self._kept: list[Event] = []
@@ -176,10 +164,6 @@ class Metrics:
             for take in self._takers[kind]:
                 take(events)
 
-    def watch(self, registry: Registry) -> None:
-        """Read queues, workers and readiness from this registry at every scrape."""
-        self._engine.registry = registry
-
     def exposition(self, names: Collection[str] | None = None) -> bytes:
         """All families as text of the type `CONTENT_TYPE`.
 
@@ -190,9 +174,9 @@ class Metrics:
         families = chain.from_iterable(map(self._families, self._sources))
         lines = chain.from_iterable(family.lines(names) for family in families)
         own = "".join(f"{line}\n" for line in lines)
-        return own.encode() + self._kserve.text(names)
+        return own.encode() + generate_latest(Process(names))
 
-    def _handler_metrics(self, settings: MetricsSettings) -> HandlerMetrics:
+    def _handler_metrics(self, settings: Settings) -> HandlerMetrics:
         taken = {family.name for source in self._sources for family in self._families(source)}
         taken.update(metric.name for metric in REGISTRY.collect())
         config, detect = settings.metrics_config, settings.model_metrics_auto_detect
@@ -224,7 +208,7 @@ class Metrics:
         return Answer(body=self.exposition(names or None), content_type=CONTENT_TYPE)
 
 
-def _torchserve(settings: MetricsSettings) -> list[Any]:
+def _torchserve(settings: Settings) -> list[Any]:
     """The sources of TorchServe's families that ``metrics_mode`` selects."""
     hostname = socket.gethostname()
     if settings.metrics_mode == "legacy":

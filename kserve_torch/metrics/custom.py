@@ -12,7 +12,7 @@ from typing import Any
 
 from kserve_torch.errors import SettingError
 from kserve_torch.events import Finished, Measured
-from kserve_torch.metrics.family import Family, counter, gauge, histogram
+from kserve_torch.metrics.family import CLIENT_SECONDS, Family, counter, gauge, histogram
 from kserve_torch.metrics.torchserve import help_text
 from kserve_torch.settings.metrics_file import (
     AUTOMATIC,
@@ -24,8 +24,6 @@ from kserve_torch.ts.metrics.unit import UNITS
 
 log = logging.getLogger(__name__)
 
-#: The default bounds of Prometheus' Java client, and so of TorchServe's histograms.
-BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 #: Reported by every base handler under ``handler.profile``.
 PROFILED = "ts_handler_"
 PREDICTION = "PredictionTime"
@@ -35,7 +33,7 @@ HOSTNAME = "Hostname"
 _MAKERS: Mapping[str, Callable[..., Family[Any]]] = {
     "counter": counter,
     "gauge": gauge,
-    "histogram": partial(histogram, bounds=BOUNDS),
+    "histogram": partial(histogram, bounds=CLIENT_SECONDS),
 }
 
 

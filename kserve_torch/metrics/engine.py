@@ -15,10 +15,14 @@ _VERSION = ("model_name", "model_version")
 
 
 class EngineMetrics:
-    """Queues, workers and readiness of every model version."""
+    """Queues, workers and readiness of every model version.
 
-    def __init__(self) -> None:
-        self.registry: Registry | None = None
+    Args:
+        registry: the models.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
 
     def families(self) -> Iterable[Family[Any]]:
         """New families with the present numbers."""
@@ -32,7 +36,7 @@ class EngineMetrics:
             _VERSION,
         )
         workers = gauge("workers", "Workers, by state", (*_VERSION, "state"))
-        server_ready.series().set(self.registry is not None and self.registry.ready())
+        server_ready.series().set(self._registry.ready())
         for version in self._versions():
             labels, now = (version.name, version.version), version.statistics()
             model_ready.series(*labels).set(version.ready)
@@ -48,6 +52,5 @@ class EngineMetrics:
         return [version.version for version in self._versions() if version.name == model]
 
     def _versions(self) -> Iterator[ModelVersion]:
-        if self.registry is not None:
-            for name in self.registry.names():
-                yield from self.registry.versions(name)
+        for name in self._registry.names():
+            yield from self._registry.versions(name)

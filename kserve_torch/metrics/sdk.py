@@ -1,76 +1,75 @@
-"""KServe's own histograms (CONTRACT K6), fed by events.
+"""KServe's own histograms (CONTRACT K6), and what else the process measures.
 
-They are made here, in a registry of their own: importing kserve just for them would take a sixth of
-the start and tens of megabytes. A test compares them with the SDK's.
+The histograms are made here: importing kserve just for them would take a sixth of the start and
+tens of megabytes. A test compares them with the SDK's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
-from prometheus_client import REGISTRY, CollectorRegistry, Histogram, generate_latest
+from prometheus_client import REGISTRY
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from kserve_torch.events import Finished
 from kserve_torch.messages import Verb
+from kserve_torch.metrics.family import CLIENT_SECONDS, Family, histogram
 
-_STAGES = {
-    "preprocess": "pre-process",
-    "predict": "predict",
-    "explain": "explain",
-    "postprocess": "post-process",
+_PREDICT, _EXPLAIN = "request_predict_seconds", "request_explain_seconds"
+#: Their names and texts.
+_HISTOGRAMS = {
+    "request_preprocess_seconds": "pre-process request latency",
+    _PREDICT: "predict request latency",
+    _EXPLAIN: "explain request latency",
+    "request_postprocess_seconds": "post-process request latency",
 }
-_STAGE_OF = {Verb.PREDICT: "predict", Verb.EXPLAIN: "explain"}
+_NAMES = {Verb.PREDICT: _PREDICT, Verb.EXPLAIN: _EXPLAIN}
 
 
 class KServeMetrics:
-    """KServe's histograms, and the metrics in prometheus_client's default registry."""
+    """The histograms of KServe's SDK."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
         self._histograms = {
-            stage: Histogram(
-                f"request_{stage}_seconds",
-                f"{words} request latency",
-                ["model_name"],
-                registry=self.registry,
-            )
-            for stage, words in _STAGES.items()
+            name: histogram(name, text, ("model_name",), CLIENT_SECONDS)
+            for name, text in _HISTOGRAMS.items()
         }
+
+    def families(self) -> Iterable[Family[Any]]:
+        """One for each stage; the handler's own stages are not told apart."""
+        return self._histograms.values()
 
     def finished(self, events: Sequence[Finished]) -> None:
         """Note the times of predictions or explanations, queue included."""
-        stage = _STAGE_OF.get(events[0].verb)
-        if stage is not None and events[0].error is None:
-            histogram = self._histograms[stage].labels(events[0].model)
-            for event in events:
-                histogram.observe(event.timing.queued + event.timing.handler)
+        first = events[0]
+        name = _NAMES.get(first.verb)
+        if name is not None and first.error is None:
+            series = self._histograms[name].series(first.model)
+            series.observe(*[event.timing.queued + event.timing.handler for event in events])
 
     def left(self, model: str, version: str) -> None:
         """Forget a model when its last version has left: ``version`` is "" then."""
         if not version:
-            for histogram in self._histograms.values():
-                with suppress(KeyError):  # older prometheus_client raises it for unknown labels
-                    histogram.remove(model)
-
-    def text(self, names: Collection[str] | None) -> bytes:
-        """Both registries as text; if ``names`` is given, only families or samples of these."""
-        return generate_latest(_Joined(self.registry, names))
+            for family in self.families():
+                family.forget(model_name=model)
 
 
-class _Joined(Collector):
-    """Our families and the process's, without those of an imported kserve, which are the same."""
+class Process(Collector):
+    """The metrics in prometheus_client's default registry, without those of an imported SDK.
 
-    def __init__(self, own: CollectorRegistry, names: Collection[str] | None) -> None:
-        self._own = own
+    Args:
+        names: families or samples to keep; None keeps all.
+    """
+
+    def __init__(self, names: Collection[str] | None) -> None:
         self._names = names
 
     def collect(self) -> Iterator[Metric]:
-        own = list(self._own.collect())
-        taken = {metric.name for metric in own}
-        for metric in (*own, *(m for m in REGISTRY.collect() if m.name not in taken)):
+        """The families that are kept."""
+        for metric in REGISTRY.collect():
             names = {metric.name, *(sample.name for sample in metric.samples)}
-            if self._names is None or not names.isdisjoint(self._names):
+            wanted = self._names is None or not names.isdisjoint(self._names)
+            if wanted and metric.name not in _HISTOGRAMS:
                 yield metric

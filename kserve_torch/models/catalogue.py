@@ -146,12 +146,7 @@ class Catalogue:
             ModelNotFound: no such model.
             VersionNotFound: no such version.
         """
-        if model not in self._models:
-            raise _unknown(model)
-        chosen = self.find(model, version)
-        for other in self._models[model].values():
-            other.is_default = other is chosen
-        self._defaults[model] = chosen
+        self._defaults[model] = self.find(model, version)
 
     def replace(self, version: ModelVersion) -> list[ModelVersion]:
         """Replace all other versions of its name by this one; returns those."""

@@ -119,7 +119,7 @@ class Manager:
         workers = registration.workers_of(version, self._settings)
         if not workers:
             # Not even on demand: a client that asks for none will say when to start some.
-            await self._registry.scale(version.name, version.version, 0, 0)
+            await self._registry.scale(version, 0, 0)
         else:
             starting = registration.start(self._registry, version, workers)
             if not registration.synchronous:
@@ -148,7 +148,7 @@ class Manager:
             raise InvalidInput("max_worker cannot be less than min_worker.")
         check_workers(fewest)  # now, so that also those are told who do not wait
         found = find(self._registry, model, version)
-        scaling = self._registry.scale(model, found.version, fewest, most)
+        scaling = self._registry.scale(found, fewest, most)
         if not synchronous:
             return self._later(scaling)
         ready = await to_the_end(scaling)

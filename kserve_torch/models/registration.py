@@ -108,7 +108,7 @@ class Registration:
         """
         most = max(workers, version.limits.max_workers)
         try:
-            await registry.scale_to(version, workers, most)
+            await registry.scale(version, workers, most)
         except ServingError as error:
             registry.withdraw(version)
             label = f"model {version.name} version: {version.version}"

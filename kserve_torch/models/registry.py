@@ -207,20 +207,16 @@ class Registry(Catalogue):
         if displaced is not None:
             keep(self.retire([displaced]))
 
-    async def scale(self, model: str, version: str | None, minimum: int, maximum: int) -> int:
+    async def scale(self, version: ModelVersion, minimum: int, maximum: int) -> int:
         """Change a version's number of workers; returns how many are ready.
 
         Raises:
             InvalidInput: more than `MOST_WORKERS`.
         """
-        return await self.scale_to(self.find(model, version), minimum, maximum)
-
-    async def scale_to(self, found: ModelVersion, minimum: int, maximum: int) -> int:
-        """The same as `scale`, for a version."""
         check_workers(minimum)
-        await found.scale(minimum, maximum)
-        ready = found.ready_workers
-        log.info("model %s %s: workers ready: %d", found.name, found.version, ready)
+        await version.scale(minimum, maximum)
+        ready = version.ready_workers
+        log.info("model %s %s: workers ready: %d", version.name, version.version, ready)
         return ready
 
     async def unregister(self, model: str, version: str | None = None) -> ModelVersion:
@@ -233,7 +229,7 @@ class Registry(Catalogue):
             Forbidden: it is the default of several.
         """
         found = self.find(model, version)
-        if found.is_default and len(self._models[model]) > 1:
+        if found is self.present(model) and len(self._models[model]) > 1:
             raise Forbidden(f"Cannot remove default version for model {model}")
         self.forget(found)
         if self.present(found.name) is None:

@@ -64,7 +64,6 @@ class ModelVersion:
         self.limits = limits
         self.state = State.LOADING
         self.reason = ""
-        self.is_default = False
         self.loaded_at_startup = False
         self.load_seconds = 0.0
         self._emit = emit

@@ -29,7 +29,6 @@ from kserve_torch.runtime.context import Context
 from kserve_torch.runtime.entry import Entry, load_entry
 from kserve_torch.runtime.fault import RequestFault, fault_of
 from kserve_torch.runtime.preparation import (
-    DEFAULTS,
     LoadOptions,
     context_of,
     namespace_of,
@@ -77,7 +76,7 @@ class Instance:
         gpu_id: int | None = None,
         batch_size: int = 1,
         measure: Callable[[Measured], None],
-        options: LoadOptions = DEFAULTS,
+        options: LoadOptions,
         first: Instance | None = None,
     ) -> Instance:
         """Import and initialise the archive's handler.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -30,13 +29,10 @@ class LoadOptions:
         metrics: what ``metrics_config`` lists; handlers ask ``context.metrics`` for it by name.
     """
 
-    workdir: Path = Path(tempfile.gettempdir(), "kserve_torch")
+    workdir: Path
     install_packages: bool = False
     limit_max_image_pixels: bool = True
     metrics: Sequence[ListedMetric] = ()
-
-
-DEFAULTS = LoadOptions()
 
 
 def namespace_of(archive: Archive, name: str, options: LoadOptions) -> Namespace:

@@ -185,8 +185,3 @@ def test_unknown_models_and_versions(client: httpx.Client) -> None:
     assert [answer.status_code for answer in (v1, v2, native)] == [404, 404, 404]
     assert list(v1.json()) == list(v2.json()) == ["error"]
     assert list(native.json()) == ["code", "type", "message"]
-
-
-def test_it_stops_cleanly(mnist_store: Path) -> None:
-    running = Server(mnist_store)
-    assert running.stop() == 0

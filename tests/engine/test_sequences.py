@@ -56,7 +56,7 @@ async def test_a_sequence_has_all_its_requests_at_one_worker(
     await asyncio.gather(*numbers)
     reply = await registry.submit(request(0, ts_request_sequence_id="s"))
     assert reply.results == [["s", sum(range(20))]]
-    assert await registry.scale("m", None, 3, 3) == 1
+    assert await registry.scale(version, 3, 3) == 1
     assert version.scaled_to == (1, 1)
     warnings = [record.getMessage() for record in caplog.records if "sequenceB" in record.msg]
     assert warnings == [
@@ -110,7 +110,7 @@ async def test_scaling_is_done_with_the_one_worker(registry: Registry) -> None:
 
 async def test_a_model_of_sequences_can_be_scaled_to_zero(registry: Registry) -> None:
     version = await registry.register("m.mar")
-    assert await registry.scale("m", None, 0, 0) == 0
+    assert await registry.scale(version, 0, 0) == 0
     assert version.scaled_to == (0, 0)
 
 

@@ -75,6 +75,8 @@ async def test_registration_does_not_wait_unless_asked_to(models: Serving) -> No
 async def test_refusals(models: Serving) -> None:
     stub = manage(models)
     await stub.RegisterModel(register("1.0", synchronous=True))
+    await stub.RegisterModel(pb.RegisterModelRequest(url="m-2.0"))
+    idle = pb.DescribeModelRequest(model_name="m", model_version="2.0", customized=True)
     cases = [
         (stub.RegisterModel(pb.RegisterModelRequest()), "INVALID_ARGUMENT"),
         (stub.RegisterModel(pb.RegisterModelRequest(url="none.mar")), "NOT_FOUND"),
@@ -83,6 +85,7 @@ async def test_refusals(models: Serving) -> None:
         (stub.RegisterModel(register("1.0")), "ALREADY_EXISTS"),
         (stub.DescribeModel(pb.DescribeModelRequest()), "INVALID_ARGUMENT"),
         (stub.DescribeModel(pb.DescribeModelRequest(model_name="x")), "NOT_FOUND"),
+        (stub.DescribeModel(idle), "UNAVAILABLE"),
         (stub.DescribeModel(pb.DescribeModelRequest(model_name="m/all")), "INVALID_ARGUMENT"),
         (stub.ScaleWorker(pb.ScaleWorkerRequest(model_name="x")), "NOT_FOUND"),
         (stub.SetDefault(pb.SetDefaultRequest(model_name="m")), "INVALID_ARGUMENT"),

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kserve_torch.engine import background
-from kserve_torch.http.exchange import Call, Headers
+from kserve_torch.http.app import Route, error_answer
+from kserve_torch.http.exchange import Answer, Call, Headers
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 from kserve_torch.settings.models import StartupModel
@@ -134,6 +135,16 @@ def call(
         headers=Headers(raw),
         management=management,
     )
+
+
+async def routed(route: Route, call: Call) -> Answer:
+    """The answer of a route, or the application's to its error."""
+    try:
+        answer = await route(call)
+    except Exception as error:
+        return error_answer(call, error)
+    assert answer is not None
+    return answer
 
 
 async def settled() -> None:

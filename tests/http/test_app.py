@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import time
 import uuid
 import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -104,6 +105,29 @@ async def test_a_call_and_its_answer() -> None:
     assert headers["content-length"] == str(len(body))
     assert headers["x-own"] == "é"
     assert orjson.loads(body) == ["POST", "abc", "q=1", False]
+
+
+async def test_a_call_begins_with_the_last_byte_of_its_body() -> None:
+    seen: list[Call] = []
+    came = 0.0
+
+    async def receive() -> dict[str, Any]:
+        nonlocal came
+        more, came = not came, time.perf_counter()
+        return {"type": "http.request", "body": b"a", "more_body": more}
+
+    async def send(message: dict[str, Any]) -> None:
+        pass
+
+    async def route(call: Call) -> Answer:
+        seen.append(call)
+        return Answer()
+
+    headers = [(b"transfer-encoding", b"chunked")]
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": headers}
+    await App((route,), metrics, ROLES, LIMIT)(scope, receive, send)
+    (call,) = seen
+    assert (call.body, call.began > came) == (b"aa", True)
 
 
 @pytest.mark.parametrize(

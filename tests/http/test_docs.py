@@ -156,7 +156,7 @@ async def test_errors_are_what_the_documents_say(
     registry = Registry(settings)
     await registry.register("m.mar", name="new", workers=0)
     registry.draining = True
-    app = application(registry, Metrics(settings), settings, None, [])
+    app = application(registry, Metrics(settings, registry), settings, None, [])
     assert isinstance(app, App)
     answer = await app.answer(
         {"method": method, "path": path, "headers": [], "query_string": b""}, b"{}"

@@ -21,7 +21,7 @@ from kserve_torch.settings import Settings
 from kserve_torch.tokens import Tokens
 
 from ..makers import make_archive
-from .conftest import call, settled
+from .conftest import call, routed, settled
 
 NOT_ALLOWED = {
     "code": 405,
@@ -42,8 +42,8 @@ def management(registry: Registry, settings: Settings) -> Management:
 async def ask(
     management: Management, method: str, target: str, body: bytes = b"", **headers: str
 ) -> tuple[int, Any]:
-    answer = await management.route(call(method, target, body, management=True, **headers))
-    assert answer is not None
+    called = call(method, target, body, management=True, **headers)
+    answer = await routed(management.route, called)
     assert isinstance(answer.body, bytes)
     return answer.status, json.loads(answer.body)
 
@@ -196,8 +196,7 @@ async def test_wrong_method(management: Management, method: str, target: str) ->
 
 
 async def test_a_wrong_method_is_told_the_right_ones(management: Management) -> None:
-    answer = await management.route(call("PATCH", "/models/echo", management=True))
-    assert answer is not None
+    answer = await routed(management.route, call("PATCH", "/models/echo", management=True))
     assert dict(answer.headers)["allow"] == "GET, PUT, DELETE, OPTIONS"
 
 
@@ -610,11 +609,8 @@ async def test_description_of_a_model(management: Management) -> None:
 
 
 async def bare(management: Management, target: str, key: str) -> Answer:
-    answer = await management.route(
-        call("GET", target, management=True, authorization=f"Bearer {key}")
-    )
-    assert answer is not None
-    return answer
+    called = call("GET", target, management=True, authorization=f"Bearer {key}")
+    return await routed(management.route, called)
 
 
 async def test_tokens(registry: Registry, settings: Settings, tmp_path: Path) -> None:

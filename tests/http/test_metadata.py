@@ -19,7 +19,7 @@ from kserve_torch.settings import Settings
 from kserve_torch.settings.models import StartupModel
 
 from ..makers import ECHO, make_archive
-from .conftest import call
+from .conftest import call, routed
 
 TENSOR = {"name": "x", "datatype": "FP32", "shape": [-1, 3]}
 
@@ -52,8 +52,7 @@ async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
 
 
 async def told(registry: Registry, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
-    answer = await Metadata(registry).route(call(method, path, body))
-    assert answer is not None
+    answer = await routed(Metadata(registry).route, call(method, path, body))
     assert isinstance(answer.body, bytes)
     return answer.status, orjson.loads(answer.body)
 
@@ -148,7 +147,7 @@ async def test_a_model_that_cannot_be_loaded(registry: Registry) -> None:
 
 async def test_a_model_without_workers_is_not_ready(registry: Registry) -> None:
     """The index says what the readiness routes say, though the model is loaded."""
-    await registry.scale("told", None, 0, 0)
+    await registry.scale(registry.find("told"), 0, 0)
     assert (await told(registry, "GET", "/v2/models/told/ready"))[0] == 503
     _, index = await told(registry, "POST", "/v2/repository/index")
     (entry,) = [entry for entry in index if entry["name"] == "told"]

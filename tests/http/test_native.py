@@ -23,7 +23,7 @@ from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 from kserve_torch.tokens import Tokens
 
-from .conftest import call
+from .conftest import call, routed
 
 MULTIPART = (
     b'--B\r\nContent-Disposition: form-data; name="data"; filename="a.png"\r\n'
@@ -45,9 +45,7 @@ def native(registry: Registry, settings: Settings) -> Native:
 async def ask(
     native: Native, method: str, target: str, body: bytes = b"", **headers: str
 ) -> Answer:
-    answer = await native.route(call(method, target, body, **headers))
-    assert answer is not None
-    return answer
+    return await routed(native.route, call(method, target, body, **headers))
 
 
 def value(answer: Answer) -> Any:

@@ -56,7 +56,7 @@ async def test_no_instances_are_no_answer_of_a_model_that_is_not_ready(
     answer = await answered(registry, "/v1/models/bad:predict", {"instances": []})
     assert answer.status == 503
     assert "absent" in parsed(answer)["error"]
-    await registry.scale("echo", None, 0, 0)
+    await registry.scale(registry.find("echo"), 0, 0)
     answer = await answered(registry, PREDICT, {"instances": []})
     assert answer.status == 503
     assert "no worker" in parsed(answer)["error"]
@@ -254,6 +254,7 @@ async def test_each_answer_is_reported(
     assert (event.protocol, event.model, event.version) == ("v1", "echo", "1.0")
     assert (event.status, event.rows, event.timing.batch_rows, event.error) == expected
     assert bool(event.timing.handler) == bool(event.timing.batch_rows)
+    assert event.seconds > event.timing.queued + event.timing.handler
     assert event.request_id == "mine"
 
 

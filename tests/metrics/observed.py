@@ -14,12 +14,13 @@ from kserve_torch.events import (
 )
 from kserve_torch.messages import Timing
 from kserve_torch.metrics import Metrics
+from kserve_torch.settings import Settings
 
 TIMING = Timing(queued=0.25, handler=0.5, batch_rows=4)
 
 
 def settings(mode="prometheus", config=None, detect=False, disable_system=False, enabled=True):
-    return SimpleNamespace(
+    return Settings(
         enable_metrics_api=enabled,
         metrics_mode=mode,
         metrics_config=config,
@@ -49,8 +50,7 @@ class Fleet:
 
 
 def observed(*events, fleet=None, **kwargs):
-    metrics = Metrics(settings(**kwargs))
-    metrics.watch(fleet or Fleet())
+    metrics = Metrics(settings(**kwargs), fleet or Fleet())
     metrics(StateChanged("mnist", "1.0", "READY"))
     for event in events:
         metrics(event)

@@ -23,9 +23,8 @@ from kserve_torch.events import (
 )
 from kserve_torch.http.exchange import Call
 from kserve_torch.messages import Timing, Verb
-from kserve_torch.metrics import Metrics
 
-from .observed import LIGHT_LOAD, TIMING, Fleet, observed, settings
+from .observed import LIGHT_LOAD, TIMING, Fleet, observed
 
 HOST = socket.gethostname()
 
@@ -65,7 +64,7 @@ def types(text):
 
 
 def test_torchserve_families_have_their_names_types_and_help():
-    text = Metrics(settings()).exposition().decode()
+    text = observed().exposition().decode()
     found = types(text)
     for name, (kind, _) in TORCHSERVE.items():
         assert found[name] == kind
@@ -179,10 +178,6 @@ def test_gauges_show_the_registry_at_the_moment_of_the_scrape():
     assert lines(metrics, "queue_depth") == [f"queue_depth{{{labels}}} 0.0"]
 
 
-def test_a_scrape_before_the_registry_exists_says_not_ready():
-    assert lines(Metrics(settings()), "server_ready") == ["server_ready 0.0"]
-
-
 def test_stages_batches_refusals_and_failures_are_told_apart():
     metrics = observed(
         *LIGHT_LOAD,
@@ -286,7 +281,7 @@ def test_versions_that_left_long_ago_are_forgotten(monkeypatch):
 
 def test_kserve_histograms_are_fed_and_shown():
     name = "request_predict_seconds_count"
-    before = lines(Metrics(settings()), f'{name}{{model_name="kserve-histogram"}}')
+    before = lines(observed(), f'{name}{{model_name="kserve-histogram"}}')
     metrics = observed(Finished("kserve-histogram", "1.0", TIMING))
     assert before == []
     assert 'request_predict_seconds_count{model_name="kserve-histogram"} 1.0' in lines(
@@ -356,7 +351,7 @@ def test_mode_decides_on_torchserve_families_alone(mode, shown):
 
 
 def test_system_metrics_can_be_switched_off():
-    names = types(Metrics(settings(disable_system=True)).exposition().decode()).keys()
+    names = types(observed(disable_system=True).exposition().decode()).keys()
     assert "CPUUtilization" not in names
     assert "QueueTime" in names
 
@@ -375,10 +370,8 @@ def test_a_machine_that_cannot_be_measured_does_not_hide_the_rest(monkeypatch, c
 
 def test_a_scrape_does_not_import_torch():
     script = (
-        "import sys, types; sys.argv = ['x']; from kserve_torch.metrics import Metrics;"
-        "s = types.SimpleNamespace(metrics_mode='prometheus', metrics_config=None,"
-        " model_metrics_auto_detect=False, disable_system_metrics=False, enable_metrics_api=True);"
-        "assert b'queue_depth' in Metrics(s).exposition(); assert 'torch' not in sys.modules"
+        "import sys; sys.argv = ['x']; from tests.metrics.observed import observed;"
+        "assert b'queue_depth' in observed().exposition(); assert 'torch' not in sys.modules"
     )
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", script], check=True, cwd=root, timeout=60)
@@ -398,7 +391,7 @@ def test_an_event_costs_microseconds():
 
 
 def test_handlers_numbers_are_counted_when_they_have_become_many(caplog):
-    metrics = Metrics(settings())
+    metrics = observed()
     unlisted = Measured("Unlisted", "gauge", "ms", (("Level", "Model"),), 1.0)
     for _ in range(95):
         metrics(unlisted)

@@ -285,7 +285,8 @@ async def test_a_registration_that_fails_late_leaves_the_version_that_came_meanw
         gate.open()
         with pytest.raises(ServerError, match="bad weights"):
             await starting
-        assert [(v.version, v.is_default) for v in registry.all()] == [("2.0", True)]
+        assert registry.all() == [registry.present("m")]
+        assert registry.version_of("m") == "2.0"
         assert await answer(registry) == "2.0"
 
 
@@ -403,9 +404,9 @@ async def test_a_reload_keeps_the_number_of_workers(tmp_path: Path, gate: Gate) 
         await registry.register("m.mar")
         archive(2)
         assert (await registry.load("m")).scaled_to == (2, 4)
-        await registry.scale("m", None, 1, 3)
+        await registry.scale(registry.find("m"), 1, 3)
         assert (await registry.load("m")).scaled_to == (1, 3)
-        await registry.scale("m", None, 0, 0)
+        await registry.scale(registry.find("m"), 0, 0)
         assert (await registry.load("m")).scaled_to == (1, 3)
 
 
@@ -587,5 +588,5 @@ async def test_a_model_that_comes_later_counts_once_it_has_been_ready(
         make_archive(tmp_path / "later.mar", {"handler.py": ECHO}, modelName="later")
         await registry.load("later")
         assert registry.ready()
-        await registry.scale("later", None, 0, 0)
+        await registry.scale(registry.find("later"), 0, 0)
         assert not registry.ready()

@@ -551,15 +551,15 @@ async def test_workers_come_and_go(tmp_path: Path) -> None:
     actor(tmp_path / "m.mar", "batchSize: 1\nminWorkers: 1\nmaxWorkers: 1")
     async with serving(tmp_path) as registry:
         version = await registry.register("m.mar")
-        assert await registry.scale("m", None, 3, 3) == 3
+        assert await registry.scale(version, 3, 3) == 3
         assert version.statistics().workers == {"READY": 3}
         threads = [worker.thread for worker in version.workers]
-        await registry.scale("m", None, 1, 1)
+        await registry.scale(version, 1, 1)
         for thread in threads[1:]:
             await asyncio.to_thread(thread.join, 5)
         assert version.statistics().workers == {"READY": 1}
         assert (await registry.submit(request("a"))).results[0][0] == "a"
-        assert await registry.scale("m", None, 0, 0) == 0
+        assert await registry.scale(version, 0, 0) == 0
         await asyncio.to_thread(threads[0].join, 5)
         with pytest.raises(NotReady, match="no worker"):
             await registry.submit(request("a"))
@@ -569,7 +569,8 @@ async def test_calls_that_scale_at_the_same_time_do_not_add_up(tmp_path: Path) -
     make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
     async with serving(tmp_path) as registry:
         version = await registry.register("m.mar")
-        assert await asyncio.gather(*(registry.scale("m", None, 4, 4) for _ in "123")) == [4, 4, 4]
+        ready = await asyncio.gather(*(registry.scale(version, 4, 4) for _ in "123"))
+        assert ready == [4, 4, 4]
         assert len(version.workers) == 4
 
 
@@ -584,14 +585,14 @@ async def test_scaling_is_another_try_for_what_failed_to_load(tmp_path: Path) ->
         await registry.start(startup_models(registry.settings))
         version = registry.find("m")
         with pytest.raises(LoadFailed, match="ZeroDivisionError"):
-            await registry.scale("m", None, 1, 1)
+            await registry.scale(registry.find("m"), 1, 1)
         assert version.state is State.UNAVAILABLE
         broken.unlink()
-        assert await registry.scale("m", None, 2, 2) == 2
+        assert await registry.scale(registry.find("m"), 2, 2) == 2
         assert (version.state, version.ready, version.reason) == (State.READY, True, "")
         assert (await registry.submit(request("a"))).results == ["a"]
         with pytest.raises(NotReady, match="damaged"):
-            await registry.scale("torn", None, 1, 1)
+            await registry.scale(registry.find("torn"), 1, 1)
 
 
 WARM = """
@@ -624,13 +625,13 @@ async def test_without_workers_a_model_is_not_kept_in_memory(tmp_path: Path) -> 
         instance = weakref.ref(worker.instance)
         thread = worker.thread
         del worker
-        await registry.scale("m", None, 0, 0)
+        await registry.scale(version, 0, 0)
         await asyncio.to_thread(thread.join, 5)
         del thread
         gc.collect()
         assert instance() is None
         assert version.signature("outputs") == signature
-        await registry.scale("m", None, 1, 1)
+        await registry.scale(version, 1, 1)
         assert (await registry.submit(request("a"))).results == [[1.0]]
 
 
@@ -639,7 +640,7 @@ async def test_nobody_gets_workers_without_end(tmp_path: Path) -> None:
     async with serving(tmp_path) as registry:
         await registry.register("m.mar")
         with pytest.raises(InvalidInput, match="at most 256"):
-            await registry.scale("m", None, 163139880, 163139880)
+            await registry.scale(registry.find("m"), 163139880, 163139880)
 
 
 async def test_the_first_of_several_start_up_versions_is_the_default(tmp_path: Path) -> None:

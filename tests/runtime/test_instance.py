@@ -34,6 +34,7 @@ from kserve_torch.messages import Request, Row, RowReply, Tensor, Verb
 from kserve_torch.namespace.scopes import scopes
 from kserve_torch.runtime.fault import RequestFault
 from kserve_torch.runtime.instance import Instance
+from kserve_torch.runtime.preparation import LoadOptions
 
 from ..makers import ECHO, make_archive
 
@@ -56,7 +57,10 @@ def load(tmp_path: Path) -> Iterator[Load]:
         own = {} if handler is None else {"handler.py": textwrap.dedent(handler)}
         source = make_archive(tmp_path / f"{len(loaded)}.mar", {**own, **(files or {})}, **model)
         archive = open_archive(source, tmp_path / "work")
-        instance = Instance.load(archive, name="reg", version="7", measure=measured, first=first)
+        options = LoadOptions(workdir=tmp_path)
+        instance = Instance.load(
+            archive, name="reg", version="7", measure=measured, options=options, first=first
+        )
         loaded.append(instance)
         return instance
 
