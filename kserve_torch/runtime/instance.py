@@ -22,7 +22,7 @@ from kserve_torch.codec.rows import to_row
 from kserve_torch.codec.signature import Signature, seen
 from kserve_torch.errors import BadRow, HandlerError, LoadFailed, OutOfMemory, ServingError
 from kserve_torch.events import Measured
-from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Verb
+from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Tensor, Verb
 from kserve_torch.namespace.loader import Namespace
 from kserve_torch.runtime import devices, operators, output, rootlog, torchload, torchstate
 from kserve_torch.runtime.context import Context
@@ -177,8 +177,8 @@ class Instance:
             RequestFault: one request holds a row that the handler cannot read.
             OutOfMemory: the batch does not fit.
             DeviceLost: the GPU was lost in an earlier call.
-            HandlerError: the handler raised (its exception is the cause), or its answer is not one
-                result per row (CONTRACT R6, T-03).
+            HandlerError: the handler raised (its exception is the cause), or its answer has a wrong
+                number of results.
         """
         devices.require(self.context.system_properties["gpu_id"])
         counts = [1 if r.verb is Verb.DESCRIBE else len(r.rows) for r in requests]
@@ -219,10 +219,33 @@ class Instance:
             with self._namespace.activate(), self._dtype, self._stream:
                 results = self._finish(self._entry.handle(data, self.context))
                 # Still in the stream that computes the results.
-                return self.context.row_replies(_checked(results, len(data)))
+                self._check(results, len(data), requests)
+                return self.context.row_replies(results)
         finally:
             rootlog.restore()
             self.context.end()
+
+    def _check(self, results: Any, rows: int, requests: Sequence[Request]) -> None:
+        """Whether there is one result per row (CONTRACT R6, T-03).
+
+        The inputs of a single v2 request may belong together, as token ids and their mask do: the
+        handler then has fewer outputs than inputs, and TorchServe's envelope sends what there is.
+        """
+        if not isinstance(results, list):
+            kind = type(results).__name__
+            raise HandlerError(f"the handler answered a {kind}, a list of {rows} results is wanted")
+        if 0 < len(results) < rows and self._has_inputs_only(requests):
+            return
+        if len(results) != rows:
+            raise HandlerError(f"the handler answered {len(results)} results for {rows} rows")
+
+    def _has_inputs_only(self, requests: Sequence[Request]) -> bool:
+        """Whether the rows are the inputs of one v2 request, not elements of a batch."""
+        return (
+            len(requests) == 1
+            and not splits_batches(self._archive)
+            and all(isinstance(row, Tensor) for row in requests[0].rows)
+        )
 
     def _finish(self, result: Any) -> Any:
         """The result, awaited if the handler is asynchronous (CONTRACT H4)."""
@@ -247,12 +270,3 @@ def _handler_rows(request: Request, arrays: bool) -> list[Row]:
 
 async def _awaited(result: Awaitable[Any]) -> Any:
     return await result
-
-
-def _checked(results: Any, rows: int) -> list[Any]:
-    if not isinstance(results, list):
-        kind = type(results).__name__
-        raise HandlerError(f"the handler answered a {kind}, a list of {rows} results is wanted")
-    if len(results) != rows:
-        raise HandlerError(f"the handler answered {len(results)} results for {rows} rows")
-    return results

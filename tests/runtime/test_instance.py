@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from kserve_torch.archives.archive import open_archive
+from kserve_torch.codec.rows import split_batch
 from kserve_torch.errors import (
     HandlerError,
     InvalidArchive,
@@ -207,6 +208,39 @@ def test_wrong_numbers_of_results(load: Load, answer: str, text: str) -> None:
     with pytest.raises(HandlerError) as caught:
         results(load(function(f"return {answer}")), 1, 2)
     assert caught.value.message == text
+
+
+SUM = function(
+    """
+    named = {row["name"]: row["data"] for row in data}
+    return [[a + b for a, b in zip(named["a"], named["b"], strict=True)]]"""
+)
+
+
+def inputs(*numbers: float) -> list[Tensor]:
+    return [Tensor(name=n, datatype="FP32", array=np.float32([*numbers])) for n in ("a", "b")]
+
+
+def test_inputs_of_one_request_may_have_one_output_together(load: Load) -> None:
+    assert results(load(SUM), *inputs(1, 2)) == [[2, 4]]
+
+
+def test_inputs_of_two_requests_have_none_together(load: Load) -> None:
+    with pytest.raises(HandlerError, match="1 results for 4 rows"):
+        load(SUM).run([request(*inputs(1)), request(*inputs(2))])
+
+
+def test_elements_of_a_batch_have_a_result_each(load: Load) -> None:
+    config = {"model-config.yaml": "v2_rows: batch"}
+    instance = load(function("return [1]"), config, configFile="model-config.yaml")
+    with pytest.raises(HandlerError, match="1 results for 2 rows"):
+        results(instance, *split_batch([tensor("FP32", [[1], [2]])]))
+
+
+@pytest.mark.parametrize("answer", ["[]", "[1, 2, 3]"])
+def test_inputs_have_at_least_one_output_and_no_more_than_one_each(load: Load, answer: str) -> None:
+    with pytest.raises(HandlerError, match="results for 2 rows"):
+        results(load(function(f"return {answer}")), *inputs(1))
 
 
 # --- faults ---------------------------------------------------------------------------------------
