@@ -143,8 +143,9 @@ def test_torchscript(folder, load):
 @pytest.mark.filterwarnings("ignore:.torch.jit.(trace|save|script)")
 def test_a_handler_may_load_torchscript_from_a_file_of_any_name(folder, load):
     class Handler(BaseHandler):
-        def _load_model(self, model_dir):
-            return self._load_torchscript_model(str(model_dir / "traced.pth"))
+        def initialize(self, context):
+            super().initialize(context)
+            self.model = self._load_torchscript_model(str(folder / "traced.pth"))
 
     eager = load(BaseHandler(), folder)
     torch.jit.trace(eager.handler.model, torch.zeros(1, 1, 8, 8)).save(folder / "traced.pth")
