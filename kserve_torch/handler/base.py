@@ -119,13 +119,18 @@ class BaseHandler:
         self.model_pt_path = str(model_dir / serialized_file) if serialized_file else None
         if model_file:
             model = self._load_pickled_model(str(model_dir), model_file, self.model_pt_path)
-            return model.to(self.device).eval()
+            # Not chained: models of archives may have methods that return nothing.
+            model.to(self.device)
+            model.eval()
+            return model
         if self.model_pt_path is None:
             raise LoadFailed(
                 "No model weights could be loaded: the manifest names no model file and no weights"
             )
         if self.model_pt_path.endswith(".pt"):
-            return self._load_torchscript_model(self.model_pt_path)
+            model = self._load_torchscript_model(self.model_pt_path)
+            model.eval()
+            return model
         if self.model_pt_path.endswith(".so"):
             return self._load_torch_export_aot_compile(self.model_pt_path)
         return weights.load_serialized(Path(self.model_pt_path), self.device)

@@ -155,6 +155,32 @@ def test_a_handler_may_load_torchscript_from_a_file_of_any_name(folder, load):
     assert "traced.pth: cannot be read" in reason(load, Handler(), folder)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.(trace|save|script|load)")
+def test_torchscript_that_a_handler_loads_is_for_evaluation_too(folder, load):
+    class Handler(BaseHandler):
+        def _load_torchscript_model(self, model_pt_path):
+            return torch.jit.load(model_pt_path)
+
+    torch.jit.script(torch.nn.Dropout(0.9)).train().save(folder / "dropout.pt")
+    loaded = load(Handler(), folder, {"serializedFile": "dropout.pt"})
+    assert loaded.ask([1.0, 2.0]) == [[1, 2]]
+
+
+def test_a_model_whose_methods_return_nothing(folder, load):
+    (folder / "net.py").write_text("""
+import torch
+
+class Net(torch.nn.Dropout):
+    def to(self, device):
+        super().to(device)
+
+    def train(self, mode=True):
+        super().train(mode)
+""")
+    loaded = load(BaseHandler(), folder, {"modelFile": "net.py"})
+    assert loaded.ask([1.0, 2.0]) == [[1, 2]]
+
+
 def test_an_exported_program(folder, load):
     rows = [torch.ones(1, 8, 8).tolist()]
     eager = load(BaseHandler(), folder)
