@@ -26,11 +26,13 @@ def tie(service: Any, first: Any) -> int:
     What a call may write to must stay each instance's own, or concurrent calls would overwrite each
     other's data. So these are tied:
 
-    - parameters: nothing writes to them outside of training
+    - parameters
     - buffers that serve as parameters, such as quantized weights: large ones that belong to the
-      module's state, are not all zeros, and have not been written to by ``first`` since it was
-      initialised. Not those of a module in training mode, nor those made in inference mode, where
-      torch does not count writes.
+      module's state and are not all zeros. Not those of a module in training mode, nor those made
+      in inference mode, where torch does not count writes.
+
+    Neither are if ``first`` has written to them since it was initialised: handlers train, or load
+    other weights for a request.
 
     Args:
         service: a handler instance or module, initialised.
@@ -77,16 +79,16 @@ def _tie_module(module: nn.Module, original: nn.Module) -> int:
 
 def _pairs(module: nn.Module, original: nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Parameters and buffers that may be tied, each with the original of the same name."""
-    parameters = dict(original.named_parameters())
-    for name, parameter in module.named_parameters():
-        if name in parameters:
-            yield parameter, parameters[name]
-    buffers = dict(_lasting_buffers(original))
-    for name, buffer in _lasting_buffers(module):
-        # A version counts the writes to a tensor. This one was only initialised, in the same way as
-        # the other one.
-        if name in buffers and buffer._version == buffers[name]._version:
-            yield buffer, buffers[name]
+    originals = dict((*original.named_parameters(), *_lasting_buffers(original)))
+    for name, tensor in (*module.named_parameters(), *_lasting_buffers(module)):
+        # This one was only initialised, in the same way as the other one.
+        if name in originals and _writes(tensor) == _writes(originals[name]):
+            yield tensor, originals[name]
+
+
+def _writes(tensor: torch.Tensor) -> int | None:
+    """How often it was written to; None if torch does not count that."""
+    return None if tensor.is_inference() else tensor._version
 
 
 def _lasting_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

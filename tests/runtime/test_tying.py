@@ -55,6 +55,16 @@ def test_a_buffer_that_a_call_has_written_to_is_each_instances_own() -> None:
     assert shared(two, one) == {"table"}
 
 
+def test_weights_that_a_call_has_written_to_are_each_instances_own() -> None:
+    one, two = net(), net()
+    one.load_state_dict(two.state_dict())
+    assert tie(SimpleNamespace(model=two), SimpleNamespace(model=one)) == 0
+    optimizer = torch.optim.SGD(two[0].parameters(), lr=0.0)
+    two(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    assert tie(SimpleNamespace(model=net()), SimpleNamespace(model=two)) == 0
+
+
 @pytest.mark.parametrize("training", [(True, True), (True, False), (False, True)])
 def test_buffers_of_modules_in_training_are_each_instances_own(training: tuple[bool, ...]) -> None:
     one, two = (net(mean=torch.ones(LARGE)).train(mode) for mode in training)
