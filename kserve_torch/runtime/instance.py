@@ -37,7 +37,7 @@ from kserve_torch.runtime.preparation import (
 )
 from kserve_torch.runtime.reasons import handler_failure, load_failure
 from kserve_torch.runtime.torchstate import DefaultDtype
-from kserve_torch.runtime.tying import tie
+from kserve_torch.runtime.tying import Share, tie
 from kserve_torch.runtime.warmup import sample_request, splits_batches
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ class Instance:
         self._runner = asyncio.Runner()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entry: Entry
+        self._share: Share | None = None
         context.import_module = namespace.import_module
         context.unpickler = namespace.pickle_module
 
@@ -132,11 +133,17 @@ class Instance:
             self._entry = load_entry(self._namespace, self._archive.manifest.handler)
             self._finish(self._entry.initialize(self.context))
         if first is not None:
-            tie(self._entry.service, first._entry.service)
+            self._tie(first)
         gpu_id = self.context.system_properties["gpu_id"]
         devices.settle(gpu_id)
         default = "cpu" if gpu_id is None else f"cuda:{gpu_id}"
         self.device = str(getattr(self._entry.service, "device", None) or default)
+
+    def _tie(self, first: Instance) -> None:
+        share = first._share or Share(first._entry.service)
+        own = Share(self._entry.service, share)
+        if tie(self._entry.service, first._entry.service):
+            first._share, self._share = share, own
 
     def warm_up(self) -> None:
         """Run the archive's sample, if there is one, and infer the signature from it.
@@ -217,13 +224,29 @@ class Instance:
         output.mend()
         try:
             with self._namespace.activate(), self._dtype, self._stream:
+                self._separate()
                 results = self._finish(self._entry.handle(data, self.context))
                 # Still in the stream that computes the results.
                 self._check(results, len(data), requests)
                 return self.context.row_replies(results)
         finally:
+            self._look()
             rootlog.restore()
             self.context.end()
+
+    def _separate(self) -> None:
+        """Take a copy of the weights if one of those who share them has written to them."""
+        if self._share is not None and self._share.is_over:
+            self._share.separate()
+            self._share = None
+
+    def _look(self) -> None:
+        if self._share is not None and self._share.look():
+            log.warning(
+                "%s: the handler writes to the weights, which workers share: from now on each has "
+                "its own. What other workers answered meanwhile may be wrong",
+                self.context.model_name,
+            )
 
     def _check(self, results: Any, rows: int, requests: Sequence[Request]) -> None:
         """Whether there is one result per row (CONTRACT R6, T-03).

@@ -1,4 +1,10 @@
-"""Weight sharing: several instances of one model hold one copy of its weights."""
+"""Weight sharing: several instances of one model hold one copy of its weights.
+
+Until one of them writes to them, because it trains, or loads other weights for a request::
+
+    tie(two, one) -> both hold one's weights
+    call -> look() -> were they written to? -> separate() before the next call, in every instance
+"""
 
 from __future__ import annotations
 
@@ -47,6 +53,48 @@ def tie(service: Any, first: Any) -> int:
         for path, module in _modules(service)
         if path in originals and originals[path] is not module
     )
+
+
+class Share:
+    """What one of several instances that hold their weights together must know of them.
+
+    Args:
+        service: the instance's handler.
+        other: the share of an instance that this one is tied to, or None for the first one.
+    """
+
+    def __init__(self, service: Any, other: Share | None = None) -> None:
+        self._written: list[bool] = [] if other is None else other._written
+        self._tensors = [
+            tensor
+            for _, module in _modules(service)
+            for tensor in (*module.parameters(), *dict(_lasting_buffers(module)).values())
+            if not tensor.is_inference()
+        ]
+        self._writes = self._count()
+
+    def _count(self) -> int:
+        return sum(tensor._version for tensor in self._tensors)
+
+    def look(self) -> bool:
+        """After a call: whether this instance is the first to have written to the weights."""
+        if self._written or self._count() == self._writes:
+            return False
+        self._written.append(True)
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether one of the instances has written to the weights."""
+        return bool(self._written)
+
+    @torch.no_grad()
+    def separate(self) -> None:
+        """Give the instance weights of its own."""
+        copies: dict[Any, torch.Tensor] = {}  # some are one: input and output embeddings
+        for tensor in self._tensors:
+            place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+            tensor.data = copies.setdefault(place, tensor.data.clone())
 
 
 def _modules(service: Any, depth: int = 3) -> Iterator[tuple[str, nn.Module]]:

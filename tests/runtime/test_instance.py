@@ -243,6 +243,44 @@ def test_inputs_have_at_least_one_output_and_no_more_than_one_each(load: Load, a
         results(load(function(f"return {answer}")), *inputs(1))
 
 
+WRITES = """
+import torch
+from ts.torch_handler.base_handler import BaseHandler
+
+class Writes(BaseHandler):
+    def handle(self, data, context):
+        if data[0] is not None:
+            self.model.load_state_dict({"weight": torch.tensor([[float(data[0])]])})
+        return [self.model(torch.ones(1, 1)).item()]
+"""
+SCALE = """
+import torch
+
+class Scale(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(1, 1, bias=False)
+        torch.nn.init.ones_(self.weight)
+"""
+
+
+def test_weights_are_shared_until_a_handler_writes_to_them(
+    load: Load, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = load(WRITES, {"model.py": SCALE}, modelFile="model.py")
+    two, three = (
+        load(WRITES, {"model.py": SCALE}, modelFile="model.py", first=one) for _ in range(2)
+    )
+    places = {i._entry.service.model.weight.data_ptr() for i in (one, two, three)}
+    assert len(places) == 1
+    assert results(two, 2) == [2]
+    (said,) = [record.getMessage() for record in caplog.records if "weights" in record.message]
+    assert said.startswith("reg: the handler writes to the weights")
+    assert (results(two, 3), results(one, 4), results(three, 5)) == ([3], [4], [5])
+    assert [results(instance, None) for instance in (one, two, three)] == [[4], [3], [5]]
+    late = load(WRITES, {"model.py": SCALE}, modelFile="model.py", first=one)
+    assert (results(late, 6), results(one, None)) == ([6], [4])
+
+
 # --- faults ---------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kserve_torch.runtime.tying import tie
+from kserve_torch.runtime.tying import Share, tie
 
 LARGE = 1 << 16
 
@@ -63,6 +63,34 @@ def test_weights_that_a_call_has_written_to_are_each_instances_own() -> None:
     two(torch.ones(1, 4)).sum().backward()
     optimizer.step()
     assert tie(SimpleNamespace(model=net()), SimpleNamespace(model=two)) == 0
+
+
+def test_instances_separate_once_one_of_them_has_written() -> None:
+    one, two = (SimpleNamespace(model=net()) for _ in range(2))
+    first = Share(one)
+    second = Share(two, first)
+    assert tie(two, one)
+    weight, bias = two.model[0].weight, two.model[0].bias
+    assert (first.look(), second.look(), first.is_over) == (False, False, False)
+    with torch.no_grad():
+        weight.fill_(2.0)
+    assert (first.look(), second.look(), first.look(), second.look()) == (False, True, False, False)
+    assert (first.is_over, second.is_over) == (True, True)
+    for share in (first, second):
+        share.separate()
+    assert weight.data_ptr() != one.model[0].weight.data_ptr()
+    with torch.no_grad():
+        weight.fill_(3.0)
+    assert one.model[0].weight.unique().tolist() == [2.0]
+    assert bias.unique().tolist() == [1.0]
+
+
+def test_tensors_that_are_one_stay_one_when_they_separate() -> None:
+    module = torch.nn.ModuleList([torch.nn.Embedding(3, 2), torch.nn.Linear(2, 3, bias=False)])
+    module[1].weight.data = module[0].weight.data
+    before = module[0].weight.data_ptr()
+    Share(SimpleNamespace(model=module)).separate()
+    assert before != module[0].weight.data_ptr() == module[1].weight.data_ptr()
 
 
 @pytest.mark.parametrize("training", [(True, True), (True, False), (False, True)])
