@@ -526,7 +526,8 @@ import asyncio, threading
 class H:
     def initialize(self, context):
         self.loop = asyncio.get_event_loop()
-        threading.Thread(target=self.loop.run_forever).start()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
     def handle(self, data, context):
         answer = asyncio.run_coroutine_threadsafe(asyncio.sleep(0, "answer"), self.loop)
         return [answer.result()]
@@ -554,6 +555,8 @@ def test_a_handler_may_run_its_loop_in_a_thread(load: Load) -> None:
         assert not is_open(instance)
         assert instance._loop is not None
         instance._loop.call_soon_threadsafe(instance._loop.stop)
+        instance._entry.service.thread.join()
+        instance._loop.close()
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(work).result()
