@@ -8,6 +8,7 @@ Until one of them writes to them, because it trains, or loads other weights for 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -65,23 +66,24 @@ class Share:
 
     def __init__(self, service: Any, other: Share | None = None) -> None:
         self._written: list[bool] = [] if other is None else other._written
-        self._tensors = [
-            tensor
+        # Weak, because a handler may take another model in place of this one.
+        self._versions = [
+            (weakref.ref(tensor), tensor._version)
             for _, module in _modules(service)
             for tensor in (*module.parameters(), *dict(_lasting_buffers(module)).values())
-            if not tensor.is_inference()
+            if is_plain(tensor) and not tensor.is_inference()
         ]
-        self._writes = self._count()
-
-    def _count(self) -> int:
-        return sum(tensor._version for tensor in self._tensors)
 
     def look(self) -> bool:
         """After a call: whether this instance is the first to have written to the weights."""
-        if self._written or self._count() == self._writes:
+        if self._written:
             return False
-        self._written.append(True)
-        return True
+        for reference, version in self._versions:  # plainly, as there are hundreds, in every call
+            tensor = reference()
+            if tensor is not None and tensor._version != version:
+                self._written.append(True)
+                return True
+        return False
 
     @property
     def is_over(self) -> bool:
@@ -92,9 +94,14 @@ class Share:
     def separate(self) -> None:
         """Give the instance weights of its own."""
         copies: dict[Any, torch.Tensor] = {}  # some are one: input and output embeddings
-        for tensor in self._tensors:
+        for reference, _ in self._versions:
+            tensor = reference()
+            if tensor is None:
+                continue
             place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-            tensor.data = copies.setdefault(place, tensor.data.clone())
+            if place not in copies:
+                copies[place] = tensor.data.clone()
+            tensor.data = copies[place]
 
 
 def _modules(service: Any, depth: int = 3) -> Iterator[tuple[str, nn.Module]]:

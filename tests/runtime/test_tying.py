@@ -1,5 +1,7 @@
 """What several instances of a model hold once, and what each holds for itself."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -91,6 +93,21 @@ def test_tensors_that_are_one_stay_one_when_they_separate() -> None:
     before = module[0].weight.data_ptr()
     Share(SimpleNamespace(model=module)).separate()
     assert before != module[0].weight.data_ptr() == module[1].weight.data_ptr()
+
+
+def test_a_model_that_a_handler_replaced_is_forgotten() -> None:
+    service = SimpleNamespace(model=net())
+    share, weight = Share(service), weakref.ref(service.model[0].weight)
+    service.model = None
+    gc.collect()
+    assert weight() is None
+    assert not share.look()
+
+
+def test_tensors_without_memory_are_left_alone_when_they_separate() -> None:
+    module = torch.nn.Linear(2, 2, device="meta")
+    Share(SimpleNamespace(model=module)).separate()
+    assert module.weight.is_meta
 
 
 @pytest.mark.parametrize("training", [(True, True), (True, False), (False, True)])
