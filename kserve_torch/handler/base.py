@@ -70,7 +70,8 @@ class BaseHandler:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "accepts_arrays" not in cls.__dict__:
+        cls.__found_out = "accepts_arrays" not in cls.__dict__
+        if cls.__found_out:
             cls.accepts_arrays = all(_is_ours(getattr(cls, name, None)) for name in ROW_READERS)
 
     # On the class, because archives' handlers may not call this __init__. Not so the model: if a
@@ -87,6 +88,7 @@ class BaseHandler:
     profiler_args: Mapping[str, Any] = NOTHING
     explain = False
     target: Any = 0
+    __found_out: ClassVar[bool] = True
     __ordered: ChannelsLast | None = None
     #: Whether the model has refused integers and taken them as floats.
     __takes_floats = False
@@ -298,6 +300,18 @@ class BaseHandler:
     def get_device(self) -> Any:
         """The model's device."""
         return self.device
+
+
+def takes_arrays(handler: Any) -> bool:
+    """Whether a handler's rows may hold arrays.
+
+    Not if methods that only the instance has read them, unless its class accepts them itself.
+    """
+    found_out = getattr(handler, "_BaseHandler__found_out", False)
+    own = vars(handler) if found_out else {}
+    return bool(getattr(handler, "accepts_arrays", False)) and all(
+        _is_ours(own.get(name)) for name in ROW_READERS
+    )
 
 
 def answer(handler: BaseHandler, data: list[Any]) -> list[Any]:

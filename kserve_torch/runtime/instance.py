@@ -67,6 +67,7 @@ class Instance:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entry: Entry
         self._share: Share | None = None
+        self._arrays = False
         context.import_module = namespace.import_module
         context.unpickler = namespace.pickle_module
 
@@ -132,6 +133,7 @@ class Instance:
         with self._namespace.loading(), self._dtype.chosen():
             self._entry = load_entry(self._namespace, self._archive.manifest.handler)
             self._finish(self._entry.initialize(self.context))
+            self._arrays = self._entry.accepts_arrays
         if first is not None:
             self._tie(first)
         gpu_id = self.context.system_properties["gpu_id"]
@@ -216,8 +218,7 @@ class Instance:
         ]
 
     def _call(self, requests: Sequence[Request], counts: list[int]) -> list[RowReply]:
-        arrays = getattr(self._entry.service, "accepts_arrays", False)
-        data = [row for request in requests for row in _handler_rows(request, arrays)]
+        data = [row for request in requests for row in _handler_rows(request, self._arrays)]
         self.context.begin(
             [r for r, count in zip(requests, counts, strict=True) for _ in range(count)]
         )

@@ -195,6 +195,22 @@ def test_handlers_may_ask_for_arrays(load: Load) -> None:
     assert isinstance(seen, np.ndarray)
 
 
+@pytest.mark.parametrize("where", ["__init__(self)", "initialize(self, context)"])
+def test_rows_are_lists_for_a_reader_that_only_the_instance_has(load: Load, where: str) -> None:
+    instance = load(f"""
+        from ts.torch_handler.base_handler import BaseHandler
+        class H(BaseHandler):
+            def initialize(self, context): pass
+            def {where}:
+                self.preprocess = self.read
+            def read(self, data):
+                return [type(row.get("data") or row.get("body")).__name__ for row in data]
+            def inference(self, data): return data
+            def postprocess(self, data): return data
+    """)
+    assert results(instance, tensor("FP32", np.float32([1, 2]))) == ["list"]
+
+
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
