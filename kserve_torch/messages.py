@@ -166,10 +166,12 @@ NO_TIME = Timing()
 class Reply:
     """The answer to one Request: one `RowReply` per row, in order.
 
+    The inputs of a v2 request may belong together; then there are fewer, for the first ones.
+
     Attributes:
         model: the registered name, as it goes into the answer.
         version: the version that answered.
-        rows: one per row of the Request.
+        rows: see above.
     """
 
     model: str
@@ -179,5 +181,5 @@ class Reply:
 
     @property
     def results(self) -> list[Any]:
-        """The bare results, one per row."""
+        """The bare results."""
         return [row.result for row in self.rows]

@@ -49,6 +49,9 @@ ROW_READERS = ("handle", "preprocess", "explain_handle", "get_insights")
 class BaseHandler:
     """TorchServe's BaseHandler (CONTRACT 3.8): the base of nearly every archive's handler.
 
+    What TorchServe's does not have begins with two underscores, here and in the stock handlers: a
+    subclass may have a `_load_model`, `_infer` or `_batch` of its own.
+
     Attributes:
         accepts_arrays: whether rows may hold numpy arrays; found out for each subclass.
         model: the model, on ``device``, in evaluation mode; None before `initialize`.
@@ -69,7 +72,8 @@ class BaseHandler:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "accepts_arrays" not in cls.__dict__:
+        cls.__found_out = "accepts_arrays" not in cls.__dict__
+        if cls.__found_out:
             cls.accepts_arrays = all(_is_ours(getattr(cls, name, None)) for name in ROW_READERS)
 
     # On the class, because archives' handlers may not call this __init__. Not so the model: if a
@@ -86,9 +90,10 @@ class BaseHandler:
     profiler_args: Mapping[str, Any] = NOTHING
     explain = False
     target: Any = 0
-    _ordered: ChannelsLast | None = None
+    __found_out: ClassVar[bool] = True
+    __ordered: ChannelsLast | None = None
     #: Whether the model has refused integers and taken them as floats.
-    _takes_floats = False
+    __takes_floats = False
 
     def __init__(self) -> None:
         self.model = None
@@ -108,23 +113,28 @@ class BaseHandler:
         self.device = device_for(context.system_properties.get("gpu_id"))
         self.map_location = self.device.type
         model_dir = Path(context.system_properties["model_dir"])
-        self.model = self._compiled(self._load_model(model_dir))
+        self.model = self.__compiled(self.__load_model(model_dir))
         self.mapping = load_label_mapping(model_dir / "index_to_name.json")
         self.initialized = True
 
-    def _load_model(self, model_dir: Path) -> Any:
+    def __load_model(self, model_dir: Path) -> Any:
         files = (self.manifest or {}).get("model", {})
         model_file, serialized_file = files.get("modelFile"), files.get("serializedFile")
         self.model_pt_path = str(model_dir / serialized_file) if serialized_file else None
         if model_file:
             model = self._load_pickled_model(str(model_dir), model_file, self.model_pt_path)
-            return model.to(self.device).eval()
+            # Not chained: models of archives may have methods that return nothing.
+            model.to(self.device)
+            model.eval()
+            return model
         if self.model_pt_path is None:
             raise LoadFailed(
                 "No model weights could be loaded: the manifest names no model file and no weights"
             )
         if self.model_pt_path.endswith(".pt"):
-            return self._load_torchscript_model(self.model_pt_path)
+            model = self._load_torchscript_model(self.model_pt_path)
+            model.eval()
+            return model
         if self.model_pt_path.endswith(".so"):
             return self._load_torch_export_aot_compile(self.model_pt_path)
         return weights.load_serialized(Path(self.model_pt_path), self.device)
@@ -152,7 +162,7 @@ class BaseHandler:
     def _use_torch_export_aot_compile(self) -> bool:
         return wants_aot(self.model_yaml_config.get("pt2"))
 
-    def _compiled(self, model: Any) -> Any:
+    def __compiled(self, model: Any) -> Any:
         pt2 = self.model_yaml_config.get("pt2")
         options = None if pt2 is None else compile_options(pt2)
         return model if options is None else compile_model(model, options)
@@ -175,7 +185,7 @@ class BaseHandler:
         if not self.accepts_arrays and data and all(map(_holds_numbers, data)):
             rows = [torch.from_numpy(np.array(row)) for row in data]
             return stack(rows, self.context).to(self.device)
-        dtype = torch.get_default_dtype() if self._takes_floats else None
+        dtype = torch.get_default_dtype() if self.__takes_floats else None
         return as_batch(payloads(data), dtype, self.context).to(self.device)
 
     @timed
@@ -190,24 +200,24 @@ class BaseHandler:
         """
         inputs = to_device(data, self.device)
         try:
-            return self._infer(inputs, *args, **kwargs)
+            return self.__infer(inputs, *args, **kwargs)
         except InvalidInput:
             if not isinstance(inputs, torch.Tensor) or inputs.dtype is not torch.int64:
                 raise
             with suppress(InvalidInput):
-                output = self._infer(inputs.to(torch.get_default_dtype()), *args, **kwargs)
-                self._takes_floats = True
+                output = self.__infer(inputs.to(torch.get_default_dtype()), *args, **kwargs)
+                self.__takes_floats = True
                 return output
             raise
 
-    def _infer(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def __infer(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         with torch.inference_mode(), blame_input(inputs):
-            return self._forward(inputs, *args, **kwargs)
+            return self.__forward(inputs, *args, **kwargs)
 
-    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+    def __forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; if it turns out not to compile, its eager form replaces it."""
         try:
-            return self._run_model(*args, **kwargs)
+            return self.__run_model(*args, **kwargs)
         except RuntimeError as error:
             eager = uncompiled(self.model)
             if eager is self.model or not compiling_failed(error):
@@ -217,10 +227,10 @@ class BaseHandler:
             self.model = eager
             return output
 
-    def _run_model(self, *args: Any, **kwargs: Any) -> Any:
-        if self._ordered is None or self._ordered.model is not self.model:
-            self._ordered = ChannelsLast(self.model)
-        return self._ordered(*args, **kwargs)
+    def __run_model(self, *args: Any, **kwargs: Any) -> Any:
+        if self.__ordered is None or self.__ordered.model is not self.model:
+            self.__ordered = ChannelsLast(self.model)
+        return self.__ordered(*args, **kwargs)
 
     @timed
     def postprocess(self, data: Any) -> list[Any]:
@@ -234,20 +244,10 @@ class BaseHandler:
         """Answer one batch: one result per row."""
         start = time.perf_counter()
         self.context = context
-        output = self._answer(data)
+        output = answer(self, data)
         milliseconds = round((time.perf_counter() - start) * 1000, 2)
         context.metrics.add_time("HandlerTime", milliseconds, None, "ms")
         return output
-
-    def _answer(self, data: list[Any]) -> list[Any]:
-        if self._is_describe():
-            return [self.describe_handle()]
-        if profiler.enabled():
-            return self._infer_with_profiler(data)[0]
-        inputs = self.preprocess(data)
-        if self._is_explain():
-            return self.explain_handle(inputs, data)
-        return self.postprocess(self.inference(inputs))
 
     def _infer_with_profiler(self, data: list[Any]) -> tuple[list[Any], Any]:
         """The batch's results and the profile of the steps that made them (CONTRACT E5)."""
@@ -264,13 +264,13 @@ class BaseHandler:
                 return self.postprocess(output), profile
 
     def _is_explain(self) -> bool:
-        self.explain = self._header_says("explain")
+        self.explain = self.__header_says("explain")
         return self.explain
 
     def _is_describe(self) -> bool:
-        return self._header_says("describe")
+        return self.__header_says("describe")
 
-    def _header_says(self, name: str) -> bool:
+    def __header_says(self, name: str) -> bool:
         """Whether the batch's header ``name`` is ``True``; a batch has one verb."""
         return self.context is not None and self.context.get_request_header(0, name) == "True"
 
@@ -302,6 +302,30 @@ class BaseHandler:
     def get_device(self) -> Any:
         """The model's device."""
         return self.device
+
+
+def takes_arrays(handler: Any) -> bool:
+    """Whether a handler's rows may hold arrays.
+
+    Not if methods that only the instance has read them, unless its class accepts them itself.
+    """
+    found_out = getattr(handler, "_BaseHandler__found_out", False)
+    own = vars(handler) if found_out else {}
+    return bool(getattr(handler, "accepts_arrays", False)) and all(
+        _is_ours(own.get(name)) for name in ROW_READERS
+    )
+
+
+def answer(handler: BaseHandler, data: list[Any]) -> list[Any]:
+    """What a batch asks for: a description, predictions or explanations."""
+    if handler._is_describe():
+        return [handler.describe_handle()]
+    if profiler.enabled():
+        return handler._infer_with_profiler(data)[0]
+    inputs = handler.preprocess(data)
+    if handler._is_explain():
+        return handler.explain_handle(inputs, data)
+    return handler.postprocess(handler.inference(inputs))
 
 
 def _is_ours(method: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torchvision import transforms
 
 from kserve_torch.errors import BadRow, InvalidInput
@@ -28,6 +28,10 @@ _PARALLEL = (transforms.Resize, transforms.CenterCrop, transforms.Pad, transform
 #: With smaller ones they compete with the intra-op threads, which spin after each forward pass.
 LARGE = 64 * 1024
 _BOMB = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+
+
+class NotAnImage(BadRow, UnidentifiedImageError):
+    """A row holds no image that can be decoded; handlers may catch it as they catch PIL's error."""
 
 
 def decode_image(index: int, data: Any) -> Image.Image:
@@ -51,9 +55,9 @@ def decode_image(index: int, data: Any) -> Image.Image:
     except MemoryError:
         raise
     except Exception as error:  # PIL's readers raise nearly anything on damaged files
-        text = isinstance(data, str) and not is_base64(data)
-        reason = "not valid base64" if text else "not a decodable image"
-        raise BadRow(index, f"data: {reason}") from error
+        if isinstance(data, str) and not is_base64(data):
+            raise BadRow(index, "data: not valid base64") from error
+        raise NotAnImage(index, "data: not a decodable image") from error
     return image
 
 

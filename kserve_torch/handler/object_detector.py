@@ -26,9 +26,9 @@ class ObjectDetector(VisionHandler):
     @timed
     def postprocess(self, data: Any) -> list[Any]:
         """Per row, boxes ``[n, 4]``, labels ``[n]`` and scores ``[n]`` to a list of dicts."""
-        return [self._detections(row) for row in data]
+        return [self.__detections(row) for row in data]
 
-    def _detections(self, row: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
+    def __detections(self, row: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
         kept = row["scores"] >= self.threshold
         found = zip(
             *(row[key][kept].tolist() for key in ("labels", "boxes", "scores")), strict=True

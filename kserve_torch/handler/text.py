@@ -53,9 +53,9 @@ class TextHandler(BaseHandler):
         super().initialize(context)
         path = self.get_source_vocab_path(context)
         self.source_vocab = load_vocabulary(Path(path))
-        self.lig = LazyAttribution("LayerIntegratedGradients", self._explained)
+        self.lig = LazyAttribution("LayerIntegratedGradients", self.__explained)
 
-    def _explained(self) -> tuple[Any, Any]:
+    def __explained(self) -> tuple[Any, Any]:
         """The model, and the layer that explanations are about; captum's hooks need eager ones."""
         model = uncompiled(self.model)
         return model, model.embedding

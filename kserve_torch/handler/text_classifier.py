@@ -35,21 +35,23 @@ class TextClassifier(TextHandler):
         Raises:
             BadRow: a row holds no text.
         """
-        tokens = [self._tokens(as_text(index, value)) for index, value in enumerate(payloads(data))]
-        numbers = [self.source_vocab[gram] for row in tokens for gram in self._grams(row)]
+        tokens = [
+            self.__tokens(as_text(index, value)) for index, value in enumerate(payloads(data))
+        ]
+        numbers = [self.source_vocab[gram] for row in tokens for gram in self.__grams(row)]
         return torch.tensor(numbers, dtype=torch.int64, device=self.device), tokens
 
-    def _tokens(self, text: str) -> list[str]:
+    def __tokens(self, text: str) -> list[str]:
         text = self._expand_contractions(self._remove_html_tags(text).lower())
         return self._tokenize(self._remove_punctuation(self._remove_accented_characters(text)))
 
-    def _grams(self, tokens: list[str]) -> list[str]:
+    def __grams(self, tokens: list[str]) -> list[str]:
         return list(ngrams_iterator(tokens, self.ngrams))
 
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """Logits ``[rows, classes]``."""
         numbers, tokens = data
-        lengths = [len(self._grams(row)) for row in tokens]
+        lengths = [len(self.__grams(row)) for row in tokens]
         starts = [0, *accumulate(lengths)][: len(tokens)]
         return super().inference(numbers, torch.tensor(starts, device=self.device))
 
@@ -67,13 +69,13 @@ class TextClassifier(TextHandler):
         _numbers, tokens = text_preprocess
         targets = target if isinstance(target, list) else [target] * len(tokens)
         goals = zip(tokens, targets, strict=True)
-        return [self._explain(index, row, goal) for index, (row, goal) in enumerate(goals)]
+        return [self.__explain(index, row, goal) for index, (row, goal) in enumerate(goals)]
 
-    def _explain(self, index: int, tokens: list[str], target: Any) -> dict[str, Any]:
+    def __explain(self, index: int, tokens: list[str], target: Any) -> dict[str, Any]:
         if not tokens:  # captum takes no empty texts
             return {"importances": [], "words": []}
         numbers = torch.tensor(
-            [self.source_vocab[gram] for gram in self._grams(tokens)], device=self.device
+            [self.source_vocab[gram] for gram in self.__grams(tokens)], device=self.device
         )
         with blame_target(target, index):
             attributions = self.lig.attribute(

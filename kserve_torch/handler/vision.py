@@ -49,7 +49,7 @@ class VisionHandler(BaseHandler):
             LoadFailed: with the reason.
         """
         super().initialize(context)
-        self.ig = LazyAttribution("IntegratedGradients", lambda: (self._scores,))
+        self.ig = LazyAttribution("IntegratedGradients", lambda: (self.__scores,))
         if not context.system_properties.get("limit_max_image_pixels", True):
             Image.MAX_IMAGE_PIXELS = None
 
@@ -64,9 +64,9 @@ class VisionHandler(BaseHandler):
             BadRow: a row holds none of these.
             InvalidInput: the rows have different shapes, or different dtypes in several requests.
         """
-        return self._batch(payloads(data)).to(self.device)
+        return self.__batch(payloads(data)).to(self.device)
 
-    def _batch(self, values: list[Any]) -> torch.Tensor:
+    def __batch(self, values: list[Any]) -> torch.Tensor:
         encoded = {
             index: value
             for index, value in enumerate(values)
@@ -74,7 +74,7 @@ class VisionHandler(BaseHandler):
         }
         if not encoded:
             return as_batch(values, torch.float32)
-        images, processing = decode_images(encoded, self.image_processing, self._pool)
+        images, processing = decode_images(encoded, self.image_processing, self.__pool)
         tensors = to_tensors(images, processing)
         if len(images) == len(values) and isinstance(tensors, torch.Tensor):
             return tensors
@@ -88,7 +88,7 @@ class VisionHandler(BaseHandler):
         )
 
     @cached_property
-    def _pool(self) -> Executor | None:
+    def __pool(self) -> Executor | None:
         """Threads that decode images, for this handler only, so that no other waits for them."""
         return ThreadPoolExecutor(THREADS, "images") if THREADS > 1 else None
 
@@ -96,7 +96,7 @@ class VisionHandler(BaseHandler):
         """Integrated gradients of each row, of the row's own shape."""
         return integrated_gradients(self.ig, tensor_data, target)
 
-    def _scores(self, inputs: torch.Tensor) -> torch.Tensor:
+    def __scores(self, inputs: torch.Tensor) -> torch.Tensor:
         """What explanations are about: the model's output, if it is one tensor.
 
         Never compiled: that would be done anew for gradients, and takes a minute and more.

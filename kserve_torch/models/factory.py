@@ -121,12 +121,13 @@ class VersionFactory:
             version=archive.manifest.version,
             gpu_id=gpu_id,
             batch_size=limits.batch_size,
+            v2_rows=limits.v2_rows,
             measure=self._emit,
             options=self._options,
             first=firsts.get(gpu_id),
         )
         try:
-            instance.warm_up(limits.v2_rows)
+            instance.warm_up()
         except BaseException:
             instance.close()
             raise

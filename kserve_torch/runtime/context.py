@@ -151,11 +151,11 @@ class Context:
         self.request_processor = []
 
     def row_replies(self, results: Sequence[Any]) -> list[RowReply]:
-        """The final reply of each row of the batch; ``results`` has one item per row."""
+        """The final reply of each row of the batch, or of the first ones, if results are fewer."""
         for processor in self.request_processor:
             if processor.get_response_header(STREAM_NEXT) == "true":
                 processor.add_response_property(STREAM_NEXT, "false")
-        rows = zip(self.request_processor, results, strict=True)
+        rows = zip(self.request_processor[: len(results)], results, strict=True)
         return [processor.reply(result) for processor, result in rows]
 
     def emit(

@@ -11,6 +11,7 @@ from typing import Any
 
 from kserve_torch.errors import LoadFailed
 from kserve_torch.handler import STOCK, stock_handler
+from kserve_torch.handler.base import takes_arrays
 from kserve_torch.handler.weights import only_class
 from kserve_torch.namespace import aliases
 from kserve_torch.namespace.loader import Namespace
@@ -30,6 +31,11 @@ class Entry:
     handle: Callable[[Any, Context], Any]
     initialize: Callable[[Context], Any]
     service: Any
+
+    @property
+    def accepts_arrays(self) -> bool:
+        """Whether rows may hold arrays; known once it is initialised."""
+        return takes_arrays(self.service)
 
 
 def load_entry(namespace: Namespace, handler: str) -> Entry:

@@ -22,7 +22,7 @@ from kserve_torch.codec.rows import to_row
 from kserve_torch.codec.signature import Signature, seen
 from kserve_torch.errors import BadRow, HandlerError, LoadFailed, OutOfMemory, ServingError
 from kserve_torch.events import Measured
-from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Verb
+from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Tensor, Verb
 from kserve_torch.namespace.loader import Namespace
 from kserve_torch.runtime import devices, operators, output, rootlog, torchload, torchstate
 from kserve_torch.runtime.context import Context
@@ -36,7 +36,7 @@ from kserve_torch.runtime.preparation import (
 )
 from kserve_torch.runtime.reasons import handler_failure, load_failure
 from kserve_torch.runtime.torchstate import DefaultDtype
-from kserve_torch.runtime.tying import tie
+from kserve_torch.runtime.tying import Share, tie
 from kserve_torch.runtime.warmup import sample_request
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,12 @@ class Instance:
     """
 
     def __init__(
-        self, archive: Archive, namespace: Namespace, context: Context, version: str
+        self,
+        archive: Archive,
+        namespace: Namespace,
+        context: Context,
+        version: str,
+        v2_rows: str,
     ) -> None:
         self.context = context
         self.device = "cpu"
@@ -60,11 +65,14 @@ class Instance:
         self._archive = archive
         self._namespace = namespace
         self._version = version
+        self._v2_rows = v2_rows
         self._dtype = DefaultDtype()
         self._stream = devices.stream_on(context.system_properties["gpu_id"])
         self._runner = asyncio.Runner()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entry: Entry
+        self._share: Share | None = None
+        self._arrays = False
 
     @classmethod
     def load(
@@ -75,6 +83,7 @@ class Instance:
         version: str,
         gpu_id: int | None = None,
         batch_size: int = 1,
+        v2_rows: str = "tensor",
         measure: Callable[[Measured], None],
         options: LoadOptions,
         first: Instance | None = None,
@@ -90,6 +99,7 @@ class Instance:
             version: the registered version, for Replies.
             gpu_id: index of the accelerator; None for the CPU.
             batch_size: most requests per call, for the handler to read.
+            v2_rows: see `Limits`.
             measure: gets the handler's own metrics, on the calling thread.
             options: see `LoadOptions`.
             first: another instance of the same archive, whose weights this one shares.
@@ -107,7 +117,8 @@ class Instance:
         instance = None
         try:
             context = context_of(archive, name, gpu_id, batch_size, measure, options)
-            instance = cls(archive, namespace_of(archive, name, options), context, version)
+            namespace = namespace_of(archive, name, options)
+            instance = cls(archive, namespace, context, version, v2_rows)
             instance._initialize(first)
         except BaseException as error:
             if instance is not None:
@@ -129,47 +140,53 @@ class Instance:
         with self._namespace.loading(), self._dtype.chosen(), self._stream:
             self._entry = load_entry(self._namespace, self._archive.manifest.handler)
             self._finish(self._entry.initialize(self.context))
+            self._arrays = self._entry.accepts_arrays
         if first is not None:
-            tie(self._entry.service, first._entry.service)
+            self._tie(first)
         gpu_id = self.context.system_properties["gpu_id"]
         devices.settle(gpu_id)
         default = "cpu" if gpu_id is None else f"cuda:{gpu_id}"
         self.device = str(getattr(self._entry.service, "device", None) or default)
 
-    def warm_up(self, v2_rows: str = "tensor") -> None:
+    def _tie(self, first: Instance) -> None:
+        share = first._share or Share(first._entry.service)
+        own = Share(self._entry.service, share)
+        if tie(self._entry.service, first._entry.service):
+            first._share, self._share = share, own
+
+    def warm_up(self) -> None:
         """Run the archive's sample, if there is one, and infer the signature from it.
 
         A compiled model is also given two of them at once, if it forms batches: the first batch of
         several rows compiles it once more, for all sizes.
 
-        Args:
-            v2_rows: see `Limits`.
-
         Raises:
             LoadFailed: the handler cannot answer it.
             OutOfMemory: it does not fit.
         """
-        sample = sample_request(self._archive, self.context.model_name, v2_rows)
+        sample = self._sample()
         if sample is None:
             return
         try:
             (reply,) = self.run([sample])
-            self.signature = seen(sample.rows, reply.results, batch=v2_rows == "batch")
+            self.signature = seen(sample.rows, reply.results, batch=self._v2_rows == "batch")
         except OutOfMemory:
             raise
         except (ServingError, RequestFault) as error:
             raise LoadFailed(f"warm-up sample: {error}") from error
         size = self.context.system_properties["batch_size"]
         if torchstate.compiles() and 2 * len(sample.rows) <= size:
-            self._warm_up_batch(v2_rows)
+            self._warm_up_batch()
 
-    def _warm_up_batch(self, v2_rows: str) -> None:
-        name = self.context.model_name
-        samples = (sample_request(self._archive, name, v2_rows) for _ in range(2))
+    def _warm_up_batch(self) -> None:
+        samples = (self._sample() for _ in range(2))
         try:
             self.run([sample for sample in samples if sample is not None])
         except (ServingError, RequestFault) as error:
             log.warning("warm-up: two samples in one batch: %s", error)
+
+    def _sample(self) -> Request | None:
+        return sample_request(self._archive, self.context.model_name, self._v2_rows)
 
     def run(self, requests: Sequence[Request]) -> list[Reply]:
         """Answer ``requests``, all of one verb, with one call of the handler.
@@ -178,8 +195,8 @@ class Instance:
             RequestFault: one request holds a row that the handler cannot read.
             OutOfMemory: the batch does not fit.
             DeviceLost: the GPU was lost in an earlier call.
-            HandlerError: the handler raised (its exception is the cause), or its answer is not one
-                result per row (CONTRACT R6, T-03).
+            HandlerError: the handler raised (its exception is the cause), or its answer has a wrong
+                number of results.
         """
         devices.require(self.context.system_properties["gpu_id"])
         counts = [1 if r.verb is Verb.DESCRIBE else len(r.rows) for r in requests]
@@ -210,20 +227,58 @@ class Instance:
         ]
 
     def _call(self, requests: Sequence[Request], counts: list[int]) -> list[RowReply]:
-        arrays = getattr(self._entry.service, "accepts_arrays", False)
-        data = [row for request in requests for row in _handler_rows(request, arrays)]
+        data = [row for request in requests for row in _handler_rows(request, self._arrays)]
         self.context.begin(
             [r for r, count in zip(requests, counts, strict=True) for _ in range(count)]
         )
         output.mend()
         try:
             with self._namespace.activate(), self._dtype, self._stream:
+                self._separate()
                 results = self._finish(self._entry.handle(data, self.context))
                 # Still in the stream that computes the results.
-                return self.context.row_replies(_checked(results, len(data)))
+                self._check(results, len(data), requests)
+                return self.context.row_replies(results)
         finally:
+            self._look()
             rootlog.restore()
             self.context.end()
+
+    def _separate(self) -> None:
+        """Take a copy of the weights if one of those who share them has written to them."""
+        if self._share is not None and self._share.is_over:
+            self._share.separate()
+            self._share = None
+
+    def _look(self) -> None:
+        if self._share is not None and self._share.look():
+            log.warning(
+                "%s: the handler writes to the weights, which workers share: from now on each has "
+                "its own. What other workers answered meanwhile may be wrong",
+                self.context.model_name,
+            )
+
+    def _check(self, results: Any, rows: int, requests: Sequence[Request]) -> None:
+        """Whether there is one result per row (CONTRACT R6, T-03).
+
+        The inputs of a single v2 request may belong together, as token ids and their mask do: the
+        handler then has fewer outputs than inputs, and TorchServe's envelope sends what there is.
+        """
+        if not isinstance(results, list):
+            kind = type(results).__name__
+            raise HandlerError(f"the handler answered a {kind}, a list of {rows} results is wanted")
+        if 0 < len(results) < rows and self._has_inputs_only(requests):
+            return
+        if len(results) != rows:
+            raise HandlerError(f"the handler answered {len(results)} results for {rows} rows")
+
+    def _has_inputs_only(self, requests: Sequence[Request]) -> bool:
+        """Whether the rows are the inputs of one v2 request, not elements of a batch."""
+        return (
+            len(requests) == 1
+            and self._v2_rows == "tensor"
+            and all(isinstance(row, Tensor) for row in requests[0].rows)
+        )
 
     def _finish(self, result: Any) -> Any:
         """The result, awaited if the handler is asynchronous (CONTRACT H4)."""
@@ -248,12 +303,3 @@ def _handler_rows(request: Request, arrays: bool) -> list[Row]:
 
 async def _awaited(result: Awaitable[Any]) -> Any:
     return await result
-
-
-def _checked(results: Any, rows: int) -> list[Any]:
-    if not isinstance(results, list):
-        kind = type(results).__name__
-        raise HandlerError(f"the handler answered a {kind}, a list of {rows} results is wanted")
-    if len(results) != rows:
-        raise HandlerError(f"the handler answered {len(results)} results for {rows} rows")
-    return results

@@ -1,7 +1,14 @@
-"""Weight sharing: several instances of one model hold one copy of its weights."""
+"""Weight sharing: several instances of one model hold one copy of its weights.
+
+Until one of them writes to them, because it trains, or loads other weights for a request::
+
+    tie(two, one) -> both hold one's weights
+    call -> look() -> were they written to? -> separate() before the next call, in every instance
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -26,11 +33,13 @@ def tie(service: Any, first: Any) -> int:
     What a call may write to must stay each instance's own, or concurrent calls would overwrite each
     other's data. So these are tied:
 
-    - parameters: nothing writes to them outside of training
+    - parameters
     - buffers that serve as parameters, such as quantized weights: large ones that belong to the
-      module's state, are not all zeros, and have not been written to by ``first`` since it was
-      initialised. Not those of a module in training mode, nor those made in inference mode, where
-      torch does not count writes.
+      module's state and are not all zeros. Not those of a module in training mode, nor those made
+      in inference mode, where torch does not count writes.
+
+    Neither are if ``first`` has written to them since it was initialised: handlers train, or load
+    other weights for a request.
 
     Args:
         service: a handler instance or module, initialised.
@@ -45,6 +54,54 @@ def tie(service: Any, first: Any) -> int:
         for path, module in _modules(service)
         if path in originals and originals[path] is not module
     )
+
+
+class Share:
+    """What one of several instances that hold their weights together must know of them.
+
+    Args:
+        service: the instance's handler.
+        other: the share of an instance that this one is tied to, or None for the first one.
+    """
+
+    def __init__(self, service: Any, other: Share | None = None) -> None:
+        self._written: list[bool] = [] if other is None else other._written
+        # Weak, because a handler may take another model in place of this one.
+        self._versions = [
+            (weakref.ref(tensor), tensor._version)
+            for _, module in _modules(service)
+            for tensor in (*module.parameters(), *dict(_lasting_buffers(module)).values())
+            if is_plain(tensor) and not tensor.is_inference()
+        ]
+
+    def look(self) -> bool:
+        """After a call: whether this instance is the first to have written to the weights."""
+        if self._written:
+            return False
+        for reference, version in self._versions:  # plainly, as there are hundreds, in every call
+            tensor = reference()
+            if tensor is not None and tensor._version != version:
+                self._written.append(True)
+                return True
+        return False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether one of the instances has written to the weights."""
+        return bool(self._written)
+
+    @torch.no_grad()
+    def separate(self) -> None:
+        """Give the instance weights of its own."""
+        copies: dict[Any, torch.Tensor] = {}  # some are one: input and output embeddings
+        for reference, _ in self._versions:
+            tensor = reference()
+            if tensor is None:
+                continue
+            place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+            if place not in copies:
+                copies[place] = tensor.data.clone()
+            tensor.data = copies[place]
 
 
 def _modules(service: Any, depth: int = 3) -> Iterator[tuple[str, nn.Module]]:
@@ -77,16 +134,16 @@ def _tie_module(module: nn.Module, original: nn.Module) -> int:
 
 def _pairs(module: nn.Module, original: nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Parameters and buffers that may be tied, each with the original of the same name."""
-    parameters = dict(original.named_parameters())
-    for name, parameter in module.named_parameters():
-        if name in parameters:
-            yield parameter, parameters[name]
-    buffers = dict(_lasting_buffers(original))
-    for name, buffer in _lasting_buffers(module):
-        # A version counts the writes to a tensor. This one was only initialised, in the same way as
-        # the other one.
-        if name in buffers and buffer._version == buffers[name]._version:
-            yield buffer, buffers[name]
+    originals = dict((*original.named_parameters(), *_lasting_buffers(original)))
+    for name, tensor in (*module.named_parameters(), *_lasting_buffers(module)):
+        # This one was only initialised, in the same way as the other one.
+        if name in originals and _writes(tensor) == _writes(originals[name]):
+            yield tensor, originals[name]
+
+
+def _writes(tensor: torch.Tensor) -> int | None:
+    """How often it was written to; None if torch does not count that."""
+    return None if tensor.is_inference() else tensor._version
 
 
 def _lasting_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from kserve_torch.errors import BadRow, InvalidInput, LoadFailed, Unsupported
+from kserve_torch.handler import STOCK, stock_handler
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.vision import VisionHandler
 from kserve_torch.messages import Verb
@@ -24,6 +25,54 @@ def test_attributes_after_initialize(folder, load):
     assert handler.model_yaml_config == {"handler": {"x": 1}}
     assert handler.target == 0
     assert handler.profiler_args == {}
+
+
+#: The underscored names of TorchServe's stock handlers, which its subclasses know and override.
+THEIRS = {
+    *("_load_torchscript_model", "_load_pickled_model", "_load_torch_export_aot_compile"),
+    *("_use_torch_export_aot_compile", "_infer_with_profiler", "_is_explain", "_is_describe"),
+    *("_expand_contractions", "_remove_accented_characters", "_remove_html_tags", "_tokenize"),
+    *("_remove_punctuation", "_remove_puncutation"),
+}
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_subclasses_may_have_any_names_of_their_own(name):
+    classes = [cls for cls in stock_handler(name).__mro__ if cls is not object]
+    names = {name: cls for cls in classes for name in vars(cls) if name.startswith("_")}
+    mangled = {name for name, cls in names.items() if name.startswith(f"_{cls.__name__}__")}
+    assert {name for name in names if not name.startswith("__")} - mangled <= THEIRS
+
+
+class OwnNames(VisionHandler):
+    """Has helpers with the names that authors like to give them."""
+
+    def initialize(self, context):
+        super().initialize(context)
+        self.second = self._load_model("second.pt")
+        self._batch, self._pool, self._scores = 0, [], {}
+
+    def _load_model(self, name):
+        return name
+
+    def _infer(self, inputs):
+        return super().inference(inputs)
+
+    def _forward(self):
+        raise AssertionError("nobody calls it")
+
+    _run_model = _answer = _compiled = _forward
+
+    def inference(self, data, *args, **kwargs):
+        self._batch += 1
+        return self._infer(data)
+
+
+def test_helpers_of_subclasses_are_left_to_them(folder, load):
+    loaded = load(OwnNames(), folder)
+    assert loaded.ask(ZEROS) == load(BaseHandler(), folder).ask(ZEROS)
+    assert (loaded.handler.second, loaded.handler._batch) == ("second.pt", 1)
+    assert np.shape(loaded.ask(ZEROS, verb=Verb.EXPLAIN)) == (1, 1, 8, 8)
 
 
 def test_one_result_per_row_as_lists(folder, load):

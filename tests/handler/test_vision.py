@@ -4,7 +4,7 @@ import io
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torchvision import transforms
 
 from kserve_torch.errors import BadRow, InvalidInput, Unsupported
@@ -102,6 +102,20 @@ def test_an_unreadable_row_is_named(folder, load, png, row, reason):
     with pytest.raises(BadRow) as caught:
         load(Vision(), folder).ask({"data": png()}, row)
     assert (caught.value.index, caught.value.reason) == (1, reason)
+
+
+@pytest.mark.parametrize("kind", [UnidentifiedImageError, OSError, BadRow])
+def test_handlers_may_catch_what_pil_raises(folder, load, kind):
+    class Catching(Vision):
+        def preprocess(self, data):
+            try:
+                return super().preprocess(data)
+            except kind:
+                return torch.zeros(1, 1, 8, 8)
+
+    assert load(Catching(), folder).ask({"data": b"junk"}) == load(Vision(), folder).ask(
+        torch.zeros(1, 8, 8).tolist()
+    )
 
 
 def test_images_of_different_sizes_in_one_batch(folder, load, png):

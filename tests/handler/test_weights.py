@@ -145,8 +145,9 @@ def test_torchscript(folder, load):
 @pytest.mark.filterwarnings("ignore:.torch.jit.(trace|save|script)")
 def test_a_handler_may_load_torchscript_from_a_file_of_any_name(folder, load):
     class Handler(BaseHandler):
-        def _load_model(self, model_dir):
-            return self._load_torchscript_model(str(model_dir / "traced.pth"))
+        def initialize(self, context):
+            super().initialize(context)
+            self.model = self._load_torchscript_model(str(folder / "traced.pth"))
 
     eager = load(BaseHandler(), folder)
     torch.jit.trace(eager.handler.model, torch.zeros(1, 1, 8, 8)).save(folder / "traced.pth")
@@ -154,6 +155,32 @@ def test_a_handler_may_load_torchscript_from_a_file_of_any_name(folder, load):
     np.testing.assert_allclose(load(Handler(), folder).ask(row), eager.ask(row), rtol=1e-5)
     (folder / "traced.pth").write_bytes(b"damaged")
     assert "traced.pth: cannot be read" in reason(load, Handler(), folder)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.(trace|save|script|load)")
+def test_torchscript_that_a_handler_loads_is_for_evaluation_too(folder, load):
+    class Handler(BaseHandler):
+        def _load_torchscript_model(self, model_pt_path):
+            return torch.jit.load(model_pt_path)
+
+    torch.jit.script(torch.nn.Dropout(0.9)).train().save(folder / "dropout.pt")
+    loaded = load(Handler(), folder, {"serializedFile": "dropout.pt"})
+    assert loaded.ask([1.0, 2.0]) == [[1, 2]]
+
+
+def test_a_model_whose_methods_return_nothing(folder, load):
+    (folder / "net.py").write_text("""
+import torch
+
+class Net(torch.nn.Dropout):
+    def to(self, device):
+        super().to(device)
+
+    def train(self, mode=True):
+        super().train(mode)
+""")
+    loaded = load(BaseHandler(), folder, {"modelFile": "net.py"})
+    assert loaded.ask([1.0, 2.0]) == [[1, 2]]
 
 
 def test_an_exported_program(folder, load):

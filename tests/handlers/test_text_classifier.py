@@ -102,9 +102,19 @@ def test_training_reads_texts_as_the_handler_does(monkeypatch):
     train = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(train)
     del sys.modules["model"]
+    looked_up = []
     handler = TextClassifier()
+
+    class Vocabulary:
+        def __getitem__(self, gram):
+            looked_up.append(gram)
+            return 0
+
+    handler.source_vocab = Vocabulary()
     for _, text in texts("learnt.txt") + texts("held_out.txt"):
-        assert train.grams(text) == handler._grams(handler._tokens(text))
+        looked_up.clear()
+        handler.preprocess([{"data": text}])
+        assert train.grams(text) == looked_up
 
 
 def test_training_takes_seconds_and_writes_what_the_archive_holds(tmp_path):

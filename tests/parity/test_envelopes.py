@@ -78,6 +78,8 @@ def of_kservev2():
     for path in ("/predictions/echo", "/v2/models/echo/infer"):
         yield step("kservev2", path, {"id": "1", "inputs": V2_ROWS}, "inputs")
         yield step("kservev2", path, {"inputs": V2_ROWS[:1]}, "one input, no id")
+        together = {**JSON, "mode": "together"}
+        yield step("kservev2", path, {"inputs": V2_ROWS}, "one output for all inputs", together)
         yield step("kservev2", path, {"inputs": []}, "no inputs")
         yield step("kservev2", path, {"a": 1}, "no member inputs")
         yield step("kservev2", path, b'{"a":', "half of a JSON text")

@@ -206,11 +206,13 @@ def test_begin_forgets_the_batch_before():
     assert ctx.row_replies([1]) == [RowReply(result=1)]
 
 
-def test_a_missing_result_is_an_error():
+def test_fewer_results_are_of_the_first_rows_and_one_too_many_is_an_error():
     ctx = context()
     ctx.begin([request()] * 2)
-    with pytest.raises(ValueError, match="shorter"):
-        ctx.row_replies([1])
+    ctx.set_response_status(201, "Made", 0)
+    assert ctx.row_replies([1]) == [RowReply(result=1, status=201, phrase="Made")]
+    with pytest.raises(ValueError, match="longer"):
+        ctx.row_replies([1, 2, 3])
 
 
 def test_intermediate_results_go_to_their_own_requests():

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from kserve_torch.archives.archive import open_archive
+from kserve_torch.codec.rows import split_batch
 from kserve_torch.errors import (
     HandlerError,
     InvalidArchive,
@@ -52,6 +53,7 @@ def load(tmp_path: Path) -> Iterator[Load]:
         *,
         first: Instance | None = None,
         measured: Callable[[Measured], None] = lambda event: None,
+        v2_rows: str = "tensor",
         **model: Any,
     ) -> Instance:
         own = {} if handler is None else {"handler.py": textwrap.dedent(handler)}
@@ -59,7 +61,13 @@ def load(tmp_path: Path) -> Iterator[Load]:
         archive = open_archive(source, tmp_path / "work")
         options = LoadOptions(workdir=tmp_path)
         instance = Instance.load(
-            archive, name="reg", version="7", measure=measured, options=options, first=first
+            archive,
+            name="reg",
+            version="7",
+            v2_rows=v2_rows,
+            measure=measured,
+            options=options,
+            first=first,
         )
         loaded.append(instance)
         return instance
@@ -198,6 +206,22 @@ def test_handlers_may_ask_for_arrays(load: Load) -> None:
     assert isinstance(seen, np.ndarray)
 
 
+@pytest.mark.parametrize("where", ["__init__(self)", "initialize(self, context)"])
+def test_rows_are_lists_for_a_reader_that_only_the_instance_has(load: Load, where: str) -> None:
+    instance = load(f"""
+        from ts.torch_handler.base_handler import BaseHandler
+        class H(BaseHandler):
+            def initialize(self, context): pass
+            def {where}:
+                self.preprocess = self.read
+            def read(self, data):
+                return [type(row.get("data") or row.get("body")).__name__ for row in data]
+            def inference(self, data): return data
+            def postprocess(self, data): return data
+    """)
+    assert results(instance, tensor("FP32", np.float32([1, 2]))) == ["list"]
+
+
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
@@ -211,6 +235,76 @@ def test_wrong_numbers_of_results(load: Load, answer: str, text: str) -> None:
     with pytest.raises(HandlerError) as caught:
         results(load(function(f"return {answer}")), 1, 2)
     assert caught.value.message == text
+
+
+SUM = function(
+    """
+    named = {row["name"]: row["data"] for row in data}
+    return [[a + b for a, b in zip(named["a"], named["b"], strict=True)]]"""
+)
+
+
+def inputs(*numbers: float) -> list[Tensor]:
+    return [Tensor(name=n, datatype="FP32", array=np.float32([*numbers])) for n in ("a", "b")]
+
+
+def test_inputs_of_one_request_may_have_one_output_together(load: Load) -> None:
+    assert results(load(SUM), *inputs(1, 2)) == [[2, 4]]
+
+
+def test_inputs_of_two_requests_have_none_together(load: Load) -> None:
+    with pytest.raises(HandlerError, match="1 results for 4 rows"):
+        load(SUM).run([request(*inputs(1)), request(*inputs(2))])
+
+
+def test_elements_of_a_batch_have_a_result_each(load: Load) -> None:
+    instance = load(function("return [1]"), v2_rows="batch")
+    with pytest.raises(HandlerError, match="1 results for 2 rows"):
+        results(instance, *split_batch([tensor("FP32", [[1], [2]])]))
+
+
+@pytest.mark.parametrize("answer", ["[]", "[1, 2, 3]"])
+def test_inputs_have_at_least_one_output_and_no_more_than_one_each(load: Load, answer: str) -> None:
+    with pytest.raises(HandlerError, match="results for 2 rows"):
+        results(load(function(f"return {answer}")), *inputs(1))
+
+
+WRITES = """
+import torch
+from ts.torch_handler.base_handler import BaseHandler
+
+class Writes(BaseHandler):
+    def handle(self, data, context):
+        if data[0] is not None:
+            self.model.load_state_dict({"weight": torch.tensor([[float(data[0])]])})
+        return [self.model(torch.ones(1, 1)).item()]
+"""
+SCALE = """
+import torch
+
+class Scale(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(1, 1, bias=False)
+        torch.nn.init.ones_(self.weight)
+"""
+
+
+def test_weights_are_shared_until_a_handler_writes_to_them(
+    load: Load, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = load(WRITES, {"model.py": SCALE}, modelFile="model.py")
+    two, three = (
+        load(WRITES, {"model.py": SCALE}, modelFile="model.py", first=one) for _ in range(2)
+    )
+    places = {i._entry.service.model.weight.data_ptr() for i in (one, two, three)}
+    assert len(places) == 1
+    assert results(two, 2) == [2]
+    (said,) = [record.getMessage() for record in caplog.records if "weights" in record.message]
+    assert said.startswith("reg: the handler writes to the weights")
+    assert (results(two, 3), results(one, 4), results(three, 5)) == ([3], [4], [5])
+    assert [results(instance, None) for instance in (one, two, three)] == [[4], [3], [5]]
+    late = load(WRITES, {"model.py": SCALE}, modelFile="model.py", first=one)
+    assert (results(late, 6), results(one, None)) == ([6], [4])
 
 
 # --- faults ---------------------------------------------------------------------------------------
@@ -458,7 +552,8 @@ import asyncio, threading
 class H:
     def initialize(self, context):
         self.loop = asyncio.get_event_loop()
-        threading.Thread(target=self.loop.run_forever).start()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
     def handle(self, data, context):
         answer = asyncio.run_coroutine_threadsafe(asyncio.sleep(0, "answer"), self.loop)
         return [answer.result()]
@@ -486,6 +581,8 @@ def test_a_handler_may_run_its_loop_in_a_thread(load: Load) -> None:
         assert not is_open(instance)
         assert instance._loop is not None
         instance._loop.call_soon_threadsafe(instance._loop.stop)
+        instance._entry.service.thread.join()
+        instance._loop.close()
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(work).result()
@@ -844,9 +941,10 @@ def test_warm_up_shows_the_signature(
 ) -> None:
     sample = {"name": "a", "shape": [2, 3], "datatype": "INT64", "data": [1, 2, 3, 4, 5, 6]}
     body = "return [row['shape'] for row in data]"
-    instance = load(function(body), {"warmup.json": json.dumps({"inputs": [sample]})})
+    files = {"warmup.json": json.dumps({"inputs": [sample]})}
+    instance = load(function(body), files, v2_rows=mode)
     assert instance.signature == {}
-    instance.warm_up(mode)
+    instance.warm_up()
     assert instance.signature["inputs"] == [{"name": "a", "datatype": "INT64", "shape": shape}]
     expected = [{"name": "a", "datatype": "INT64", "shape": answered}]
     assert instance.signature["outputs"] == expected

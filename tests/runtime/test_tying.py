@@ -1,11 +1,13 @@
 """What several instances of a model hold once, and what each holds for itself."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from kserve_torch.runtime.tying import tie
+from kserve_torch.runtime.tying import Share, tie
 
 LARGE = 1 << 16
 
@@ -53,6 +55,59 @@ def test_a_buffer_that_a_call_has_written_to_is_each_instances_own() -> None:
     with torch.inference_mode():
         one[0].state.fill_(1.0)
     assert shared(two, one) == {"table"}
+
+
+def test_weights_that_a_call_has_written_to_are_each_instances_own() -> None:
+    one, two = net(), net()
+    one.load_state_dict(two.state_dict())
+    assert tie(SimpleNamespace(model=two), SimpleNamespace(model=one)) == 0
+    optimizer = torch.optim.SGD(two[0].parameters(), lr=0.0)
+    two(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    assert tie(SimpleNamespace(model=net()), SimpleNamespace(model=two)) == 0
+
+
+def test_instances_separate_once_one_of_them_has_written() -> None:
+    one, two = (SimpleNamespace(model=net()) for _ in range(2))
+    first = Share(one)
+    second = Share(two, first)
+    assert tie(two, one)
+    weight, bias = two.model[0].weight, two.model[0].bias
+    assert (first.look(), second.look(), first.is_over) == (False, False, False)
+    with torch.no_grad():
+        weight.fill_(2.0)
+    assert (first.look(), second.look(), first.look(), second.look()) == (False, True, False, False)
+    assert (first.is_over, second.is_over) == (True, True)
+    for share in (first, second):
+        share.separate()
+    assert weight.data_ptr() != one.model[0].weight.data_ptr()
+    with torch.no_grad():
+        weight.fill_(3.0)
+    assert one.model[0].weight.unique().tolist() == [2.0]
+    assert bias.unique().tolist() == [1.0]
+
+
+def test_tensors_that_are_one_stay_one_when_they_separate() -> None:
+    module = torch.nn.ModuleList([torch.nn.Embedding(3, 2), torch.nn.Linear(2, 3, bias=False)])
+    module[1].weight.data = module[0].weight.data
+    before = module[0].weight.data_ptr()
+    Share(SimpleNamespace(model=module)).separate()
+    assert before != module[0].weight.data_ptr() == module[1].weight.data_ptr()
+
+
+def test_a_model_that_a_handler_replaced_is_forgotten() -> None:
+    service = SimpleNamespace(model=net())
+    share, weight = Share(service), weakref.ref(service.model[0].weight)
+    service.model = None
+    gc.collect()
+    assert weight() is None
+    assert not share.look()
+
+
+def test_tensors_without_memory_are_left_alone_when_they_separate() -> None:
+    module = torch.nn.Linear(2, 2, device="meta")
+    Share(SimpleNamespace(model=module)).separate()
+    assert module.weight.is_meta
 
 
 @pytest.mark.parametrize("training", [(True, True), (True, False), (False, True)])

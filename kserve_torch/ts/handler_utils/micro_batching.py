@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kserve_torch.errors import BadRow
+from kserve_torch.handler.base import answer
 from kserve_torch.runtime import devices, profiler
 
 __all__ = ["HANDLER_METHODS", "MicroBatching", "WorkerThread", "execute_call"]
@@ -197,7 +198,7 @@ class MicroBatching:
         start = time.perf_counter()
         self.handler.context = context
         if self.handler._is_describe() or self.handler._is_explain() or profiler.enabled():
-            output: list[Any] = self.handler._answer(data)
+            output = answer(self.handler, data)
         else:
             output = self.handle(data)
         milliseconds = round((time.perf_counter() - start) * 1000, 2)
