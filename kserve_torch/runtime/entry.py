@@ -37,24 +37,27 @@ class Entry:
 def load_entry(namespace: Namespace, handler: str) -> Entry:
     """Import the handler and create its instance, without initialising it.
 
-    The handler is ``module[.py][:function]``; the module is in the archive or installed, where it
-    may be in a package. It has a function of that name (default ``handle``), or exactly one class,
-    with a ``handle`` method or attribute.
+    The handler is ``module[.py][:name]``; the module is in the archive or installed, where it may
+    be in a package. It has a function or class of that name (default: the function ``handle``), or
+    exactly one class, with a ``handle`` method or attribute. Of several, it is the only one with
+    such a method, unlike in TorchServe, which refuses them all.
 
     Raises:
-        LoadFailed: no such module, or not exactly one class.
+        LoadFailed: no such module, or no telling which class.
         Exception: whatever the module or the class raises, with the name of a missing package.
     """
-    path, _, function = handler.partition(":")
+    path, _, attribute = handler.partition(":")
     name = PurePosixPath(path).name.removesuffix(".py")
     found = _find(namespace, name)
     if isinstance(found, type):
         return _of_class(found)
-    function = function or "handle"
-    entry = getattr(found, function, None)
+    attribute = attribute or "handle"
+    entry = getattr(found, attribute, None)
+    if isinstance(entry, type):
+        return _of_class(entry)
     if callable(entry):
         return Entry(entry, lambda context: entry(None, context), found)
-    return _of_class(_only_class(found, function))
+    return _of_class(_only_class(found, attribute))
 
 
 def _find(namespace: Namespace, name: str) -> ModuleType | type:
@@ -92,12 +95,15 @@ def _is_installed(name: str) -> bool:
 
 def _only_class(module: ModuleType, function: str) -> type:
     classes = list_classes_from_module(module)
+    if len(classes) > 1:  # the others may be helpers
+        classes = [member for member in classes if hasattr(member, "handle")] or classes
     if len(classes) == 1:
         return classes[0]
     found = ", ".join(member.__name__ for member in classes) or "none"
     file = f"{module.__name__.rpartition('.')[2]}.py"
     wanted = f"one function {function!r} or exactly one class is wanted"
-    raise LoadFailed(f"{file}: {wanted}, got {found}")
+    hint = f"; name it in the manifest: {file}:{classes[0].__name__}" if classes else ""
+    raise LoadFailed(f"{file}: {wanted}, got {found}{hint}")
 
 
 def _of_class(handler: type) -> Entry:

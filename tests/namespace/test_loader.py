@@ -708,13 +708,36 @@ def test_a_callable_attribute(make: Make) -> None:
     assert load_entry(namespace, "handler").handle([1], None) == [1]
 
 
+TWO = """
+class Base:
+    def handle(self, data, context):
+        return ["base"]
+
+class Helper:
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "handler", "result"),
+    [
+        ("", "handler.py", "base"),
+        ("class Mine(Base):\n    def handle(self, *_): return ['mine']", "handler.py:Mine", "mine"),
+        ("class Mine(Base):\n    def handle(self, *_): return ['mine']", "handler:Base", "base"),
+    ],
+)
+def test_one_of_several_classes(make: Make, more: str, handler: str, result: str) -> None:
+    assert load_entry(make(handler=TWO + more), handler).handle([1], None) == [result]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("", "handler.py: one function 'handle' or exactly one class is wanted, got none"),
         (
             "class A: pass\nclass B: pass",
-            "handler.py: one function 'handle' or exactly one class is wanted, got A, B",
+            "handler.py: one function 'handle' or exactly one class is wanted, got A, B"
+            "; name it in the manifest: handler.py:A",
         ),
         ("class A: pass", "the handler class A has no method 'handle'"),
         (

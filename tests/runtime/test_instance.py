@@ -544,7 +544,8 @@ def weights(**tensors: torch.Tensor) -> bytes:
         (
             {"handler.py": "class A: pass\nclass B: pass"},
             {},
-            "handler.py: one function 'handle' or exactly one class is wanted, got A, B",
+            "handler.py: one function 'handle' or exactly one class is wanted, got A, B"
+            "; name it in the manifest: handler.py:A",
         ),
         (
             {"handler.py": "def handle(data, context):\n    open('/no/such/file.txt')"},
