@@ -44,15 +44,29 @@ def list_classes_from_module(module: ModuleType, parent_class: type | None = Non
 def model_class(module: ModuleType) -> type[nn.Module]:
     """The one class that a model file defines.
 
+    Of several, it is the only `nn.Module` that needs no arguments; the others may be parts of it.
+    TorchServe refuses them all.
+
     Raises:
-        LoadFailed: it defines none, or several.
+        LoadFailed: it defines none, or there is no telling which.
     """
     classes = list_classes_from_module(module)
+    if len(classes) > 1:
+        modules = [one for one in classes if issubclass(one, nn.Module)]
+        classes = [one for one in modules if _needs_no_arguments(one)] or classes
     if len(classes) != 1:
         names = ", ".join(found.__name__ for found in classes) or "none"
         file = f"{module.__name__.rpartition('.')[2]}.py"
         raise LoadFailed(f"{file}: expected exactly one class as the model, found {names}")
     return classes[0]
+
+
+def _needs_no_arguments(model: type) -> bool:
+    try:
+        inspect.signature(model).bind()
+    except (TypeError, ValueError):  # ValueError: an extension's class, which says nothing
+        return False
+    return True
 
 
 def load_eager(

@@ -49,6 +49,25 @@ def test_not_exactly_one_class(tmp_path, source, found):
     assert reason(weights.model_class, module) == message
 
 
+PARTS = """
+from torch import nn
+class Config: pass
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+class Net(nn.Module):
+    def __init__(self, width=2, *more, **options):
+        super().__init__()
+"""
+
+
+def test_the_parts_of_a_model_may_be_in_its_file(tmp_path):
+    assert weights.model_class(module_of(tmp_path, PARTS)).__name__ == "Net"
+    both = PARTS.replace("self, width)", "self, width=3)")
+    message = "net.py: expected exactly one class as the model, found Block, Net"
+    assert reason(weights.model_class, module_of(tmp_path, both)) == message
+
+
 def test_only_subclasses_of_a_parent():
     module = types.ModuleType("m")
     module.A = type("A", (nn.Module,), {"__module__": "m"})

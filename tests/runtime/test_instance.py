@@ -574,7 +574,7 @@ def weights(**tensors: torch.Tensor) -> bytes:
             "net.pt",
         ),
         (
-            {"handler.py": USES_NET, "net.py": NET + "class B: pass", "net.pt": weights()},
+            {"handler.py": USES_NET, "net.py": NET + "class B(Net): pass", "net.pt": weights()},
             {"modelFile": "net.py", "serializedFile": "net.pt"},
             "net.py: expected exactly one class as the model, found B, Net",
         ),
