@@ -32,6 +32,7 @@ from kserve_torch.startup import (
     listening,
     startup_models,
     summary,
+    warn_of_idle_limits,
     warn_of_missing_gpus,
     why_no_models,
 )
@@ -172,6 +173,7 @@ class Server:
             loading.cancel()
         else:
             await loading
+            warn_of_idle_limits(self.settings, self.registry.all())
 
     async def _open(
         self, bindings: Sequence[Binding], listeners: Sequence[Listener], tokens: Tokens | None

@@ -44,6 +44,23 @@ def warn_of_missing_gpus(settings: Settings) -> None:
         log.warning("number_of_gpu: %d requested, but this machine has %d", wanted, present)
 
 
+def warn_of_idle_limits(settings: Settings, versions: Iterable[ModelVersion]) -> None:
+    """Log which entries of ``models`` and ``model_snapshot`` are for nothing that was loaded.
+
+    The name and version of an archive that could not be read are not known.
+    """
+    versions = list(versions)
+    unread = {version.name for version in versions if version.archive is None}
+    loaded = {(version.name, version.version) for version in versions}
+    idle = [m for m in settings.idle(loaded) if m.name not in unread]
+    if idle:
+        log.warning(
+            "models: the settings of %s have no effect; loaded are %s",
+            ", ".join(f"{model.name} {model.version}" for model in idle),
+            ", ".join(" ".join(each) for each in sorted(loaded)) or "none",
+        )
+
+
 def _models(settings: Settings) -> list[StartupModel]:
     """The models that the settings name, else those in the model folder (INTERFACE, Start)."""
     named = settings.startup_models()

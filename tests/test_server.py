@@ -13,7 +13,12 @@ from kserve_torch import server
 from kserve_torch.errors import SettingError
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings, load_settings
-from kserve_torch.startup import startup_models, warn_of_missing_gpus, why_no_models
+from kserve_torch.startup import (
+    startup_models,
+    warn_of_idle_limits,
+    warn_of_missing_gpus,
+    why_no_models,
+)
 
 from .makers import ECHO, make_archive, write
 from .processes import Interpreter
@@ -172,6 +177,34 @@ def test_gpus_that_are_not_there_are_said(tmp_path: Path, caplog: pytest.LogCapt
     warn_of_missing_gpus(load_settings([*folder, "--number_of_gpu", "8"], {}, "kserve_torch"))
     count = torch.cuda.device_count()
     assert caplog.messages == [f"number_of_gpu: 8 requested, but this machine has {count}"]
+
+
+@pytest.mark.parametrize(
+    ("config", "idle"),
+    [
+        ('models={"a": {"1.0": {}, "2.0": {}}, "A": {"1.0": {}}}', "a 2.0, A 1.0"),
+        ('models={"a": {"1.0": {}}, "bad": {"2.0": {}}}', ""),
+        ('model_snapshot={"models": {"a": {"2.0": {}}}}', ""),
+        ('model_snapshot={"models": {"a": {"1.0": {}, "2.0": {}}}}', "a 2.0"),
+    ],
+)
+async def test_limits_of_what_is_not_loaded_are_said_to_have_no_effect(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, config: str, idle: str
+) -> None:
+    make_archive(tmp_path / "a.mar", {"handler.py": ECHO})
+    (tmp_path / "bad.mar").write_bytes(b"no archive")
+    (tmp_path / "config.properties").write_text(config)
+    options = ["--model_store", str(tmp_path), "--ts-config", str(tmp_path / "config.properties")]
+    settings = load_settings([*options, "--models", "a=a.mar,bad.mar"], {}, "kserve_torch")
+    registry = Registry(settings)
+    try:
+        await registry.start(startup_models(settings))
+        warn_of_idle_limits(settings, registry.all())
+    finally:
+        await registry.close()
+    said = [text for text in caplog.messages if "no effect" in text]
+    loaded = "loaded are a 1.0, bad 1.0"
+    assert said == ([f"models: the settings of {idle} have no effect; {loaded}"] if idle else [])
 
 
 def test_named_models(tmp_path: Path) -> None:

@@ -20,7 +20,12 @@ from kserve_torch.models.version import ModelVersion, State
 from kserve_torch.process import run_until_done
 from kserve_torch.settings import Settings
 from kserve_torch.settings.folders import naming
-from kserve_torch.startup import startup_models, warn_of_missing_gpus, why_no_models
+from kserve_torch.startup import (
+    startup_models,
+    warn_of_idle_limits,
+    warn_of_missing_gpus,
+    why_no_models,
+)
 
 
 def run(settings: Settings, requests: Path | None) -> int:
@@ -80,6 +85,7 @@ class Check:
         if not models:
             self._say(Finding(Verdict.FAILED, f"no models: {why_no_models(self._settings)}"))
         await self._registry.start(models)
+        warn_of_idle_limits(self._settings, self._registry.all())
         samples: dict[str, list[Sample]] = {}
         strange: Sequence[str] = ()
         if self._requests is not None:

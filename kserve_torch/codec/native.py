@@ -68,14 +68,27 @@ def decode(
 
 
 def _fields(body: bytes, content_type: str) -> list[tuple[str, bytearray, str]]:
-    """Name, bytes and media type of every field; a body that is no form is the field ``body``."""
+    """Name, bytes and media type of every field; a body that is no form is the field ``body``.
+
+    ``curl --data`` calls everything a form. JSON is none: TorchServe makes a field's name of it.
+    """
     media_type, parameters = content.parse_media_type(content_type)
     if media_type == _MULTIPART:
         parts = multipart.parse_multipart(body, parameters.get("boundary", ""))
         return [(part.name, part.body, part.media_type) for part in parts]
     if media_type == _FORM:
-        return [(name, bytearray(value), "") for name, value in multipart.parse_urlencoded(body)]
+        if not _is_json(body):
+            fields = multipart.parse_urlencoded(body)
+            return [(name, bytearray(value), "") for name, value in fields]
+        media_type = JSON
     return [("body", bytearray(body), media_type)]
+
+
+def _is_json(body: bytes) -> bool:
+    """Whether this is a JSON object or list."""
+    if body.lstrip()[:1] not in (b"{", b"["):
+        return False
+    return isinstance(_json(bytearray(body)), dict | list)
 
 
 def _value(value: bytearray, media_type: str) -> Any:

@@ -134,23 +134,25 @@ class Lane:
 
     # --- the workers' side ---
 
-    def take(self, stopping: threading.Event, idle_limit: float | None = None) -> list[Ticket]:
+    def take(
+        self, stopping: threading.Event, idle_limit: Callable[[], float | None] = lambda: None
+    ) -> list[Ticket]:
         """Wait for a batch; empty if the worker is to stop, or has been idle for too long.
 
         Args:
             stopping: set (followed by `rouse`) when this worker is to stop.
-            idle_limit: seconds without work after which an empty list is returned.
+            idle_limit: seconds without work after which an empty list is returned; asked again
+                whenever the worker is woken.
         """
         with self._wake:
             free_since = time.monotonic()
-            gives_up = None if idle_limit is None else free_since + idle_limit
             while not (self._closed or stopping.is_set()):
                 now = time.monotonic()
                 due = self._window.due(now, free_since)
                 if due == 0.0:
                     return self._form()
-                if due is None and gives_up is not None:
-                    due = gives_up - now
+                if due is None and (limit := idle_limit()) is not None:
+                    due = free_since + limit - now
                     if due <= 0:
                         break
                 self._idle += 1

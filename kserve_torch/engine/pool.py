@@ -113,6 +113,8 @@ class Pool:
     async def scale(self, minimum: int, maximum: int) -> None:
         """Bring the number of workers within the bounds and wait until they are ready.
 
+        Those that leave stop after their batch; if all do, first what waits is served.
+
         Raises:
             LoadFailed: a worker could not be started.
             NotReady: one was not ready in time.
@@ -121,7 +123,9 @@ class Pool:
             self.minimum, self.maximum = minimum, maximum
             self.given_up = False
             self._pauses.reset()
-            self._dismiss(self.roster.staying()[maximum:])
+            staying = self.roster.staying()[:maximum]
+            leaving = self.roster.all()[len(staying) :]
+            self._dismiss(leaving, Worker.stop if maximum else Worker.finish)
         # Those that are starting already, then the one whose weights the others share, then these.
         for most in (0, 1, maximum):
             await _all(self._coming(most))
@@ -217,10 +221,12 @@ class Pool:
             self.roster.leave(worker)
             return True
 
-    def _dismiss(self, workers: Iterable[Worker]) -> None:
+    def _dismiss(
+        self, workers: Iterable[Worker], how: Callable[[Worker], None] = Worker.stop
+    ) -> None:
         for worker in workers:
             self.roster.leave(worker)
-            worker.stop()
+            how(worker)
 
     def _changed(self, worker: Worker, error: BaseException | None) -> None:
         if worker.state is WorkerState.HUNG:
@@ -295,7 +301,8 @@ class Pool:
             if coming < self._fewest():
                 self._start_later()
                 return
-            nobody = not coming and (self.hung.too_many or not self.maximum)
+            gone = not coming and not self.roster.all()  # those that leave may serve what waits
+            nobody = gone and (self.hung.too_many or not self.maximum)
         if nobody:
             self._refuse_waiting(self._why_none())
 

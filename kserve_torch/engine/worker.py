@@ -125,6 +125,11 @@ class Worker:
         self._stopping.set()
         self.lane.rouse()
 
+    def finish(self) -> None:
+        """Stop once no request waits."""
+        self._idle_seconds = 0.0
+        self.lane.rouse()
+
     def busy_since(self) -> float | None:
         """``time.monotonic()`` at which the running load or call began, or None."""
         return self._since
@@ -183,7 +188,7 @@ class Worker:
 
     def _work(self) -> None:
         while True:
-            batch = self.lane.take(self._stopping, self._idle_seconds)
+            batch = self.lane.take(self._stopping, lambda: self._idle_seconds)
             if batch:
                 self._serve_in_turn(batch)
                 del batch  # else its requests and answers would stay in memory until the next one

@@ -41,18 +41,34 @@ def list_classes_from_module(module: ModuleType, parent_class: type | None = Non
     ]
 
 
-def only_class(module: ModuleType, wanted: str) -> type[Any]:
+def only_class(module: ModuleType, suits: Callable[[type], bool], wanted: str) -> type[Any]:
     """The one class that a file of an archive defines.
 
+    Of several, which TorchServe refuses, it is the only one that ``suits``: the others may be
+    helpers, or parts of it.
+
     Raises:
-        LoadFailed: it defines none, or several; says what is ``wanted``.
+        LoadFailed: it defines none, or there is no telling which; says what is ``wanted``.
     """
     classes = list_classes_from_module(module)
+    if len(classes) > 1:
+        classes = [one for one in classes if suits(one)] or classes
     if len(classes) != 1:
         names = ", ".join(found.__name__ for found in classes) or "none"
         file = f"{module.__name__.rpartition('.')[2]}.py"
-        raise LoadFailed(f"{file}: {wanted} is wanted, got {names}")
+        raise LoadFailed(f"{file}: {wanted}, got {names}")
     return classes[0]
+
+
+def _is_whole_model(found: type) -> bool:
+    """Whether a class is a module that can be made as it is; parts of one mostly need arguments."""
+    if not issubclass(found, nn.Module):
+        return False
+    try:
+        inspect.signature(found).bind()
+    except (TypeError, ValueError):  # ValueError: an extension's class, which says nothing
+        return False
+    return True
 
 
 def load_eager(module: ModuleType, weights: Path | None, device: torch.device) -> nn.Module:
@@ -61,7 +77,9 @@ def load_eager(module: ModuleType, weights: Path | None, device: torch.device) -
     Raises:
         LoadFailed: not exactly one class, or weights that cannot be read or do not fit.
     """
-    model: nn.Module = only_class(module, "exactly one class as the model")()
+    model: nn.Module = only_class(
+        module, _is_whole_model, "exactly one class is wanted as the model"
+    )()
     if weights is not None:
         fill(model, load_state(weights, device), weights.name)
     return model

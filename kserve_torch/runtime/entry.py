@@ -41,33 +41,37 @@ class Entry:
 def load_entry(namespace: Namespace, handler: str) -> Entry:
     """Import the handler and create its instance, without initialising it.
 
-    The handler is ``module[.py][:function]``; the module is in the archive or installed, where it
-    may be in a package. It has a function of that name (default ``handle``), or exactly one class,
-    with a ``handle`` method or attribute.
+    The handler is ``module[.py][:name]``; the module is in the archive or installed, where it may
+    be in a package. It has a function or class of that name (default: the function ``handle``), or
+    exactly one class, with a ``handle`` method or attribute. Of several, it is the only one with
+    such a method, unlike in TorchServe, which refuses them all.
 
     Raises:
-        LoadFailed: no such module, or not exactly one class.
+        LoadFailed: no such module, or no telling which class.
         Exception: whatever the module or the class raises, with the name of a missing package.
     """
-    path, _, function = handler.partition(":")
+    path, _, attribute = handler.partition(":")
     name = PurePosixPath(path).name.removesuffix(".py")
-    return entry_of(_find(namespace, name), function)
+    return entry_of(_find(namespace, name), attribute)
 
 
-def entry_of(found: ModuleType | type, function: str = "") -> Entry:
+def entry_of(found: ModuleType | type, attribute: str = "") -> Entry:
     """The entry of a handler's class, or of its module: see `load_entry`.
 
     Raises:
-        LoadFailed: the module has not exactly one class, or the class no ``handle``.
+        LoadFailed: there is no telling which class, or the class no ``handle``.
         Exception: whatever the class raises.
     """
     if isinstance(found, type):
         return _of_class(found)
-    function = function or "handle"
-    entry = getattr(found, function, None)
+    attribute = attribute or "handle"
+    entry = getattr(found, attribute, None)
+    if isinstance(entry, type):
+        return _of_class(entry)
     if callable(entry):
         return Entry(entry, lambda context: entry(None, context), found)
-    return _of_class(only_class(found, f"one function {function!r} or exactly one class"))
+    wanted = f"one function {attribute!r}, exactly one class or a manifest that names one is wanted"
+    return _of_class(only_class(found, lambda one: hasattr(one, "handle"), wanted))
 
 
 def _find(namespace: Namespace, name: str) -> ModuleType | type:

@@ -58,39 +58,24 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
 
 
 def _read_models(text: str) -> Entries:
-    return _entries(_read_json(text), required=())
+    return _entries(_read_json(text))
 
 
 def _read_snapshot(text: str) -> Entries:
     models = _read_json(text).get("models")
-    required = ("marName", "minWorkers", "maxWorkers", "batchSize", "maxBatchDelay")
-    return _entries(
-        _mapping(models, "models"),
-        required=(*required, "defaultVersion"),
-        zeros=("maxBatchDelay",),
-    )
+    return _entries(_mapping(models, "models"), zeros=("maxBatchDelay",))
 
 
-def _entries(
-    models: Mapping[str, Any], required: tuple[str, ...], zeros: tuple[str, ...] = ()
-) -> Entries:
+def _entries(models: Mapping[str, Any], zeros: tuple[str, ...] = ()) -> Entries:
     return tuple(
-        _entry(name, version, _mapping(details, f"{name}.{version}"), required, zeros)
+        _entry(name, version, _mapping(details, f"{name}.{version}"), zeros)
         for name, versions in models.items()
         for version, details in _mapping(versions, name).items()
     )
 
 
-def _entry(
-    name: str,
-    version: str,
-    details: dict[str, Any],
-    required: tuple[str, ...],
-    zeros: tuple[str, ...],
-) -> Entry:
+def _entry(name: str, version: str, details: dict[str, Any], zeros: tuple[str, ...]) -> Entry:
     where = f"{name}.{version}"
-    if missing := [word for word in required if word not in details]:
-        raise Malformed(f"{where}: {missing[0]} is missing")
     file = details.get("marName", f"{name}.mar")
     default = _unquoted(details.get("defaultVersion", False))
     if not isinstance(file, str) or not file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from kserve_torch.settings.keys import DEFAULT, Key, key, key_of
 from kserve_torch.settings.kinds import BOOLEAN, PATH, SECONDS, choice, integer
 from kserve_torch.settings.kserve_keys import KServeKeys
 from kserve_torch.settings.limits import Limits, merge
-from kserve_torch.settings.models import StartupModel
+from kserve_torch.settings.models import Entry, StartupModel
 
 _LEVEL = choice("debug", "info", "warning", "error", "critical")
 
@@ -128,14 +128,28 @@ class Settings(KServeKeys):
         )
         return merge(defaults, name, yaml, self._limits_given(name, version))
 
+    def idle(self, loaded: Collection[tuple[str, str]]) -> list[StartupModel]:
+        """The models in ``models`` and ``model_snapshot`` whose limits are for none of these.
+
+        Args:
+            loaded: names and versions.
+        """
+        used = [self._entry_for(*each) for each in loaded]
+        entries = (*self.model_snapshot, *self.models)
+        return [entry.model for entry in entries if not any(entry is one for one in used)]
+
     def _limits_given(self, name: str, version: str) -> Mapping[str, Any]:
+        entry = self._entry_for(name, version)
+        return entry.limits if entry is not None else {}
+
+    def _entry_for(self, name: str, version: str) -> Entry | None:
         snapshot = [entry for entry in self.model_snapshot if entry.model.name == name]
         if len(snapshot) == 1:  # its version is not compared with the archive's (CONTRACT F4)
-            return snapshot[0].limits
+            return snapshot[0]
         for entry in (*snapshot, *self.models):
             if (entry.model.name, entry.model.version) == (name, version):
-                return entry.limits
-        return {}
+                return entry
+        return None
 
 
 #: Every key of the table, by name.

@@ -141,6 +141,25 @@ def test_urlencoded_values_are_bytes():
     assert row("ä=ö".encode(), FORM) == {"ä": bytearray("ö".encode())}
 
 
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"a": "b=1&c=2"}', {"body": {"a": "b=1&c=2"}}),
+        (b"\r\n [1.5]", {"body": [1.5]}),
+        (b'{"a": 1', {'{"a": 1': bytearray()}),
+        (b"[x]=1", {"[x]": bytearray(b"1")}),
+        (b"1", {"1": bytearray()}),
+        (b"", {}),
+    ],
+)
+def test_json_that_curl_calls_a_form(body, expected):
+    decoded = native.decode(body, FORM)
+    assert decoded.row == expected
+    assert set(decoded.content_types.values()) <= {"", "application/json"}
+    if "body" in expected:
+        assert row(body, FORM, decode_input=False) == {"body": bytearray(body)}
+
+
 @given(st.text("%4aG+&= é").map(str.encode))
 def test_urlencoded_bodies_are_read_as_the_standard_library_does(body):
     pairs = parse_qsl(body.decode("latin-1"), keep_blank_values=True, encoding="latin-1")

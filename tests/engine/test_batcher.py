@@ -124,7 +124,7 @@ async def test_a_description_goes_alone() -> None:
 
 
 async def test_a_worker_without_work_goes_home() -> None:
-    assert lane().take(threading.Event(), idle_limit=0.01) == []
+    assert lane().take(threading.Event(), idle_limit=lambda: 0.01) == []
 
 
 async def test_answers_to_futures_that_are_done_are_dropped() -> None:

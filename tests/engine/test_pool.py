@@ -313,11 +313,48 @@ async def test_a_worker_that_tidies_up_is_waited_for(bench: Bench) -> None:
     assert await bench.pool.join(10)
 
 
-async def test_what_waits_is_refused_when_the_last_worker_is_sent_home(bench: Bench) -> None:
+async def test_what_waits_is_served_before_the_last_workers_go_home(bench: Bench) -> None:
+    await bench.pool.scale(2, 2)
+    held = [bench.hold(), bench.hold()]
+    for one in held:
+        await one.begun()
+    waiting = [bench.submit(lambda: "served") for _ in range(3)]
+    await bench.pool.scale(0, 0)
+    assert bench.pool.roster.size == 0
+    for one in held:
+        one.gate.set()
+    for ticket in waiting:
+        assert (await ticket.future).results == ["served"]
+    assert await bench.pool.join(10)
+
+
+async def test_who_still_serves_what_waits_stops_once_others_can(bench: Bench) -> None:
+    await bench.pool.scale(1, 1)
+    first = bench.hold()
+    await first.begun()
+    second = bench.hold()
+    await bench.pool.scale(0, 0)
+    await bench.pool.scale(1, 1)
+    await second.begun()
+    first.gate.set()
+    await until(lambda: len(bench.pool.roster.all()) == 1)
+    second.gate.set()
+    assert (await second.ticket.future).results
+
+
+async def test_idle_workers_go_home_at_once(bench: Bench) -> None:
+    await bench.pool.scale(2, 2)
+    await bench.pool.scale(0, 0)
+    assert await bench.pool.join(10)
+
+
+async def test_what_waits_is_refused_once_no_worker_is_left_to_serve_it(bench: Bench) -> None:
     await bench.pool.scale(1, 1)
     held, waiting = bench.hold(), bench.submit(lambda: "never")
     await held.begun()
     await bench.pool.scale(0, 0)
+    [worker] = bench.pool.roster.all()
+    worker.stop()
     held.gate.set()
     assert await held.ticket.future
     with pytest.raises(NotReady, match="no worker"):

@@ -44,11 +44,33 @@ def test_a_model_file_without_weights(folder, load):
     [("x = 1", "none"), ("class A: pass\nclass B: pass", "A, B"), ("from torch import nn", "none")],
 )
 def test_not_exactly_one_class(tmp_path, source, found):
-    module = module_of(tmp_path, source)
     assert (
-        reason(weights.only_class, module, "one class")
-        == f"net.py: one class is wanted, got {found}"
+        wanted(tmp_path, source) == f"net.py: exactly one class is wanted as the model, got {found}"
     )
+
+
+def wanted(folder, source):
+    return reason(weights.load_eager, module_of(folder, source), None, torch.device("cpu"))
+
+
+PARTS = """
+from torch import nn
+class Config: pass
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+class Net(nn.Module):
+    def __init__(self, width=2, *more, **options):
+        super().__init__()
+"""
+
+
+def test_the_parts_of_a_model_may_be_in_its_file(tmp_path):
+    model = weights.load_eager(module_of(tmp_path, PARTS), None, torch.device("cpu"))
+    assert type(model).__name__ == "Net"
+    both = PARTS.replace("self, width)", "self, width=3)")
+    message = "net.py: exactly one class is wanted as the model, got Block, Net"
+    assert wanted(tmp_path, both) == message
 
 
 def test_only_subclasses_of_a_parent():

@@ -708,18 +708,45 @@ def test_a_callable_attribute(make: Make) -> None:
     assert load_entry(namespace, "handler").handle([1], None) == [1]
 
 
+TWO = """
+class Base:
+    def handle(self, data, context):
+        return ["base"]
+
+class Helper:
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "handler", "result"),
+    [
+        ("", "handler.py", "base"),
+        ("class Mine(Base):\n    def handle(self, *_): return ['mine']", "handler.py:Mine", "mine"),
+        ("class Mine(Base):\n    def handle(self, *_): return ['mine']", "handler:Base", "base"),
+    ],
+)
+def test_one_of_several_classes(make: Make, more: str, handler: str, result: str) -> None:
+    assert load_entry(make(handler=TWO + more), handler).handle([1], None) == [result]
+
+
+WANTED = (
+    "handler.py: one function 'handle', exactly one class or a manifest that names one is wanted"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "handler.py: one function 'handle' or exactly one class is wanted, got none"),
+        ("", f"{WANTED}, got none"),
         (
             "class A: pass\nclass B: pass",
-            "handler.py: one function 'handle' or exactly one class is wanted, got A, B",
+            f"{WANTED}, got A, B",
         ),
         ("class A: pass", "the handler class A has no method 'handle'"),
         (
             "handle = 3",
-            "handler.py: one function 'handle' or exactly one class is wanted, got none",
+            f"{WANTED}, got none",
         ),
     ],
 )
@@ -730,7 +757,7 @@ def test_unclear_handlers(make: Make, text: str, reason: str) -> None:
 
 
 def test_a_function_that_is_not_there_is_named(make: Make) -> None:
-    with pytest.raises(LoadFailed, match=r"^handler\.py: one function 'infer' or"):
+    with pytest.raises(LoadFailed, match=r"^handler\.py: one function 'infer', exactly"):
         load_entry(make(handler="def predict(data, context): pass"), "handler.py:infer")
 
 

@@ -645,7 +645,8 @@ def weights(**tensors: torch.Tensor) -> bytes:
         (
             {"handler.py": "class A: pass\nclass B: pass"},
             {},
-            "handler.py: one function 'handle' or exactly one class is wanted, got A, B",
+            "handler.py: one function 'handle', exactly one class or a manifest that names one is "
+            "wanted, got A, B",
         ),
         (
             {"handler.py": "def handle(data, context):\n    open('/no/such/file.txt')"},
@@ -674,9 +675,9 @@ def weights(**tensors: torch.Tensor) -> bytes:
             "net.pt",
         ),
         (
-            {"handler.py": USES_NET, "net.py": NET + "class B: pass", "net.pt": weights()},
+            {"handler.py": USES_NET, "net.py": NET + "class B(Net): pass", "net.pt": weights()},
             {"modelFile": "net.py", "serializedFile": "net.pt"},
-            "net.py: exactly one class as the model is wanted, got B, Net",
+            "net.py: exactly one class is wanted as the model, got B, Net",
         ),
         (
             {"handler.py": USES_NET},
