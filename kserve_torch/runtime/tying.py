@@ -148,7 +148,7 @@ def _writes(tensor: torch.Tensor) -> int | None:
 
 def _lasting_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for path, part in module.named_modules():
-        if not part.training:
+        if not getattr(part, "training", False):  # frozen programs do not say
             passing = getattr(part, "_non_persistent_buffers_set", ())
             for name, buffer in part.named_buffers(recurse=False):
                 if name not in passing and _is_lasting(buffer):
