@@ -67,10 +67,11 @@ FLOORS: list[dict[str, str]] = [
         "runtime.devices": "",
         "runtime.entry": "handler runtime.context",
         "runtime.fault": "",
+        "runtime.fxtrace": "",
         "runtime.instance": (
-            "runtime.context runtime.devices runtime.entry runtime.fault runtime.operators "
-            "runtime.output runtime.preparation runtime.reasons runtime.rootlog "
-            "runtime.torchload runtime.torchstate runtime.tying runtime.warmup"
+            "runtime.context runtime.devices runtime.entry runtime.fault runtime.fxtrace "
+            "runtime.operators runtime.output runtime.preparation runtime.reasons "
+            "runtime.rootlog runtime.torchload runtime.torchstate runtime.tying runtime.warmup"
         ),
         "runtime.machine": "",
         "runtime.operators": "",

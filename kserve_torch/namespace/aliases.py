@@ -76,6 +76,29 @@ class Alias(ModuleType):
             return [public for public in vars(module) if not public.startswith("_")]
         return getattr(module, name)
 
+    # Code outside of the archive sets what its modules read: a hubconf.py, ``mock.patch``.
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        module = None if isinstance(value, Alias) else self._module(name)
+        if module is None:  # the import system's
+            super().__setattr__(name, value)
+        else:
+            setattr(module, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        module = self._module(name)
+        if module is None:
+            super().__delattr__(name)
+        else:
+            delattr(module, name)
+
+    def _module(self, name: str) -> ModuleType | None:
+        """The module that ``name`` is to be set in; None for this one."""
+        scope = None if name.startswith("__") else current_scope()
+        if scope is None or scope.full_name(self.__name__) is None:
+            return None
+        return scope.import_module(self.__name__)
+
 
 class _AliasLoader(_ServedLoader):
     """Loads an `Alias`, and reads files beside the module for ``pkgutil.get_data``."""

@@ -24,7 +24,15 @@ from kserve_torch.errors import BadRow, HandlerError, LoadFailed, OutOfMemory, S
 from kserve_torch.events import Measured
 from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Tensor, Verb
 from kserve_torch.namespace.loader import Namespace
-from kserve_torch.runtime import devices, operators, output, rootlog, torchload, torchstate
+from kserve_torch.runtime import (
+    devices,
+    fxtrace,
+    operators,
+    output,
+    rootlog,
+    torchload,
+    torchstate,
+)
 from kserve_torch.runtime.context import Context
 from kserve_torch.runtime.entry import Entry, load_entry
 from kserve_torch.runtime.fault import RequestFault, fault_of
@@ -111,6 +119,7 @@ class Instance:
         """
         refuse_unsupported(archive)
         devices.require(gpu_id)
+        fxtrace.install()
         operators.install()
         torchload.install()
         torchstate.install()

@@ -136,9 +136,12 @@ def _pairs(module: nn.Module, original: nn.Module) -> Iterator[tuple[torch.Tenso
     """Parameters and buffers that may be tied, each with the original of the same name."""
     originals = dict((*original.named_parameters(), *_lasting_buffers(original)))
     for name, tensor in (*module.named_parameters(), *_lasting_buffers(module)):
+        other = originals.get(name)
+        if other is None or not (is_plain(tensor) and is_plain(other)):
+            continue
         # This one was only initialised, in the same way as the other one.
-        if name in originals and _writes(tensor) == _writes(originals[name]):
-            yield tensor, originals[name]
+        if _writes(tensor) == _writes(other):
+            yield tensor, other
 
 
 def _writes(tensor: torch.Tensor) -> int | None:
@@ -148,7 +151,7 @@ def _writes(tensor: torch.Tensor) -> int | None:
 
 def _lasting_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for path, part in module.named_modules():
-        if not part.training:
+        if not getattr(part, "training", False):  # frozen programs do not say
             passing = getattr(part, "_non_persistent_buffers_set", ())
             for name, buffer in part.named_buffers(recurse=False):
                 if name not in passing and _is_lasting(buffer):
@@ -182,9 +185,7 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor:
 
 def _interchangeable(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     return (
-        is_plain(tensor)
-        and is_plain(other)
-        and tensor.data_ptr() != other.data_ptr()
+        tensor.data_ptr() != other.data_ptr()
         and (tensor.dtype, tensor.device, tensor.shape, tensor.stride())
         == (other.dtype, other.device, other.shape, other.stride())
         and torch.equal(_numbers(tensor), _numbers(other))

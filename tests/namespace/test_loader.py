@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -539,6 +540,22 @@ def test_bare_names_below_packages_are_each_archives_own(make: Make) -> None:
             code = {"__name__": "hubconf"}  # code that runs without the archive's __import__
             exec("import pkg.leaf\nY = pkg.leaf.X\nfrom pkg.leaf import *", code)
             assert (code["X"], code["Y"]) == (name, name)
+    assert not hasattr(importlib.import_module("pkg.leaf"), "X")
+
+
+def test_code_outside_sets_members_of_each_archives_own_modules(make: Make) -> None:
+    for name in ("one", "two"):
+        namespace = make(
+            name, pkg__slash____init__="", pkg__slash__leaf="X = Y = 0\nsay = lambda: X"
+        )
+        leaf = namespace.import_module("pkg.leaf")
+        with namespace.activate():
+            code = {"__name__": "hubconf", "name": name}
+            exec("import pkg.leaf\npkg.leaf.X = name\ndel pkg.leaf.Y", code)
+            assert (leaf.say(), hasattr(leaf, "Y")) == (name, False)
+            with mock.patch("pkg.leaf.X", "patched"):
+                assert leaf.say() == "patched"
+            assert leaf.say() == name
     assert not hasattr(importlib.import_module("pkg.leaf"), "X")
 
 

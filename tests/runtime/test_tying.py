@@ -116,6 +116,19 @@ def test_buffers_of_modules_in_training_are_each_instances_own(training: tuple[b
     assert shared(two, one) == set()
 
 
+def test_weights_that_the_first_call_will_make() -> None:
+    handlers = [SimpleNamespace(model=torch.nn.LazyLinear(2).eval()) for _ in range(2)]
+    assert tie(handlers[1], handlers[0]) == 0
+    assert not Share(handlers[1], Share(handlers[0])).look()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.(script|freeze)")
+def test_frozen_programs_which_know_no_training() -> None:
+    handlers = [SimpleNamespace(model=torch.jit.freeze(torch.jit.script(net()))) for _ in range(2)]
+    assert tie(handlers[1], handlers[0]) == 0
+    assert not Share(handlers[1], Share(handlers[0])).look()
+
+
 def test_buffers_made_in_inference_mode_are_each_instances_own() -> None:
     with torch.inference_mode():
         one, two = (net(table=torch.ones(LARGE)) for _ in range(2))
