@@ -12,7 +12,7 @@ from kserve_torch.archives.folders import find_archives
 from kserve_torch.events import Measured
 from kserve_torch.messages import Request, Verb
 from kserve_torch.runtime.entry import load_entry
-from kserve_torch.runtime.preparation import DEFAULTS, context_of, namespace_of
+from kserve_torch.runtime.preparation import LoadOptions, context_of, namespace_of
 
 
 class Handler:
@@ -28,10 +28,11 @@ class Handler:
     def __init__(self, archive: Path) -> None:
         # Removed with the process: it is small, and the weights may be mapped from it.
         self._workdir = tempfile.TemporaryDirectory(prefix="benchmark-")
-        opened = open_archive(archive, Path(self._workdir.name))
+        options = LoadOptions(workdir=Path(self._workdir.name))
+        opened = open_archive(archive, options.workdir)
         self.name = opened.name
-        self._context = context_of(opened, opened.name, None, 1, _forget, DEFAULTS)
-        self._namespace = namespace_of(opened, opened.name, DEFAULTS)
+        self._context = context_of(opened, opened.name, None, 1, _forget, options)
+        self._namespace = namespace_of(opened, opened.name, options)
         with self._namespace.loading():
             entry = load_entry(self._namespace, opened.manifest.handler)
             entry.initialize(self._context)
