@@ -191,6 +191,8 @@ def trickling(client: Client, head: str, piece: bytes) -> bytes:
             sock.sendall(piece)
             with suppress(TimeoutError):
                 answer = sock.recv(65536)
+        sock.settimeout(20 * PATIENCE)
+        answer += everything(sock)
     assert answer.startswith(b"HTTP/1.1 408 ")
     return answer
 
