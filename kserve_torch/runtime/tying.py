@@ -70,8 +70,8 @@ class Share:
         self._versions = [
             (weakref.ref(tensor), tensor._version)
             for _, module in _modules(service)
-            for tensor in (*module.parameters(), *dict(_lasting_buffers(module)).values())
-            if is_plain(tensor) and not tensor.is_inference()
+            for tensor in _weights(module).values()
+            if not tensor.is_inference()
         ]
 
     def look(self) -> bool:
@@ -134,14 +134,17 @@ def _tie_module(module: nn.Module, original: nn.Module) -> int:
 
 def _pairs(module: nn.Module, original: nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Parameters and buffers that may be tied, each with the original of the same name."""
-    originals = dict((*original.named_parameters(), *_lasting_buffers(original)))
-    for name, tensor in (*module.named_parameters(), *_lasting_buffers(module)):
-        other = originals.get(name)
-        if other is None or not (is_plain(tensor) and is_plain(other)):
-            continue
+    originals = _weights(original)
+    for name, tensor in _weights(module).items():
         # This one was only initialised, in the same way as the other one.
-        if _writes(tensor) == _writes(other):
-            yield tensor, other
+        if name in originals and _writes(tensor) == _writes(originals[name]):
+            yield tensor, originals[name]
+
+
+def _weights(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and lasting buffers by name, those that are plain tensors."""
+    named = (*module.named_parameters(), *_lasting_buffers(module))
+    return {name: tensor for name, tensor in named if is_plain(tensor)}
 
 
 def _writes(tensor: torch.Tensor) -> int | None:
