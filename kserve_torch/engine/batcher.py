@@ -20,6 +20,9 @@ from kserve_torch.messages import Reply, Request, Timing, Verb
 
 log = logging.getLogger(__name__)
 
+#: Seconds after which batches that had become smaller, for want of memory, grow again.
+SHRUNK_SECONDS = 600.0
+
 Outcome = Reply | ServingError
 
 
@@ -70,6 +73,8 @@ class Lane:
     def __init__(self, label: str, window: Window[Ticket]) -> None:
         self.label = label
         self._window = window
+        self._max_rows = window.max_rows
+        self._shrunk = -math.inf
         self._wake = threading.Condition(threading.Lock())
         self._idle = 0
         self._closed = False
@@ -165,6 +170,8 @@ class Lane:
     def _form(self) -> list[Ticket]:
         batch = self._window.take()
         self.last_batch = time.monotonic()
+        if self._window.max_rows < self._max_rows:
+            self._grow(self.last_batch)
         if self._idle and len(self._window):
             self._wake.notify()
         return batch
@@ -175,14 +182,25 @@ class Lane:
             self._wake.notify_all()
 
     def limit_rows(self, rows: int) -> None:
-        """Form batches of at most ``rows`` from now on: more do not fit into memory."""
+        """Form batches of at most ``rows``: more do not fit into memory.
+
+        What took the memory may have been another model, or rows of unusual size: the limit is
+        doubled after each `SHRUNK_SECONDS`, until batches have their full size again.
+        """
         with self._wake:
             self._window.max_rows = max(1, min(self._window.max_rows, rows))
+            self._shrunk = time.monotonic()
+
+    def _grow(self, now: float) -> None:
+        if now - self._shrunk >= SHRUNK_SECONDS:
+            self._window.max_rows = min(self._max_rows, 2 * self._window.max_rows)
+            self._shrunk = now
 
     def form_batches(self, rows: int, delay: float) -> None:
         """Form batches of up to ``rows`` from now on, whose first row waits up to ``delay`` s."""
         with self._wake:
-            self._window.max_rows, self._window.max_delay = rows, delay
+            self._max_rows = self._window.max_rows = rows
+            self._window.max_delay = delay
 
     @property
     def closed(self) -> bool:

@@ -1,8 +1,8 @@
 """Poison isolation: a batch that fails is run again in parts until only the guilty request is left.
 
 Handlers may change the rows that they are given, so each part is run with fresh ones. A batch that
-does not fit into memory makes later batches of its lane smaller. A request whose client has part of
-its answer already is not run again: the client would get that part twice.
+does not fit into memory makes later batches of its lane smaller for some minutes. A request whose
+client has part of its answer already is not run again: the client would get that part twice.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from kserve_torch.engine.batcher import Lane, Outcome, Ticket
+from kserve_torch.engine.batcher import SHRUNK_SECONDS, Lane, Outcome, Ticket
 from kserve_torch.errors import (
     ClientError,
     DeadlineExceeded,
@@ -147,10 +147,11 @@ def _shrink(lane: Lane, batch: Sequence[Ticket]) -> None:
     rows = sum(len(ticket.request.rows) for ticket in batch)
     lane.limit_rows(rows // 2)
     log.warning(
-        "%s: out of memory with %d rows; batches have at most %d from now on",
+        "%s: out of memory with %d rows; batches have at most %d for the next %.0f minutes",
         lane.label,
         rows,
         lane.max_rows,
+        SHRUNK_SECONDS / 60,
     )
 
 

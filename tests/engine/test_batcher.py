@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from kserve_torch.engine import batcher
 from kserve_torch.engine.batcher import Lane, Ticket, deliver
 from kserve_torch.engine.window import Window
 from kserve_torch.errors import HandlerError, NotReady, Overloaded
@@ -155,6 +156,25 @@ async def test_a_smaller_ceiling_is_remembered() -> None:
     assert queue.max_rows == 2
     queue.limit_rows(0)
     assert queue.max_rows == 1
+
+
+async def test_batches_grow_again_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = lane(rows=4)
+    queue.limit_rows(1)
+    sizes = []
+    for seconds in (600.0, 0.0, 0.0, 0.0):
+        monkeypatch.setattr(batcher, "SHRUNK_SECONDS", seconds)
+        queue.submit(request("a"))
+        assert await asyncio.to_thread(queue.take, threading.Event())
+        sizes.append(queue.max_rows)
+    assert sizes == [1, 2, 4, 4]
+
+
+async def test_a_new_batch_size_ends_the_limit() -> None:
+    queue = lane(rows=4)
+    queue.limit_rows(1)
+    queue.form_batches(3, 0.0)
+    assert queue.max_rows == 3
 
 
 async def test_statistics_show_what_waits() -> None:

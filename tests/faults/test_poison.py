@@ -146,9 +146,9 @@ def test_a_request_that_fits_nowhere_shrinks_no_batch(client: Client) -> None:
 def test_out_of_memory_shrinks_the_batch_and_is_remembered(client: Client) -> None:
     answers = batch(client, "memory", *((PROTOCOLS[i % 4], "big") for i in range(8)))
     assert all(answer.ok for answer in answers)
-    said = "out of memory with 4 rows; batches have at most 2 from now on"
+    said = "out of memory with 4 rows; batches have at most 2 for the next 10 minutes"
     until(lambda: said in client.server.log)  # after the answers
-    # Two rows are a full batch from now on: nobody waits for maxBatchDelay.
+    # Two rows are a full batch now: nobody waits for maxBatchDelay.
     assert all(one.result().ok for one in [client.begin(V1, "memory", "big") for _ in range(2)])
     assert client.server.log.count("memory 1.0 predict: out of memory with") == 3
 
