@@ -172,7 +172,7 @@ class Server:
         if self._stopping.is_set():
             loading.cancel()
         else:
-            await loading
+            self.registry.try_again(await loading)
             warn_of_idle_limits(self.settings, self.registry.all())
 
     async def _open(

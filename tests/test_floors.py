@@ -117,9 +117,10 @@ FLOORS: list[dict[str, str]] = [
         "models.registration": "models.registry models.version",
         "models.registry": (
             "models.catalogue models.factory models.lineup models.origin models.reloads"
-            " models.version"
+            " models.retries models.version"
         ),
         "models.reloads": "models.catalogue models.factory models.origin models.version",
+        "models.retries": "models.catalogue models.version",
         "models.version": "models.origin",
     },
     {

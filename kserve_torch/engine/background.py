@@ -10,6 +10,8 @@ from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from kserve_torch.errors import ServerError, ServingError
+
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -66,4 +68,11 @@ async def joined(threads: Iterable[threading.Thread], seconds: float) -> None:
 def log_failure(task: asyncio.Task[Any]) -> None:
     """Log why a task that nobody waits for has failed."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("loading or unloading a model failed: %s", error, exc_info=error.__cause__)
+        log.error("loading or unloading a model failed: %s", error, exc_info=_untold(error))
+
+
+def _untold(error: BaseException) -> BaseException | None:
+    """What the log does not have yet: a worker that failed to start has said why."""
+    if isinstance(error, ServerError):
+        return None
+    return error.__cause__ if isinstance(error, ServingError) else error

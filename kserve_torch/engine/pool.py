@@ -250,15 +250,16 @@ class Pool:
 
     def _failed(self, worker: Worker, started: Future[Worker] | None, error: BaseException) -> None:
         reason = error if isinstance(error, ServingError) else LoadFailed(brief(error))
-        self.reason = reason.message
         cause = error.__cause__ if reason is error else error
         log.error(
             "%s: worker %d failed: %s",
             self.lane.label,
             worker.number,
             reason.message,
-            exc_info=cause,  # with the paths, which clients are not told
+            # With the paths, which clients are not told; once, not with each further try.
+            exc_info=cause if reason.message != self.reason else None,
         )
+        self.reason = reason.message
         if started is not None:
             self._fail_start(started, reason)
             return

@@ -27,6 +27,7 @@ from kserve_torch.models.factory import VersionFactory
 from kserve_torch.models.lineup import lineup, stem_of
 from kserve_torch.models.origin import Origin
 from kserve_torch.models.reloads import Reloads
+from kserve_torch.models.retries import keep_trying, worth_another_try
 from kserve_torch.models.version import ModelVersion, State
 from kserve_torch.runtime.devices import free_cache
 from kserve_torch.runtime.machine import give_back_memory
@@ -109,10 +110,13 @@ class Registry(Catalogue):
 
     # --- loading and removing ---
 
-    async def start(self, models: Sequence[StartupModel]) -> None:
+    async def start(self, models: Sequence[StartupModel]) -> list[ModelVersion]:
         """Load the start-up models in parallel; one that fails stays, with its reason.
 
         Which of several archives with the same name and version serves is fixed, see `lineup`.
+
+        Returns:
+            Those that failed and that `try_again` may load.
         """
         self.store.configure(model.file for model in models if isinstance(model.file, str))
         opened = await asyncio.gather(*map(self._open_configured, models))
@@ -122,7 +126,7 @@ class Registry(Catalogue):
                 keep(asyncio.to_thread(close_archive, version.archive))
         for model, version in entered:
             self._enter_configured(model, version)
-        await asyncio.gather(*(self._start_configured(*each) for each in entered))
+        started = await asyncio.gather(*(self._start_configured(*each) for each in entered))
         # Some may have been unloaded meanwhile.
         here = [(model, version) for model, version in entered if version in self.all()]
         # The default is the first version that is ready, unless the configuration names one: then
@@ -133,6 +137,12 @@ class Registry(Catalogue):
         for model, version in here:
             if model.is_default:
                 self.set_default(version.name, version.version)
+        return [version for version in started if version is not None]
+
+    def try_again(self, versions: Iterable[ModelVersion]) -> None:
+        """Go on loading start-up models that failed, in the background."""
+        for version in versions:
+            keep(keep_trying(self, version))
 
     async def _open_configured(self, model: StartupModel) -> ModelVersion:
         try:
@@ -151,9 +161,12 @@ class Registry(Catalogue):
             log.error("model %s failed to load: %s", model.name or model.file, error.message)
             self.withdraw(version)
 
-    async def _start_configured(self, model: StartupModel, version: ModelVersion) -> None:
+    async def _start_configured(
+        self, model: StartupModel, version: ModelVersion
+    ) -> ModelVersion | None:
+        """Start a version; returns it if that failed and another try is worth while."""
         if version not in self.all():
-            return
+            return None
         try:
             if version.state is State.UNAVAILABLE:
                 raise NotReady(version.reason)
@@ -162,8 +175,11 @@ class Registry(Catalogue):
             log.error("model %s failed to load: %s", model.name or model.file, error.message)
             if version not in self.all():
                 self.withdraw(version)
+            elif worth_another_try(error):
+                return version
         else:
             log.info("model %s %s is ready", version.name, version.version)
+        return None
 
     async def register(
         self,

@@ -99,17 +99,29 @@ class ModelVersion:
         """
         count = self.limits.min_workers if workers is None else workers
         async with self._scaling:
+            self._become(State.LOADING)
             await self._start(count, max(count, self.limits.max_workers))
 
+    async def try_again(self) -> None:
+        """Load it once more if it has failed to load; until it is ready, the reason stays.
+
+        Raises:
+            LoadFailed: it has failed again.
+            OutOfMemory: likewise.
+            NotReady: likewise, or it was unloaded meanwhile.
+        """
+        async with self._scaling:
+            if self.state is State.UNAVAILABLE:
+                await self._start(self.limits.min_workers, self.limits.max_workers)
+
     async def _start(self, minimum: int, maximum: int) -> None:
-        self._become(State.LOADING)
         began = time.monotonic()
         try:
             await self._queues.predict.scale(*self._bounds(minimum, maximum))
         except ServingError as error:
             self.fail(error.message)
             raise
-        if self.state is not State.LOADING:
+        if self.state is State.UNLOADING:
             raise NotReady(f"Model {self.name} {self.version} was unloaded while it was loaded")
         self._queues.open_explain()
         self.load_seconds = time.monotonic() - began
@@ -144,6 +156,7 @@ class ModelVersion:
             elif self.state is not State.UNAVAILABLE or self.archive is None:
                 raise self._not_ready()
             elif minimum:
+                self._become(State.LOADING)
                 await self._start(minimum, maximum)
 
     def form_batches(self, rows: int, delay: float) -> None:

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from kserve_torch.engine.background import joined, keep, to_the_end
+from kserve_torch.engine.background import joined, keep, log_failure, to_the_end
+from kserve_torch.errors import DownloadFailed, LoadFailed
 
 
 async def test_the_result_comes_back() -> None:
@@ -39,6 +40,21 @@ async def test_it_goes_on_when_the_caller_has_left(caplog: pytest.LogCaptureFixt
         await ended.wait()
         await asyncio.sleep(0)
     assert "loading or unloading a model failed: broken in the end" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [LoadFailed, DownloadFailed, ValueError])
+async def test_what_a_worker_has_logged_is_not_logged_again(
+    kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        raise kind("in short") from OSError("in detail")
+
+    task = keep(work())
+    task.add_done_callback(log_failure)
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    assert "failed: in short" in caplog.text
+    assert ("in detail" in caplog.text) == (kind is not LoadFailed)
 
 
 async def test_kept_work_is_a_task() -> None:

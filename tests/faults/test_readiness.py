@@ -100,6 +100,20 @@ def test_ports_open_only_when_every_model_was_tried(
     assert server.stop() == 0
 
 
+def test_a_model_whose_first_load_failed_gets_ready_by_itself(tmp_path: Path) -> None:
+    hub, store = tmp_path / "hub", tmp_path / "store"
+    store.mkdir()
+    add_actor(store, "m", handler=f"open({str(hub)!r})\ndef handle(d, c): return d")
+    with talking_to(store) as client:
+        assert health(client) == {"live": True, "ready": False}
+        state, reason = index(client)["m"]
+        assert state == "UNAVAILABLE"
+        assert "file not found: hub" in reason
+        hub.touch()
+        until(lambda: index(client) == {"m": ("READY", "")})
+        assert health(client) == {"live": True, "ready": True}
+
+
 def test_open_early(tmp_path: Path, gate: Callable[[], Gate]) -> None:
     wall = gate()
     store = tmp_path / "store"

@@ -69,6 +69,20 @@ def test_a_trace_per_call_and_a_table_in_the_log(ask, tmp_path, caplog):
     assert "Self CPU" in caplog.text
 
 
+def test_a_handlers_unit_test_whose_context_has_no_name(ask, tmp_path):
+    class Nameless:
+        manifest = None
+        metrics = MetricsCacheYamlImpl(model_name="doubler")
+
+        def get_request_header(self, index, key):
+            return False
+
+    handler = Doubler()
+    handler.initialize(Nameless)
+    assert handler.handle([[1.0]], Nameless()) == [[2.0]]
+    assert [path.name.endswith(".pt.trace.json") for path in tmp_path.iterdir()] == [True]
+
+
 def test_explanations_are_profiled_too(ask, tmp_path):
     assert ask(verb=Verb.EXPLAIN) == [["explained"]]
     (trace,) = (tmp_path / "doubler").iterdir()

@@ -208,6 +208,7 @@ def test_a_handlers_old_unit_test_with_mock_context(tmp_path):
 
 def test_mock_context_with_a_yaml(tmp_path):
     (tmp_path / "c.yaml").write_text("handler: {x: 1}")
-    context = MockContext(model_dir=str(tmp_path), model_yaml_config_file="c.yaml")
-    assert context.model_yaml_config == {"handler": {"x": 1}}
+    for file in ("c.yaml", tmp_path / "c.yaml", str(tmp_path / "c.yaml")):
+        context = MockContext(model_dir=str(tmp_path), model_yaml_config_file=file)
+        assert context.model_yaml_config == {"handler": {"x": 1}}
     assert context.manifest["model"]["serializedFile"] == "model.pt"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ class MockContext:
         model_file: str | None = "model.py",
         gpu_id: int | str | None = "0",
         model_name: str = "mnist",
-        model_yaml_config_file: str | None = None,
+        model_yaml_config_file: str | Path | None = None,
     ) -> None:
         files = {"serializedFile": model_pt_file, "modelFile": model_file}
         self.model_name = model_name
@@ -45,9 +46,9 @@ class MockContext:
         return False
 
 
-def _config(model_dir: str, file: str | None) -> dict[str, Any]:
+def _config(model_dir: str, file: str | Path | None) -> dict[str, Any]:
     if file is None:
         return {}
     from kserve_torch.ts.utils.util import get_yaml_config
 
-    return get_yaml_config(f"{model_dir}/{file}")
+    return get_yaml_config(Path(model_dir, file))

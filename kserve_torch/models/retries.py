@@ -1,0 +1,58 @@
+"""Start-up models that failed to load are loaded again (CONTRACT B4).
+
+What they need may be there a moment later: the network of a new pod, a model hub, memory of a GPU
+that others use. Nobody else would try: the server is live, so the pod is not restarted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from kserve_torch.engine.pauses import BackOff
+from kserve_torch.errors import LoadFailed, OutOfMemory, ServingError
+from kserve_torch.models.version import State
+
+if TYPE_CHECKING:
+    from kserve_torch.models.catalogue import Catalogue
+    from kserve_torch.models.version import ModelVersion
+
+log = logging.getLogger(__name__)
+
+
+def worth_another_try(error: ServingError) -> bool:
+    """Whether loading may succeed next time; a load that hangs would keep one more thread."""
+    return isinstance(error, LoadFailed | OutOfMemory)
+
+
+async def keep_trying(catalogue: Catalogue, version: ModelVersion) -> None:
+    """Load a version that has failed again, after growing pauses, until it is ready.
+
+    It ends early when the version is removed, was loaded by somebody else, fails in another way,
+    or has failed for ``maxRetryTimeoutInSec``.
+    """
+    limit = version.limits.max_retry_timeout
+    back_off = BackOff(limit)
+    back_off.next(time.monotonic())  # the first try has no pause, and was the server's start
+    while (pause := back_off.next(time.monotonic())) is not None:
+        await asyncio.sleep(pause)
+        if catalogue.draining or version not in catalogue.all():
+            return
+        if version.state is not State.UNAVAILABLE:
+            return
+        try:
+            await version.try_again()
+        except ServingError as error:
+            if not worth_another_try(error):
+                return
+        else:
+            log.info("model %s %s is ready", version.name, version.version)
+            return
+    log.error(
+        "model %s %s is not loaded again: it has failed for %g s (maxRetryTimeoutInSec)",
+        version.name,
+        version.version,
+        limit,
+    )

@@ -1,0 +1,115 @@
+"""Start-up models that failed are loaded again."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from kserve_torch.engine import pauses
+from kserve_torch.events import StateChanged
+from kserve_torch.messages import Request
+from kserve_torch.models.registry import Registry
+from kserve_torch.models.retries import keep_trying
+from kserve_torch.models.version import ModelVersion, State
+from kserve_torch.server import startup_models
+from kserve_torch.settings import load_settings
+
+from ..makers import ECHO, make_archive
+
+#: Needs a file that may come later.
+NEEDS = "import os\nif not os.path.exists({!r}): raise OSError('no route to the hub')\n" + ECHO
+
+
+@asynccontextmanager
+async def started(store: Path) -> AsyncIterator[tuple[Registry, list[ModelVersion]]]:
+    """A registry over ``store`` after its start, and the versions to be tried again."""
+    registry = Registry(load_settings(["--model_store", str(store)], {}, "kserve_torch"))
+    try:
+        yield registry, await registry.start(startup_models(registry.settings))
+    finally:
+        await registry.close(5.0)
+
+
+def reach(hub: Path) -> None:
+    """Make loads succeed from now on."""
+    hub.touch()
+
+
+async def ended(tries: asyncio.Task[None]) -> None:
+    await asyncio.wait_for(tries, 10)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the model in the folder ``store`` needs; pauses between tries are short."""
+    monkeypatch.setattr(pauses, "BACK_OFF", (0.0, 0.05))
+    hub = tmp_path / "hub"
+    make_archive(tmp_path / "store" / "m.mar", {"handler.py": NEEDS.format(str(hub))})
+    return hub
+
+
+async def test_who_needs_what_comes_later_is_ready_then(
+    tmp_path: Path, hub: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started(tmp_path / "store") as (registry, failed):
+        (version,) = failed
+        failures, ready = asyncio.Semaphore(0), asyncio.Event()
+
+        def changed(event: StateChanged) -> None:
+            # In between the reason stays: a client is not told that it should wait a moment.
+            assert event.state != "LOADING"
+            (ready.set if event.state == "READY" else failures.release)()
+
+        registry.observers.add(changed, [StateChanged])
+        registry.try_again(failed)
+        async with asyncio.timeout(10):
+            for _ in range(2):
+                await failures.acquire()
+            assert version.standing == (State.UNAVAILABLE, version.reason)
+            assert "no route to the hub" in version.reason
+            reach(hub)
+            await ready.wait()
+        answer = await registry.submit(Request(id="an-id", model="m", rows=[{"data": "a"}]))
+        assert answer.results == ["a"]
+        assert registry.ready()
+    reasons = [record for record in caplog.records if "no route" in record.getMessage()]
+    assert len(reasons) > 2
+    assert sum(record.exc_info is not None for record in reasons) == 1
+
+
+async def test_who_fails_for_long_is_given_up(
+    tmp_path: Path, hub: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = {"config.yaml": "maxRetryTimeoutInSec: 0", "handler.py": NEEDS.format(str(hub))}
+    make_archive(tmp_path / "store" / "m.mar", config, configFile="config.yaml")
+    async with started(tmp_path / "store") as (registry, (version,)):
+        await ended(asyncio.create_task(keep_trying(registry, version)))
+        assert version.state is State.UNAVAILABLE
+    assert "m 1.0 is not loaded again: it has failed for 0 s" in caplog.text
+
+
+async def test_who_is_removed_or_loaded_by_others_is_left_alone(tmp_path: Path, hub: Path) -> None:
+    async with started(tmp_path / "store") as (registry, (version,)):
+        tries = asyncio.create_task(keep_trying(registry, version))
+        reach(hub)
+        await registry.load("m")
+        await ended(tries)
+        tries = asyncio.create_task(keep_trying(registry, registry.find("m")))
+        await registry.unload("m")
+        await ended(tries)
+        assert registry.all() == []
+
+
+async def test_what_cannot_be_read_or_hangs_is_not_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    slow = {"handler.py": "import time\ntime.sleep(0.5)", "c.yaml": "startupTimeout: 0.1"}
+    make_archive(tmp_path / "slow.mar", slow, modelName="slow", configFile="c.yaml")
+    (tmp_path / "torn.mar").write_bytes(b"no zip")
+    async with started(tmp_path) as (registry, failed):
+        assert {version.state for version in registry.all()} == {State.UNAVAILABLE}
+        assert failed == []
