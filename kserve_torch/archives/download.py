@@ -118,7 +118,7 @@ async def download(
             _opened(client, url, check) as response,
         ):
             await _save(response, target, shown)
-    except (ServingError, httpx.HTTPError, OSError) as error:
+    except (ServingError, httpx.HTTPError, OSError, UnicodeError) as error:
         log.warning("download of %s failed: %s", shown, error)
         if isinstance(error, ServingError) and not isinstance(error, DownloadFailed):
             raise
@@ -132,7 +132,7 @@ def _reason(error: Exception) -> str:
         return error.message
     if isinstance(error, httpx.TimeoutException):
         return "it did not answer in time"
-    if isinstance(error, httpx.TransportError):
+    if isinstance(error, (httpx.TransportError, UnicodeError)):  # or the host can be no name
         return "the connection failed"
     return "it could not be stored"
 

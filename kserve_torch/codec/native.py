@@ -71,9 +71,10 @@ def _fields(body: bytes, content_type: str) -> list[tuple[str, bytearray, str]]:
     """Name, bytes and media type of every field; a body that is no form is the field ``body``.
 
     ``curl --data`` calls everything a form. JSON is none: TorchServe makes a field's name of it.
+    Clients also call an image alone multipart; without a boundary, TorchServe takes it as it is.
     """
     media_type, parameters = content.parse_media_type(content_type)
-    if media_type == _MULTIPART:
+    if media_type == _MULTIPART and ("boundary" in parameters or body.startswith(b"--")):
         parts = multipart.parse_multipart(body, parameters.get("boundary", ""))
         return [(part.name, part.body, part.media_type) for part in parts]
     if media_type == _FORM:

@@ -251,8 +251,9 @@ class BaseHandler:
 
     def _infer_with_profiler(self, data: list[Any]) -> tuple[list[Any], Any]:
         """The batch's results and the profile of the steps that made them (CONTRACT E5)."""
-        name = (self.manifest or {}).get("model", {}).get("modelName")
-        name = name or getattr(self.context, "model_name", "")  # a test's context may have none
+        model = (self.manifest or {}).get("model", {})
+        # Contexts that tests bring often name no model.
+        name = model.get("modelName") or getattr(self.context, "model_name", "")
         with profiler.profile(name, self.profiler_args) as profile:
             with record_function("preprocess"):
                 inputs = self.preprocess(data)
@@ -330,7 +331,7 @@ def answer(handler: BaseHandler, data: list[Any]) -> list[Any]:
 
 
 def _is_ours(method: Any) -> bool:
-    return method is None or str(getattr(method, "__module__", "")).startswith("kserve_torch.")
+    return method is None or getattr(method, "__module__", "").startswith("kserve_torch.")
 
 
 def _writeable(data: Any) -> Any:

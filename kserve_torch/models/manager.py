@@ -15,12 +15,15 @@ from kserve_torch.engine.background import keep, log_failure, to_the_end
 from kserve_torch.errors import (
     NOT_ALLOWED,
     InvalidInput,
+    LoadFailed,
     MethodNotAllowed,
     ModelNotFound,
+    OutOfMemory,
     RequestTimeout,
     VersionNotFound,
 )
 from kserve_torch.models import describe
+from kserve_torch.models.registration import not_started
 from kserve_torch.models.registry import check_workers
 
 if TYPE_CHECKING:
@@ -140,7 +143,9 @@ class Manager:
         Raises:
             InvalidInput: the bounds cannot be met.
             ModelNotFound: no such model, or no such version of it.
-            LoadFailed: a worker did not start.
+            OutOfMemory: the model does not fit.
+            ServerError: a worker did not start.
+            NotReady: one was not ready in time, or the version is leaving.
         """
         if fewest < 0:
             raise InvalidInput(f"min_worker: {fewest} is negative")
@@ -148,7 +153,7 @@ class Manager:
             raise InvalidInput("max_worker cannot be less than min_worker.")
         check_workers(fewest)  # now, so that also those are told who do not wait
         found = find(self._registry, model, version)
-        scaling = self._registry.scale(found, fewest, most)
+        scaling = self._scaled(found, fewest, most)
         if not synchronous:
             return self._later(scaling)
         ready = await to_the_end(scaling)
@@ -156,6 +161,12 @@ class Manager:
         if ready < fewest:
             return Outcome(describe.SCALING_IN_PROGRESS, 206)
         return Outcome(describe.scaled(model, version, fewest))
+
+    async def _scaled(self, version: ModelVersion, fewest: int, most: int) -> int:
+        try:
+            return await self._registry.scale(version, fewest, most)
+        except (LoadFailed, OutOfMemory) as error:
+            raise not_started(version, error) from error
 
     def set_default(self, model: str, version: str) -> Outcome:
         """Make a version the default (CONTRACT G6).

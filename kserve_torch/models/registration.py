@@ -111,9 +111,14 @@ class Registration:
             await registry.scale(version, workers, most)
         except ServingError as error:
             registry.withdraw(version)
-            label = f"model {version.name} version: {version.version}"
-            kind = OutOfMemory if isinstance(error, OutOfMemory) else ServerError
-            raise kind(f"Failed to start workers for {label}: {error.message}") from error
+            raise not_started(version, error) from error
+
+
+def not_started(version: ModelVersion, error: ServingError) -> ServerError:
+    """The error for clients that wanted workers which ``error`` kept from starting."""
+    kind = OutOfMemory if isinstance(error, OutOfMemory) else ServerError
+    label = f"model {version.name} version: {version.version}"
+    return kind(f"Failed to start workers for {label}: {error.message}")
 
 
 def _limits(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from kserve_torch.ts.utils.util import PredictionException
 
 _LENGTH = 500
 
-#: An absolute path, but not a URL or a fraction; its last part stays. Folders may have spaces in
-#: their names, so words before a further slash belong to it.
+#: An absolute path, also as a file URL, but no other URL and no fraction; its last part stays.
+#: Folders may have spaces in their names, so words before a further slash belong to it.
 _PATH = re.compile(
-    r"(?<![\w.:/])/(?:[^\s/'\"<>:,;()](?:[^/'\"<>:,;()]*[^\s/'\"<>:,;()])?/)+"
+    r"(?<![\w.:/])(?:file://)?/(?:[^\s/'\"<>:,;()](?:[^/'\"<>:,;()]*[^\s/'\"<>:,;()])?/)+"
     r"([^\s/'\"<>:,;()]*)"
 )
 #: Colours and memory addresses.

@@ -68,6 +68,9 @@ IGNORED = frozenset(
     )
 )
 
+#: No settings: what TorchServe's snapshots, which are such files too, say about themselves.
+OF_SNAPSHOTS = ("tsConfigFile", "version")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kserve_torch.settings.complete import check, complete
 from kserve_torch.settings.folders import config_file
-from kserve_torch.settings.keys import COMMAND_LINE, DEFAULT, IGNORED, Key
+from kserve_torch.settings.keys import COMMAND_LINE, DEFAULT, IGNORED, OF_SNAPSHOTS, Key
 from kserve_torch.settings.near import near, with_guess
 from kserve_torch.settings.options import read_command_line
 from kserve_torch.settings.properties import read_properties
@@ -74,7 +74,7 @@ def load_settings(
         given = replace(given, file=file, properties=read_properties(file, environ))
     values, sources = _effective(given)
     known = [name for key in KEYS.values() for name in key.properties]
-    strange = [name for name in given.properties if name not in known]
+    strange = [name for name in given.properties if name not in (*known, *OF_SNAPSHOTS)]
     unknown = [name for name in strange if name not in IGNORED]
     settings = Settings(
         **values,

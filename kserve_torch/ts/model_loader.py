@@ -30,7 +30,12 @@ class ModelLoader(ABC):
 
     @abstractmethod
     def load(
-        self, model_name: str, model_dir: str, handler: str, gpu_id: int | None, batch_size: int
+        self,
+        model_name: str,
+        model_dir: str,
+        handler: str,
+        gpu_id: int | None = None,
+        batch_size: int = 1,
     ) -> Service:
         """Load and initialise the handler of the model in ``model_dir``."""
 
@@ -43,8 +48,8 @@ class TsModelLoader(ModelLoader):
         model_name: str,
         model_dir: str,
         handler: str,
-        gpu_id: int | None,
-        batch_size: int,
+        gpu_id: int | None = None,
+        batch_size: int = 1,
         envelope: str | None = None,
         limit_max_image_pixels: bool = True,
         metrics_cache: Any = None,

@@ -489,6 +489,13 @@ async def test_urls_that_cannot_be_read(folder: Path, url: str) -> None:
         await allowing(folder, ".*").resolve(url)
 
 
+@pytest.mark.parametrize("host", ["..", "models..example", "a" * 64, "xn--a"])
+async def test_hosts_that_cannot_be_names(store: ModelStore, folder: Path, host: str) -> None:
+    for any_store in (store, allowing(folder, ".*")):
+        with pytest.raises(DownloadFailed, match="the connection failed"):
+            await any_store.resolve(f"https://{host}/a.mar")
+
+
 # --- inside of the cluster ---
 
 

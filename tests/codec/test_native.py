@@ -176,6 +176,13 @@ def test_query_parameters_lose_against_the_body():
     assert decoded.content_types == {"a": "", "b": ""}
 
 
+def test_what_is_called_multipart_and_has_no_parts():
+    image = b"\x89PNG\r\n\x1a\n--"
+    decoded = native.decode(image, "multipart/form-data")
+    assert decoded.row == {"body": bytearray(image)}
+    assert decoded.content_types == {"body": "multipart/form-data"}
+
+
 PART = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n'
 
 

@@ -245,9 +245,7 @@ def test_headers(client: Client, path: str, name: str) -> None:
     check_kserve(client.http.post(path, content=b"{", headers=HEADERS[name]))
 
 
-@pytest.mark.parametrize(
-    "name", ["coding", "codings", "no gzip", "multipart without boundary", "time-out"]
-)
+@pytest.mark.parametrize("name", ["coding", "codings", "no gzip", "time-out"])
 def test_native_headers(client: Client, name: str) -> None:
     check_native(client.http.post("/predictions/m", content=b"{", headers=HEADERS[name]))
 

@@ -9,6 +9,7 @@ import pytest
 from kserve_torch.grpc import management
 from kserve_torch.grpc.protos import management_pb2 as pb
 
+from ..makers import make_archive
 from .serving import Serving, write_archive
 
 
@@ -101,6 +102,20 @@ async def test_refusals(models: Serving) -> None:
     ]
     got = [(await refused(call))[0].name for call, _ in cases]
     assert got == [code for _, code in cases]
+
+
+async def test_workers_that_do_not_start_are_no_reason_to_try_again(
+    models: Serving, tmp_path: Path
+) -> None:
+    make_archive(tmp_path / "bad", {"handler.py": "import nowhere"}, modelName="bad")
+    stub = manage(models)
+    register = pb.RegisterModelRequest(url="bad", initial_workers=1, synchronous=True)
+    registering = await refused(stub.RegisterModel(register))
+    await stub.RegisterModel(pb.RegisterModelRequest(url="bad"))
+    scale = pb.ScaleWorkerRequest(model_name="bad", min_worker=1, synchronous=True)
+    scaling = await refused(stub.ScaleWorker(scale))
+    assert registering == scaling
+    assert scaling[0] is grpc.StatusCode.INTERNAL
 
 
 async def test_changes_need_the_model_api(serving: Serving) -> None:

@@ -391,6 +391,24 @@ async def test_a_failure_after_202_is_in_the_log(
     assert (await ask(management, "GET", "/models/bad"))[0] == 404
 
 
+@pytest.mark.parametrize(
+    ("raises", "code"), [("MemoryError", 507), ("ValueError('no weights')", 500)]
+)
+async def test_a_version_without_workers_that_does_not_start(
+    management: Management, store: Path, raises: str, code: int
+) -> None:
+    handler = {"late.py": f"def handle(data, context):\n    raise {raises}"}
+    make_archive(store / "late.mar", handler, modelName="late", handler="late")
+    assert (await ask(management, "POST", "/models?url=late.mar&initial_workers=0"))[0] == 200
+    for _ in range(2):
+        answer = await ask(management, "PUT", "/models/late?min_worker=1&synchronous=true")
+        assert (answer[0], answer[1]["type"]) == (code, "InternalServerException")
+        text = answer[1]["message"]
+        assert text.startswith("Failed to start workers for model late version: 1.0: ")
+        assert raises.partition("(")[0] in text
+    assert (await ask(management, "GET", "/models/late"))[0] == 200
+
+
 @pytest.mark.parametrize("synchronous", ["true", "false"])
 async def test_more_workers_than_can_be_had_are_refused_at_once(
     management: Management, synchronous: str

@@ -291,6 +291,7 @@ def test_a_file_of_the_archive_as_requirement(tmp_path: Path) -> None:
         ("kt-demo>=9", "kt-demo>=9"),
         ("kt_demo ==== 1", "kt_demo ==== 1"),
         ("-r absent.txt", "absent.txt"),
+        ("-e .", "does not appear to be a Python project"),
     ],
 )
 def test_failures_name_the_package(tmp_path: Path, text: str, reason: str) -> None:

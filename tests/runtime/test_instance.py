@@ -344,6 +344,7 @@ def test_weights_are_shared_until_a_handler_writes_to_them(
             "FileNotFoundError: [Errno 2] No such file or directory: 'y.txt'",
         ),
         ("raise ValueError('no /a b/c d/y.txt here')", HandlerError, "ValueError: no y.txt here"),
+        ("raise ValueError('file:///a/b/y.txt: gone')", HandlerError, "ValueError: y.txt: gone"),
         ("raise ValueError('x' * 9999)", HandlerError, "xxx..."),
         ("import sys; sys.exit(3)", HandlerError, "the handler called sys.exit(3)"),
         ("raise KeyboardInterrupt", HandlerError, "KeyboardInterrupt"),

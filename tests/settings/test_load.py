@@ -1,3 +1,4 @@
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -472,6 +473,19 @@ def test_unknown_and_ignored_settings_are_told_apart(load: Load) -> None:
     settings = load("--log-config", "log4j2.xml", "--brand-new", file=file)
     assert settings.ignored == ("log_config", "vmargs", "python")
     assert settings.unknown == ("--brand-new", "colour")
+
+
+def test_a_snapshot_that_torchserve_wrote_is_a_file_like_others(load: Load) -> None:
+    models = {"m": {"1.0": {"marName": "m.mar", "defaultVersion": True}}}
+    snapshot = json.dumps({"modelCount": 1, "models": models}, indent=2)
+    escaped = snapshot.replace("\n", "\\n").replace(":", "\\:")
+    head = "#Saving snapshot\n#Mon Nov 23 08:00:00 UTC 2026\npython=/usr/bin/python3\n"
+    tail = "tsConfigFile=config.properties\nversion=0.12.0\n"
+    settings = load(file=f"{head}model_snapshot={escaped}\n{tail}")
+    expected = StartupModel(name="m", file="m.mar", version="1.0", is_default=True)
+    assert settings.startup_models() == [expected]
+    assert settings.ignored == ("python",)
+    assert settings.unknown == ()
 
 
 def test_what_was_misspelt_is_guessed(load: Load) -> None:

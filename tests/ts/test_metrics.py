@@ -166,6 +166,15 @@ def test_metrics_from_a_file(tmp_path):
     assert metrics.cache_keys() == ["counter:Seen", "gauge:Wait"]
 
 
+def test_metrics_without_labels(metrics, measured, tmp_path):
+    metrics.add_metric_to_cache("n", "ms", None).add_or_update(4)
+    assert [(event.name, event.dimensions) for event in measured] == [("n", ())]
+    (tmp_path / "metrics.yaml").write_text(YAML.replace("[ModelName]", ""))
+    listed = MetricsCacheYamlImpl(str(tmp_path / "metrics.yaml"))
+    listed.initialize_cache()
+    assert listed.get_metric("Seen").dimension_names == []
+
+
 LISTED = [
     ListedMetric("counter", "Seen", "Count", ("Size", "ModelName")),
     ListedMetric("gauge", "Wait", "Milliseconds", ("Level", "ModelName")),

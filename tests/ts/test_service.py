@@ -148,6 +148,22 @@ def test_the_loader_finds_classes_functions_and_stock_handlers(tmp_path):
 
 
 @pytest.mark.usefixtures("clean_imports")
+def test_the_loader_needs_no_more_than_the_handler(tmp_path):
+    class Nowhere:
+        def __getattr__(self, name):
+            return lambda *args, **kwargs: None
+
+    (tmp_path / "loader_least.py").write_text(CLASS)
+    loader = ModelLoaderFactory.get_model_loader()
+    load = {"model_name": "m", "model_dir": str(tmp_path), "handler": "loader_least.py"}
+    assert loader.load(**load).context.system_properties["gpu_id"] is None
+    service = loader.load(**load, gpu_id=0, metrics_cache=Nowhere())
+    processors, rows, ids = service.retrieve_data_for_inference(BATCH)
+    service.context.request_processor, service.context.request_ids = processors, ids
+    assert service._entry_point(rows, service.context) == ["m", "m"]
+
+
+@pytest.mark.usefixtures("clean_imports")
 def test_the_loader_names_what_is_wrong(tmp_path):
     (tmp_path / "loader_two.py").write_text("class A: pass\nclass B: pass\n")
     (tmp_path / "loader_bare.py").write_text("class A: pass\n")

@@ -159,7 +159,7 @@ class MetricCacheAbstract(ABC):
         self,
         metric_name: str,
         unit: str,
-        dimension_names: Sequence[str] = (),
+        dimension_names: Sequence[str] | None = (),
         metric_type: MetricTypes = MetricTypes.COUNTER,
     ) -> CachingMetric:
         """Make a metric."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import yaml
@@ -79,7 +80,7 @@ class MetricsCacheYamlImpl(MetricCacheAbstract):
         self,
         metric_name: str,
         unit: str,
-        dimension_names: Sequence[str] = (),
+        dimension_names: Sequence[str] | None = (),
         metric_type: MetricTypes = MetricTypes.COUNTER,
     ) -> CachingMetric:
         """Make a metric, in place of one of the same name and type.
@@ -90,7 +91,7 @@ class MetricsCacheYamlImpl(MetricCacheAbstract):
         _check("metric_name", metric_name, str)
         _check("unit", unit, str)
         _check("metric_type", metric_type, MetricTypes)
-        _check("dimension_names", dimension_names, (list, tuple))
+        _check("dimension_names", dimension_names, (list, tuple, NoneType))
         metrics = self.cache.setdefault(metric_type, {})
         if metric_name in metrics:
             log.warning("metric %s:%s is made again", metric_type.value, metric_name)
