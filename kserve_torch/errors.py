@@ -167,6 +167,12 @@ class InvalidArchive(ClientError):
     kind = "InvalidModelException"
 
 
+class UnmetRequirements(ClientError):
+    """A model that a client wants started needs packages that cannot be had (CONTRACT A10)."""
+
+    kind = "ModelException"
+
+
 class DownloadFailed(ClientError):
     """An archive that a registration URL names could not be fetched."""
 
@@ -205,6 +211,10 @@ class LoadFailed(ServerError):
 
     http = 503
     grpc = "UNAVAILABLE"
+
+
+class PackagesFailed(LoadFailed):
+    """Packages that a model requires could not be installed."""
 
 
 class NotReady(ServerError):

@@ -143,6 +143,7 @@ class Manager:
         Raises:
             InvalidInput: the bounds cannot be met.
             ModelNotFound: no such model, or no such version of it.
+            UnmetRequirements: packages that the model needs cannot be installed.
             OutOfMemory: the model does not fit.
             ServerError: a worker did not start.
             NotReady: one was not ready in time, or the version is leaving.

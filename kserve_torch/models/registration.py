@@ -10,7 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kserve_torch.errors import InvalidInput, OutOfMemory, ServerError, ServingError
+from kserve_torch.errors import (
+    InvalidInput,
+    OutOfMemory,
+    PackagesFailed,
+    ServerError,
+    ServingError,
+    UnmetRequirements,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,6 +110,7 @@ class Registration:
         """Start the workers; if that fails, the version is removed again.
 
         Raises:
+            UnmetRequirements: packages that the model needs cannot be installed.
             OutOfMemory: the model does not fit.
             ServerError: a worker did not start, or not within ``startupTimeout``.
         """
@@ -114,8 +122,11 @@ class Registration:
             raise not_started(version, error) from error
 
 
-def not_started(version: ModelVersion, error: ServingError) -> ServerError:
+def not_started(version: ModelVersion, error: ServingError) -> ServingError:
     """The error for clients that wanted workers which ``error`` kept from starting."""
+    if isinstance(error, PackagesFailed):
+        what = f"Custom pip package installation failed for model {version.name}"
+        return UnmetRequirements(f"{what}: {error.message}")
     kind = OutOfMemory if isinstance(error, OutOfMemory) else ServerError
     label = f"model {version.name} version: {version.version}"
     return kind(f"Failed to start workers for {label}: {error.message}")

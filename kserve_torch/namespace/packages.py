@@ -25,7 +25,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from kserve_torch.archives.archive import Archive
-from kserve_torch.errors import LoadFailed
+from kserve_torch.errors import LoadFailed, PackagesFailed
 from kserve_torch.namespace.loader import Namespace
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,8 @@ def packages_of(archive: Archive, name: str, workdir: Path) -> Namespace | None:
         None if nothing is missing.
 
     Raises:
-        LoadFailed: a package cannot be installed; the message names it.
+        PackagesFailed: one cannot be installed; the message names it.
+        LoadFailed: the archive lacks its list of requirements.
     """
     file = archive.manifest.requirements_file
     if file is None:
@@ -92,7 +93,7 @@ def install(lines: Sequence[str], target: Path, folder: Path) -> None:
         folder: where relative paths in ``lines`` start.
 
     Raises:
-        LoadFailed: pip failed, or took too long.
+        PackagesFailed: pip failed, or took too long.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
@@ -224,10 +225,10 @@ def _pip(arguments: list[str], folder: Path) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise LoadFailed(f"installing packages took longer than {TIMEOUT:.0f} s") from error
+        raise PackagesFailed(f"installing packages took longer than {TIMEOUT:.0f} s") from error
     if done.returncode != 0:
         log.error("pip failed: %s", done.stderr)
-        raise LoadFailed(f"packages cannot be installed: {_reason(done.stderr)}")
+        raise PackagesFailed(f"packages cannot be installed: {_reason(done.stderr)}")
     return done.stdout
 
 

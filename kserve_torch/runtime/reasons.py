@@ -75,7 +75,7 @@ def load_failure(
         installs: whether packages of archives are installed.
     """
     if isinstance(error, ServingError):
-        return type(error)(_clean(error.message)) if type(error) is LoadFailed else error
+        return type(error)(_clean(error.message)) if isinstance(error, LoadFailed) else error
     if ran_out_of_memory(error):
         return OutOfMemory(f"out of memory: {brief(error)}")
     if isinstance(error, SyntaxError) and error.filename:

@@ -369,6 +369,21 @@ async def test_a_version_that_does_not_start_is_removed(
     assert (await ask(management, "GET", "/models/bad"))[0] == 404
 
 
+async def test_packages_that_cannot_be_installed(settings: Settings, store: Path) -> None:
+    files = {"bad.py": "", "requirements.txt": "./absent"}
+    members = {"handler": "bad", "requirementsFile": "requirements.txt"}
+    make_archive(store / "bad.mar", files, modelName="bad", **members)
+    registry = Registry(replace(settings, install_py_dep_per_model=True))
+    management = Management(registry, registry.settings, tokens=None)
+    code, answer = await ask(management, "POST", "/models?url=bad.mar")
+    assert (code, answer["type"]) == (400, "ModelException")
+    text = "Custom pip package installation failed for model bad: packages cannot be installed: "
+    assert answer["message"].startswith(text)
+    assert "absent" in answer["message"]
+    assert registry.all() == []
+    await registry.close()
+
+
 async def test_a_version_that_does_not_fit(management: Management, store: Path) -> None:
     handler = {"big.py": "def handle(data, context):\n    raise MemoryError"}
     make_archive(store / "big.mar", handler, modelName="big", handler="big")

@@ -10,7 +10,6 @@ from kserve_torch.messages import Request, Verb
 from kserve_torch.runtime import profiler
 from kserve_torch.runtime.context import Context
 from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
-from kserve_torch.ts.metrics.metrics_store import MetricsStore
 
 
 @pytest.mark.parametrize(
@@ -106,20 +105,6 @@ def test_the_handlers_own_arguments(ask, tmp_path):
     assert len(seen) == 1
     assert not (tmp_path / "doubler").exists()
     assert set(handler.profiler_args) == {"activities", "on_trace_ready"}
-
-
-def test_a_test_whose_context_names_no_model(ask, tmp_path):
-    class Bare:
-        metrics = MetricsStore("r", "m")
-
-        def get_request_header(self, index, name):
-            return False
-
-    handler = Doubler()
-    ask(handler)
-    handler.manifest = None
-    assert handler.handle([[1.0]], Bare()) == [[2.0]]
-    assert len(list(tmp_path.glob("*.pt.trace.json"))) == 1
 
 
 def test_one_profile_at_a_time():
