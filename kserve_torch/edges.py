@@ -36,14 +36,14 @@ class HttpServer(uvicorn.Server):
 
 
 def uvicorn_config(app: ASGIApp, settings: Settings, files: Identity | None) -> uvicorn.Config:
-    """How uvicorn serves an application.
+    """How uvicorn serves an application; loaded, so that its TLS context is there.
 
     Args:
         app: the application.
         settings: time-outs and limits.
         files: certificate and key, or None for plain HTTP.
     """
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
         http=guarded(settings.max_connections, settings.receive_timeout),
         ws="none",
@@ -57,6 +57,8 @@ def uvicorn_config(app: ASGIApp, settings: Settings, files: Identity | None) -> 
         ssl_certfile=files.certificate if files else None,
         ssl_keyfile=files.key if files else None,
     )
+    config.load()
+    return config
 
 
 def application(

@@ -36,7 +36,7 @@ from kserve_torch.startup import (
     warn_of_missing_gpus,
     why_no_models,
 )
-from kserve_torch.tls import Identity, identity
+from kserve_torch.tls import Identity, identity, keep_current
 from kserve_torch.tokens import Tokens, tokens_for
 from kserve_torch.tracing import tracing
 
@@ -97,6 +97,7 @@ class Server:
         self._stopping = asyncio.Event()
         self._killed = asyncio.Event()
         self._https: list[HttpServer] = []
+        self._renewals: list[asyncio.Task[None]] = []
         self._children = Children()
 
     async def serve(self) -> int:
@@ -132,9 +133,9 @@ class Server:
             await self._until_signalled(https)
             return await self._stop(https)
         finally:
-            for task in https:
+            for task in (*https, *self._renewals):
                 task.cancel()
-            await asyncio.gather(*https, return_exceptions=True)
+            await asyncio.gather(*https, *self._renewals, return_exceptions=True)
             await self.grpc.stop(0.0)
             await self.registry.close()
             self._children.end()
@@ -185,8 +186,11 @@ class Server:
             groups.setdefault(self._identity(binding), []).append(listener.sock)
         tasks = []
         for files, group in groups.items():
-            server = HttpServer(uvicorn_config(app, self.settings, files))
+            config = uvicorn_config(app, self.settings, files)
+            server = HttpServer(config)
             self._https.append(server)
+            if files and config.ssl:
+                self._renewals.append(asyncio.create_task(keep_current(config.ssl, files)))
             tasks.append(asyncio.create_task(server.serve(group)))
         await self.grpc.start(tokens)
         log.info("listening on %s", listening([*bindings, *self.settings.grpc_bindings()]))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +26,8 @@ from kserve_torch.settings import Settings
 log = logging.getLogger(__name__)
 
 _SELF_SIGNED_DAYS = 365
+#: Seconds between two looks at the files.
+LOOK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,42 @@ class Identity:
 
     certificate: Path
     key: Path
+
+
+class Renewal:
+    """Tells when somebody has replaced the files, as those who renew certificates do.
+
+    Args:
+        files: what has been read already.
+    """
+
+    def __init__(self, files: Identity) -> None:
+        self._files = files
+        self._seen = _stamps(files)
+
+    def is_due(self) -> bool:
+        """Whether there are new files that can be used; True once for each new pair of them."""
+        stamps = _stamps(self._files)
+        if not stamps or stamps == self._seen:
+            return False
+        self._seen = stamps
+        try:
+            _check(self._files, "certificate", "key")  # one of them may be yet to come
+        except SettingError as error:
+            log.warning("the certificate is not renewed: %s", error)
+            return False
+        log.info("the certificate is renewed from %s", self._files.certificate)
+        return True
+
+
+async def keep_current(context: ssl.SSLContext, files: Identity) -> None:
+    """For ever: have new connections use the ``files`` that they find, from `LOOK_SECONDS` on."""
+    renewal = Renewal(files)
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if renewal.is_due():
+            with suppress(OSError):  # replaced once more, which the next look sees
+                context.load_cert_chain(files.certificate, files.key, password="")
 
 
 def identity(settings: Settings, folder: Path, *, http_port: bool = False) -> Identity:
@@ -57,6 +97,15 @@ def identity(settings: Settings, folder: Path, *, http_port: bool = False) -> Id
         return _written(made, *_from_keystore(settings.keystore, settings.keystore_pass))
     log.warning("https without a certificate: using a self-signed one, which clients will reject")
     return _written(made, *_self_signed())
+
+
+def _stamps(files: Identity) -> list[tuple[int, int]]:
+    """What changes with the files; empty while one is missing."""
+    try:
+        found = [path.stat() for path in (files.certificate, files.key)]
+    except OSError:
+        return []
+    return [(file.st_ino, file.st_mtime_ns) for file in found]
 
 
 def _given(settings: Settings, chain: str, secret: str) -> Identity:

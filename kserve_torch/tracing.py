@@ -7,6 +7,7 @@ are made after the answer has been sent, from times that are measured anyway.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
 import logging
 import time
@@ -27,14 +28,19 @@ log = logging.getLogger(__name__)
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 #: Variables with the protocol to send spans with; the first one takes precedence.
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-PROTOCOL = "http/protobuf"
+#: How addresses end whose protocol is gRPC unless a variable says otherwise; others' is HTTP.
+GRPC_PORT = ":4317"
 #: The default service name.
 SERVICE = "kserve-torch"
 #: Seconds that sending the last spans may take.
 LAST_SECONDS = 2.0
 #: Loggers that warn of each malformed header, and quote it.
 _TALKATIVE = ("opentelemetry.baggage", "opentelemetry.trace.propagation")
-_PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+#: The package that sends spans, for each protocol.
+_EXPORTERS = {
+    "grpc": "opentelemetry.exporter.otlp.proto.grpc",
+    "http/protobuf": "opentelemetry.exporter.otlp.proto.http",
+}
 
 
 def tracing(environ: Mapping[str, str]) -> Tracing | None:
@@ -45,31 +51,44 @@ def tracing(environ: Mapping[str, str]) -> Tracing | None:
     Args:
         environ: the environment; the SDK itself reads the process's.
     """
-    off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    none = environ.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp"
-    if off or none or not any(map(environ.get, ENDPOINTS)):
+    exporter = environ.get("OTEL_TRACES_EXPORTER") or "otlp"
+    off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or exporter == "none"
+    address = next(filter(None, map(environ.get, ENDPOINTS)), None)
+    if off or address is None:
         return None
-    if not all(map(_is_installed, _PACKAGES)):
-        log.warning("no traces are sent: the packages of the extra 'tracing' are not installed")
-        return None
-    protocol = next(filter(None, map(environ.get, PROTOCOLS)), PROTOCOL)
-    if protocol != PROTOCOL:
-        log.warning("no traces are sent: protocol %s, only %s is supported", protocol, PROTOCOL)
+    protocol = next(filter(None, map(environ.get, PROTOCOLS)), None) or _usual_protocol(address)
+    if obstacle := _obstacle(exporter, protocol):
+        log.warning("no traces are sent: %s", obstacle)
         return None
     try:
-        return _tracing(environ)
+        return _tracing(environ, _EXPORTERS[protocol])
     except Exception as error:  # the SDK's, about one of its variables
         log.warning("no traces are sent: %s: %s", type(error).__name__, error)
         return None
 
 
-def _tracing(environ: Mapping[str, str]) -> Tracing:
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+def _usual_protocol(address: str) -> str:
+    """The one of the collector's port; KServe names its port for gRPC, and no protocol."""
+    return "grpc" if address.rstrip("/").endswith(GRPC_PORT) else "http/protobuf"
+
+
+def _obstacle(exporter: str, protocol: str) -> str:
+    """Why no spans can be sent; empty if they can."""
+    if exporter != "otlp":
+        return f"exporter {exporter}, only otlp is supported"
+    if protocol not in _EXPORTERS:
+        return f"protocol {protocol}, only {' and '.join(_EXPORTERS)} are supported"
+    if not all(map(_is_installed, ("opentelemetry.sdk", _EXPORTERS[protocol]))):
+        return "the packages of the extra 'tracing' are not installed"
+    return ""
+
+
+def _tracing(environ: Mapping[str, str], package: str) -> Tracing:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    named = "OTEL_SERVICE_NAME" in environ or "service.name=" in environ.get(
+    named = environ.get("OTEL_SERVICE_NAME") or "service.name=" in environ.get(
         "OTEL_RESOURCE_ATTRIBUTES", ""
     )
     provider = TracerProvider(
@@ -79,8 +98,8 @@ def _tracing(environ: Mapping[str, str]) -> Tracing:
     tracing = Tracing(provider)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.ERROR)
-    # Last, because it starts a thread.
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    exporter = importlib.import_module(f"{package}.trace_exporter").OTLPSpanExporter()
+    provider.add_span_processor(BatchSpanProcessor(exporter))  # last, because it starts a thread
     return tracing
 
 

@@ -21,6 +21,7 @@ from kserve_torch.errors import SettingError
 from kserve_torch.settings import Settings
 from kserve_torch.tls import Identity, identity
 
+from .faults.actor import until
 from .makers import ECHO, make_archive
 from .server import Server, free_ports
 
@@ -185,3 +186,28 @@ def test_https_beside_http(tmp_path: Path) -> None:
         assert answer.headers["access-control-allow-origin"] == "https://a.example"
         with running.client() as client:
             assert client.get("/v2/health/ready").json() == {"ready": True}
+
+
+def test_renewed_files_are_used_without_a_restart(tmp_path: Path, pem: Identity) -> None:
+    """First what cannot be used: a certificate whose key is yet to come."""
+    (tmp_path / "new").mkdir()
+    new = identity(Settings(), tmp_path / "new")
+    texts = [files.certificate.read_text() for files in (pem, new)]
+    lines = ["enable_grpc_ssl=true", "load_models=none"]
+    (tmp_path / "config.properties").write_text("\n".join(lines))
+    options = ("--ssl_certfile", str(pem.certificate), "--ssl_keyfile", str(pem.key))
+    config = ("--ts-config", str(tmp_path / "config.properties"))
+    with Server(tmp_path, *config, *options) as running:
+
+        def shown() -> list[str]:
+            ports = [running.ports[name] for name in ("http", "native_grpc", "management_grpc")]
+            return [ssl.get_server_certificate(("127.0.0.1", port)) for port in ports]
+
+        assert shown() == [texts[0]] * 3
+        new.certificate.replace(pem.certificate)
+        until(lambda: shown() and running.log.count("the certificate is not renewed: ") == 3)
+        assert shown() == [texts[0]] * 3
+        new.key.replace(pem.key)
+        until(lambda: shown() == [texts[1]] * 3)
+    assert running.log.count("the certificate is renewed from ") == 3
+    assert "Traceback" not in running.log

@@ -3,13 +3,20 @@
 import http.server
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    add_TraceServiceServicer_to_server,
+)
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
@@ -31,24 +38,11 @@ NONSENSE = {"traceparent": "0" * 600, "baggage": "%=;," * 9}
 
 
 class Collector:
-    """Takes spans over OTLP, as a real one does; a context manager that ends it."""
+    """Takes spans over OTLP, as a real one does."""
 
     def __init__(self) -> None:
         self.requests: list[ExportTraceServiceRequest] = []
-        collector = self
-
-        class Takes(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                assert self.path == "/v1/traces"
-                body = self.rfile.read(int(self.headers["content-length"]))
-                collector.requests.append(ExportTraceServiceRequest.FromString(body))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *args: Any) -> None: ...
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Takes)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = ""
 
     @property
     def services(self) -> set[str]:
@@ -74,15 +68,46 @@ class Collector:
         return sorted(found, key=lambda span: (span.start_time_unix_nano, -span.end_time_unix_nano))
 
     @contextmanager
-    def running(self) -> Iterator["Collector"]:
-        thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+    def over_http(self) -> Iterator["Collector"]:
+        collector = self
+
+        class Takes(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                assert self.path == "/v1/traces"
+                body = self.rfile.read(int(self.headers["content-length"]))
+                collector.requests.append(ExportTraceServiceRequest.FromString(body))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *args: Any) -> None: ...
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Takes)
+        self.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
             yield self
         finally:
-            self._server.shutdown()
+            server.shutdown()
             thread.join()
-            self._server.server_close()
+            server.server_close()
+
+    @contextmanager
+    def over_grpc(self) -> Iterator["Collector"]:
+        server = grpc.server(ThreadPoolExecutor(1))
+        add_TraceServiceServicer_to_server(self, server)
+        self.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        try:
+            yield self
+        finally:
+            server.stop(None).wait()
+
+    def Export(
+        self, request: ExportTraceServiceRequest, context: grpc.ServicerContext
+    ) -> ExportTraceServiceResponse:
+        self.requests.append(request)
+        return ExportTraceServiceResponse()
 
 
 def attributes(span: Span) -> dict[str, Any]:
@@ -93,7 +118,7 @@ def attributes(span: Span) -> dict[str, Any]:
 def test_spans_of_each_protocol(tmp_path: Path) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": HANDLER})
     native = pb.PredictionsRequest(model_name="m", input={"n": b"1"})
-    with Collector().running() as collector:
+    with Collector().over_http() as collector:
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
         with Server(tmp_path, env=environment) as server, server.client() as client:
             client.post("/v1/models/m:predict", json={"instances": [{"n": 1}]}, headers=CALLED)
@@ -144,7 +169,7 @@ def test_spans_of_each_protocol(tmp_path: Path) -> None:
 
 def test_the_sdks_variables_count(tmp_path: Path) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": HANDLER})
-    with Collector().running() as collector:
+    with Collector().over_http() as collector:
         environment = {
             "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{collector.url}/v1/traces",
             "OTEL_RESOURCE_ATTRIBUTES": "service.name=mine",
@@ -158,9 +183,47 @@ def test_the_sdks_variables_count(tmp_path: Path) -> None:
     assert collector.services == {"mine"}
 
 
-def test_a_collector_that_is_not_there_harms_nobody(tmp_path: Path) -> None:
+def test_spans_over_grpc(tmp_path: Path) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": HANDLER})
-    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+    with Collector().over_grpc() as collector:
+        environment = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+        }
+        with Server(tmp_path, env=environment) as server, server.client() as client:
+            client.post("/v1/models/m:predict", json={"instances": [{"n": 1}]}, headers=CALLED)
+        assert "opentelemetry" not in server.log
+    assert [span.name for span in collector.spans] == ["v1 m", "queue", "handler"]
+    assert {span.trace_id.hex() for span in collector.spans} == {TRACE}
+    assert collector.services == {"kserve-torch"}
+
+
+@pytest.mark.parametrize(
+    ("address", "protocol"),
+    [
+        ("http://otel-collector:4317", "grpc"),  # KServe's default for `tracing: {}`
+        ("collector:4317/", "grpc"),
+        ("http://collector:4318", "http/protobuf"),
+        ("http://collector:14317", "http/protobuf"),
+        ("http://collector:4317/v1/traces", "http/protobuf"),  # gRPC has no paths
+    ],
+)
+def test_the_port_decides_on_the_protocol_that_nobody_named(
+    monkeypatch: pytest.MonkeyPatch, address: str, protocol: str
+) -> None:
+    packages: list[str] = []
+    monkeypatch.setattr(module, "_tracing", lambda _, package: packages.append(package))
+    tracing({"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_TRACES_EXPORTER": ""})
+    assert packages == [module._EXPORTERS[protocol]]
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_a_collector_that_is_not_there_harms_nobody(tmp_path: Path, protocol: str) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": HANDLER})
+    environment = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+    }
     with Server(tmp_path, env=environment) as server, server.client() as client:
         body = {"instances": [{"n": 1}]}
         assert client.post("/v1/models/m:predict", json=body).json() == {"predictions": [1]}
@@ -205,7 +268,8 @@ def test_who_asks_for_no_traces_gets_none(environ: dict[str, str]) -> None:
     [
         ({"OTEL_PROPAGATORS": "xyz"}, "no traces are sent: ValueError: Propagator xyz not found"),
         ({"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "x"}, "no traces are sent: ValueError: OTEL_SPAN_"),
-        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "no traces are sent: protocol grpc, only"),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "no traces are sent: protocol http/json,"),
+        ({"OTEL_TRACES_EXPORTER": "console"}, "no traces are sent: exporter console, only otlp"),
         (
             {"OTEL_TRACES_SAMPLER": "xyz", "OTEL_EXPORTER_OTLP_TIMEOUT": "abc"},
             "Invalid timeout value 'abc'",
@@ -234,6 +298,6 @@ def test_variables_that_make_no_sense_keep_no_server_from_starting(
 def test_without_the_packages(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_PACKAGES", ("nothing.of.this.name",))
+    monkeypatch.setitem(module._EXPORTERS, "http/protobuf", "nothing.of.this.name")
     assert tracing({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://there"}) is None
     assert "no traces are sent: the packages of the extra 'tracing'" in caplog.text

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import orjson
 
 from kserve_torch.codec import datatypes
 from kserve_torch.codec.document import is_sendable
@@ -215,13 +216,17 @@ def _texts(result: Sequence[Any]) -> np.ndarray | None:
 
 
 def _text(value: Any, name: str) -> str | bytes:
-    """A BYTES element: text and bytes as they are, anything else as JSON text (CONTRACT T-24)."""
+    """A BYTES element: text and bytes as they are, anything else as JSON text (CONTRACT T-24).
+
+    What JSON itself writes as a string, such as a time, is that string.
+    """
     if isinstance(value, _TEXT):
         return value if isinstance(value, str) else bytes(value)
     try:
-        return wide_json_text(value).decode()
+        text = wide_json_text(value)
     except (TypeError, ValueError) as error:
         raise HandlerError(f'output "{name}": {error}') from error
+    return str(orjson.loads(text)) if text.startswith(b'"') else text.decode()
 
 
 def _bytes_array(elements: list[str | bytes]) -> np.ndarray:

@@ -9,6 +9,7 @@ They are kept in a descriptor pool of our own.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
@@ -32,7 +33,23 @@ def reflection(services: Iterable[str], files: Iterable[FileDescriptorProto]) ->
     pool = DescriptorPool()
     for file in files:
         pool.Add(file)
-    return aio.ReflectionServicer(services, pool=pool)
+    return aio.ReflectionServicer(services, pool=_Definitions(pool))
+
+
+class _Definitions:
+    """A pool that also says which file has a method; protobuf's own search knows no methods."""
+
+    def __init__(self, pool: DescriptorPool) -> None:
+        self._pool = pool
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    def FindFileContainingSymbol(self, symbol: str) -> FileDescriptor:
+        try:
+            return self._pool.FindFileContainingSymbol(symbol)
+        except KeyError:
+            return self._pool.FindMethodByName(symbol).containing_service.file
 
 
 def definitions(*files: FileDescriptor) -> list[FileDescriptorProto]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 import grpc
@@ -13,7 +13,7 @@ from kserve_torch.errors import SettingError
 from kserve_torch.events import Event, StateChanged, WorkerChanged
 from kserve_torch.grpc import health, management, oip, reflection, torchserve
 from kserve_torch.grpc.rpc import Authorise, Streams, bind
-from kserve_torch.tls import identity
+from kserve_torch.tls import Renewal, identity
 from kserve_torch.tokens import Access
 
 if TYPE_CHECKING:
@@ -173,18 +173,25 @@ class GrpcServer:
         names = " and ".join(_SETTINGS[role] for role in sorted(binding.roles))
         try:
             if self._settings.enable_grpc_ssl and binding.roles - {"oip"}:
-                server.add_secure_port(target, self._credentials)
+                server.add_secure_port(target, self._credentials())
             else:
                 server.add_insecure_port(target)
         except RuntimeError:
             raise SettingError(f"{names}: cannot listen on {target}; is the port in use?") from None
 
-    @cached_property
     def _credentials(self) -> grpc.ServerCredentials:
-        """The key and certificate of https."""
+        """The key and certificate of https, for one port; each handshake asks for renewed ones."""
         files = identity(self._settings, self._registry.workdir)
-        contents = (files.key.read_bytes(), files.certificate.read_bytes())
-        return grpc.ssl_server_credentials([contents])
+        renewal = Renewal(files)
+
+        def read() -> grpc.ServerCertificateConfiguration:
+            contents = (files.key.read_bytes(), files.certificate.read_bytes())
+            return grpc.ssl_server_certificate_configuration([contents])
+
+        def renewed() -> grpc.ServerCertificateConfiguration | None:
+            return read() if renewal.is_due() else None
+
+        return grpc.dynamic_ssl_server_credentials(read(), renewed)
 
 
 def _checks(access: Mapping[str, Access], tokens: Tokens | None) -> dict[str, Authorise]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import date
+
 import numpy as np
 import orjson
 import pytest
@@ -32,6 +34,8 @@ def only(result):
         (b"\xff", ("BYTES", (1,), [b"\xff"])),
         (bytearray(b"a"), ("BYTES", (1,), [b"a"])),
         (None, ("BYTES", (1,), ["null"])),
+        (date(2026, 11, 23), ("BYTES", (1,), ["2026-11-23"])),
+        ([date(2026, 11, 23), None], ("BYTES", (2,), ["2026-11-23", "null"])),
         ({"tabby": 0.4}, ("BYTES", (1,), ['{"tabby":0.4}'])),
         ({"a": np.ones(1), "b": 2}, ("BYTES", (1,), ['{"a":[1.0],"b":2}'])),
         ({}, ("BYTES", (1,), ["{}"])),

@@ -1,5 +1,6 @@
 from typing import Any
 
+import grpc
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -60,6 +61,15 @@ async def test_every_service_of_every_port_is_defined(serving: Serving, name: st
             response = await ask(serving, name, port, file_containing_symbol=service.name)
             pool = definitions(response.file_descriptor_response)
             assert pool.FindServiceByName(service.name).methods
+
+
+async def test_methods_are_found_by_their_full_names(serving: Serving) -> None:
+    port, service = serving.settings.grpc_port, "inference.GRPCInferenceService"
+    for name in (service, f"{service}.ModelInfer"):
+        response = await ask(serving, reflection.NAMES[0], port, file_containing_symbol=name)
+        assert definitions(response.file_descriptor_response).FindServiceByName(service)
+    response = await ask(serving, reflection.NAMES[0], port, file_containing_symbol=f"{service}.X")
+    assert response.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
 
 
 async def test_a_client_can_infer_with_what_it_learned(serving: Serving) -> None:
