@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from .processes import Interpreter, interpreter
+from .forks import Forks
 from .server import ROOT
 
 # Where two processes share a busy machine, examples are slow to make and to try now and then.
@@ -81,10 +81,11 @@ def mnist_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def forks() -> Iterator[Interpreter]:
+def forks() -> Iterator[Forks]:
     """Runs code in processes that have imported torch and nothing else."""
-    with interpreter() as process:
-        yield process
+    process = Forks("torch")
+    yield process
+    process.close()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,8 +11,8 @@ import pytest
 
 from kserve_torch.runtime.machine import cores, keep_to_limit
 
+from ..forks import Forks
 from ..makers import write
-from ..processes import Interpreter
 
 ALL = len(os.sched_getaffinity(0))
 
@@ -165,7 +165,7 @@ thread.join()
 """
 
 
-def test_a_threads_memory_is_kept_for_its_next_batch(forks: Interpreter) -> None:
+def test_a_threads_memory_is_kept_for_its_next_batch(forks: Forks) -> None:
     kept, given_back = forks.run(FAULTS.format("keep_freed_memory()")), forks.run(FAULTS.format(""))
     assert int(kept) * 10 < int(given_back)
 
@@ -192,5 +192,5 @@ print(before - megabytes())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what is freed is another library's")
-def test_the_memory_of_what_was_unloaded_is_given_back(forks: Interpreter) -> None:
+def test_the_memory_of_what_was_unloaded_is_given_back(forks: Forks) -> None:
     assert int(forks.run(UNLOADED)) > 90
