@@ -1,5 +1,6 @@
 """Fixtures for every test."""
 
+import gc
 import logging
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from .processes import Interpreter, interpreter
+from .forks import Forks
 from .server import ROOT
 
 # Where two processes share a busy machine, examples are slow to make and to try now and then.
@@ -29,6 +30,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return FIRST.index(folder) if folder in FIRST else len(FIRST)
 
     items.sort(key=rank)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """As the server starts: without a look for garbage, and never at what the imports made.
+
+    Each unload collects garbage, which would take half a second.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_finish() -> None:
@@ -66,10 +81,11 @@ def mnist_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def forks() -> Iterator[Interpreter]:
+def forks() -> Iterator[Forks]:
     """Runs code in processes that have imported torch and nothing else."""
-    with interpreter() as process:
-        yield process
+    process = Forks("torch")
+    yield process
+    process.close()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -16,7 +16,8 @@ from types import TracebackType
 
 import httpx
 
-ROOT = Path(__file__).parent.parent
+from .forks import PATIENCE, ROOT, Fork, servers
+
 STARTED = "Model server started."
 NAMES = ("http", "inference", "metrics", "grpc", "native_grpc", "management_grpc")
 
@@ -61,6 +62,8 @@ class Server:
         args: further options.
         env: further environment variables.
         wait: until it says that it has started.
+        fresh: as a Python of its own, not forked from one that has done the imports: for what is
+            said of imports, of variables that they read, and of memory.
         command: to start instead of ``python -m kserve_torch``.
         cwd: its working directory.
         ports: of a command that says itself where http and grpc are; by default free ones.
@@ -72,6 +75,7 @@ class Server:
         *args: str,
         env: Mapping[str, str] | None = None,
         wait: bool = True,
+        fresh: bool = False,
         command: Sequence[str] | None = None,
         cwd: Path | None = None,
         ports: dict[str, int] | None = None,
@@ -80,23 +84,28 @@ class Server:
         self.lines: list[str] = []
         self._started = threading.Event()
         environment = {**os.environ, **self._addresses(), "PYTHONPATH": str(ROOT), **(env or {})}
-        self.process = subprocess.Popen(
-            [*(command or self._command(model_dir)), *args],
-            env=environment,
-            cwd=cwd,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        self.process: Fork | subprocess.Popen[str]
+        options = [*([] if command else self._options(model_dir)), *args]
+        if fresh or command:
+            self.process = subprocess.Popen(
+                [*(command or (sys.executable, "-m", "kserve_torch")), *options],
+                env=environment,
+                cwd=cwd,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        else:
+            here = cwd or Path.cwd()
+            self.process = servers().start_module("kserve_torch", options, environment, here)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if wait:
             self.wait_started()
 
-    def _command(self, model_dir: Path | None) -> list[str]:
-        model = [] if model_dir is None else ["--model_dir", str(model_dir)]
+    def _options(self, model_dir: Path | None) -> list[str]:
         return [
-            *(sys.executable, "-m", "kserve_torch", *model),
+            *([] if model_dir is None else ["--model_dir", str(model_dir)]),
             *("--http_port", str(self.ports["http"]), "--grpc_port", str(self.ports["grpc"])),
             *("--drain_seconds", "0"),
         ]
@@ -119,7 +128,7 @@ class Server:
                 self._started.set()
         self._started.set()
 
-    def wait_started(self, timeout: float = 50) -> None:
+    def wait_started(self, timeout: float = PATIENCE) -> None:
         """Wait for the line that says so; fails with the log if the process ends before."""
         if not self._started.wait(timeout) or not any(STARTED in line for line in self.lines):
             self.kill()

@@ -108,7 +108,9 @@ def test_a_signal_while_libraries_are_imported(tmp_path: Path, number: int) -> N
     libraries = write(
         tmp_path / "libraries", {"torch.py": f"import os\nos.kill(os.getpid(), {number})"}
     )
-    with Server(tmp_path, env={"PYTHONPATH": f"{libraries}:{ROOT}"}, wait=False) as server:
+    with Server(
+        tmp_path, env={"PYTHONPATH": f"{libraries}:{ROOT}"}, fresh=True, wait=False
+    ) as server:
         assert (server.wait(), server.log) == (0, "")
 
 

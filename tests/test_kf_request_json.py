@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from .processes import run_script
+from .scripts import run_script
 
 ROOT = Path(__file__).resolve().parents[1]
 REQUESTS = ROOT / "kf_request_json"

@@ -9,8 +9,8 @@ import pytest
 
 import kserve_torch
 
+from .forks import Forks
 from .makers import make_archive
-from .processes import Interpreter
 from .server import Server
 
 HEAVY = ("torch", "torchvision", "kserve", "captum", "numpy", "fastapi", "grpc", "asyncio")
@@ -65,7 +65,7 @@ def test_public_names_come_when_they_are_asked_for() -> None:
         _ = kserve_torch.absent
 
 
-def test_the_server_does_without_packages_that_few_need(forks: Interpreter) -> None:
+def test_the_server_does_without_packages_that_few_need(forks: Forks) -> None:
     """They would take a fourth of the start.
 
     `TorchModel` imports kserve for those who embed it; archives are downloaded with httpx.
@@ -99,7 +99,7 @@ def handle(data, context):
 
 def test_the_server_keeps_memory_and_leaves_out_compiler_and_collections(tmp_path: Path) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": FRUGAL})
-    with Server(tmp_path) as server, server.client() as client:
+    with Server(tmp_path, fresh=True) as server, server.client() as client:
         response = client.post("/v1/models/m:predict", json={"instances": [1]})
         ((compiler, faults, frozen),) = response.json()["predictions"]
     assert not compiler

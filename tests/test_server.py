@@ -20,8 +20,8 @@ from kserve_torch.startup import (
     why_no_models,
 )
 
+from .forks import Forks
 from .makers import ECHO, make_archive, write
-from .processes import Interpreter
 from .server import free_ports, taken_port
 from .unprivileged import locked_folder, unprivileged
 
@@ -257,7 +257,7 @@ assert [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)] == ha
 """
 
 
-def test_a_programs_signals_are_its_own_again(tmp_path: Path, forks: Interpreter) -> None:
+def test_a_programs_signals_are_its_own_again(tmp_path: Path, forks: Forks) -> None:
     forks.run(PROGRAM.replace("{folder}", str(tmp_path)))
 
 

@@ -24,8 +24,8 @@ from kserve_torch import tracing as module
 from kserve_torch.grpc.protos import inference_pb2 as pb
 from kserve_torch.tracing import Tracing, tracing
 
+from .forks import Forks
 from .makers import make_archive
-from .processes import Interpreter
 from .server import Server
 
 HANDLER = """
@@ -277,7 +277,7 @@ def test_who_asks_for_no_traces_gets_none(environ: dict[str, str]) -> None:
     ],
 )
 def test_variables_that_make_no_sense_keep_no_server_from_starting(
-    forks: Interpreter, environ: dict[str, str], words: str
+    forks: Forks, environ: dict[str, str], words: str
 ) -> None:
     environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", **environ}
     code = (

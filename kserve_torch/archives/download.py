@@ -12,7 +12,7 @@ import logging
 import socket
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import httpx
@@ -160,7 +160,8 @@ async def _save(response: httpx.Response, target: Path, shown: str) -> None:
         raise _too_large()
     log.info("downloading %s, %s", shown, f"{announced} bytes" if announced else "size unknown")
     size, next_line = 0, _PROGRESS_BYTES
-    file: BinaryIO = await asyncio.to_thread(target.open, "xb")
+    # Not on a thread: who is cancelled while it opens the file would never close it.
+    file = target.open("xb")
     try:
         async for chunk in response.aiter_raw(_CHUNK_BYTES):
             size += len(chunk)

@@ -13,8 +13,8 @@ from kserve_torch.check.run import run
 from kserve_torch.errors import SettingError
 from kserve_torch.settings import Settings
 
+from ..forks import servers
 from ..makers import ECHO, make_archive, write
-from ..processes import Interpreter
 from ..server import ROOT
 
 LIMITS = "batchSize: {}\nmaxBatchDelay: 60000\n"
@@ -178,7 +178,7 @@ def test_what_is_found(tmp_path: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def report_of(forks: Interpreter, *arguments: object) -> tuple[str, int]:
+def report_of(*arguments: object) -> tuple[str, int]:
     """What a check in a process of its own prints, without the log, and its exit code."""
     code = (
         "import os, sys\n"
@@ -186,24 +186,24 @@ def report_of(forks: Interpreter, *arguments: object) -> tuple[str, int]:
         "sys.stderr = open(os.devnull, 'w')\n"
         f"print('exit code', main({[*map(str, arguments)]}, 'kserve_torch'))\n"
     )
-    report, _, number = forks.run(code).rpartition("exit code ")
+    report, _, number = servers().run(code).rpartition("exit code ")
     return report, int(number)
 
 
-def test_all_is_well(tmp_path: Path, forks: Interpreter) -> None:
+def test_all_is_well(tmp_path: Path) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
-    report, number = report_of(forks, "--model_dir", tmp_path, "--check")
+    report, number = report_of("--model_dir", tmp_path, "--check")
     assert (number, report.splitlines()[1:]) == (
         0,
         ["note      no request was tried", "models: 1, failures: 0"],
     )
 
 
-def test_only_default_versions_are_tried(tmp_path: Path, forks: Interpreter) -> None:
+def test_only_default_versions_are_tried(tmp_path: Path) -> None:
     for number in ("1.0", "2.0"):
         files = {"handler.py": ECHO, "warmup.json": '{"instances": [1]}'}
         make_archive(tmp_path / f"store/{number}.mar", files, modelVersion=number)
-    report, code = report_of(forks, "--model_dir", tmp_path / "store", "--check")
+    report, code = report_of("--model_dir", tmp_path / "store", "--check")
     assert [line.partition(": loaded ")[0] for line in lines_of(report)] == [
         "ok      m 1.0",
         "ok        its warm-up: answered",
@@ -215,8 +215,8 @@ def test_only_default_versions_are_tried(tmp_path: Path, forks: Interpreter) -> 
     assert code == 0
 
 
-def test_nothing_to_check(tmp_path: Path, forks: Interpreter) -> None:
-    report, number = report_of(forks, "--model_dir", tmp_path, "--check")
+def test_nothing_to_check(tmp_path: Path) -> None:
+    report, number = report_of("--model_dir", tmp_path, "--check")
     assert number == 1
     assert report.startswith("FAILED  no models: no archives or model folders in ")
 
@@ -229,9 +229,7 @@ def test_a_folder_of_requests_that_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_check_that_is_interrupted_has_failed(
-    tmp_path: Path, forks: Interpreter, number: int
-) -> None:
+def test_a_check_that_is_interrupted_has_failed(tmp_path: Path, number: int) -> None:
     handler = (
         "import os, time\n"
         "for _ in range(20):\n"
@@ -240,5 +238,5 @@ def test_a_check_that_is_interrupted_has_failed(
         "time.sleep(60)\n"
     )
     make_archive(tmp_path / "m.mar", {"handler.py": handler})
-    report = report_of(forks, "--model_dir", tmp_path, "--check")
+    report = report_of("--model_dir", tmp_path, "--check")
     assert report == ("FAILED  interrupted\n", 1)

@@ -1,4 +1,5 @@
 import copy
+import functools
 import shutil
 import subprocess
 from pathlib import Path
@@ -103,10 +104,14 @@ needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs ku
 
 def rendered(folder):
     """The manifests that a kustomization comes to."""
-    done = subprocess.run(
+    return list(yaml.safe_load_all(_kustomized(folder)))
+
+
+@functools.cache
+def _kustomized(folder):
+    return subprocess.run(
         ["kubectl", "kustomize", folder], capture_output=True, text=True, timeout=60, check=True
-    )
-    return list(yaml.safe_load_all(done.stdout))
+    ).stdout
 
 
 @needs_kubectl

@@ -13,7 +13,7 @@ def said(server: Server, *words: str) -> list[str]:
 
 
 def test_a_start_without_models_says_why_once_and_which_sockets_are_open(tmp_path: Path) -> None:
-    with Server(tmp_path) as server:
+    with Server(tmp_path, fresh=True) as server:
         first, last = said(server, "model", "ready", STARTED)
         (line,) = [line for line in server.lines if "listening on" in line]
         ports = server.ports

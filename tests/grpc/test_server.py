@@ -195,7 +195,9 @@ async def held(serving: Serving, pipe: Path) -> Any:
     return running
 
 
-async def test_stop_lets_running_calls_end_and_watchers_go(store: Path, tmp_path: Path) -> None:
+async def test_stop_tells_watchers_refuses_new_calls_on_every_port_and_lets_running_ones_end(
+    store: Path, tmp_path: Path
+) -> None:
     os.mkfifo(tmp_path / "pipe")
     serving = Serving(store)
     await serving.start(["gate"])
@@ -203,29 +205,13 @@ async def test_stop_lets_running_calls_end_and_watchers_go(store: Path, tmp_path
         health_pb2.HealthCheckRequest()
     )
     assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
-    running = await held(serving, tmp_path / "pipe")
-
-    stopping = asyncio.create_task(serving.server.stop(grace=30))
-    assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
-    assert await watch.read() is grpc.aio.EOF
-    assert not stopping.done()
-    (tmp_path / "pipe").open("w").close()
-    assert (await running).prediction == b"open"
-    await stopping
-    await serving.stop()
-
-
-async def test_stop_refuses_new_calls_on_every_port_while_one_still_runs(
-    store: Path, tmp_path: Path
-) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    serving = Serving(store)
-    await serving.start(["gate"])
     models = serving.stub(management.SERVICE, serving.settings.grpc_management_port)
     await models.ListModels(management_pb2.ListModelsRequest())
     running = await held(serving, tmp_path / "pipe")
 
     stopping = asyncio.create_task(serving.server.stop(grace=30))
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert await watch.read() is grpc.aio.EOF
     async with asyncio.timeout(10):
         while True:
             call = models.ListModels(management_pb2.ListModelsRequest())

@@ -4,7 +4,7 @@ import importlib.util
 import shutil
 from pathlib import Path
 
-from ..processes import run_script
+from ..scripts import run_script
 from ..server import ROOT
 
 HANDLERS = ROOT / "handlers"

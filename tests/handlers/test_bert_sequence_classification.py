@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from ..processes import run_script
+from ..scripts import run_script
 from .calls import objects, post, refusal, sample, upload, v1, v2
 from .store import BERT, HANDLERS
 

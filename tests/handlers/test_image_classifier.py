@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torchvision import models, transforms
 
-from ..processes import run_script
+from ..scripts import run_script
 from .calls import encoded, objects, picture, post, refusal, sample, upload, v1, v2
 from .store import HANDLERS
 

@@ -27,8 +27,8 @@ from kserve_torch.namespace.loader import Namespace
 from kserve_torch.namespace.scopes import thread
 from kserve_torch.runtime.entry import load_entry
 
+from ..forks import Forks
 from ..makers import ECHO, write
-from ..processes import Interpreter
 
 Make = Callable[..., Namespace]
 
@@ -310,7 +310,7 @@ def test_compiled_modules_beside_the_servers_package(
 
 
 def test_a_compiled_module_that_imports_the_servers_package(
-    make: Make, forks: Interpreter, tmp_path: Path
+    make: Make, forks: Forks, tmp_path: Path
 ) -> None:
     """PyYAML's: with it, objects of the archive's yaml would be none for the server's, and load."""
     import yaml
@@ -338,7 +338,7 @@ except ImportError as error:
 
 @pytest.mark.parametrize("folder", ["", "inside/"])
 def test_compiled_modules_are_loaded_once_and_by_their_bare_name(
-    forks: Interpreter, tmp_path: Path, folder: str
+    forks: Forks, tmp_path: Path, folder: str
 ) -> None:
     """OpenCV's refuses other names; onnx's has modules below it, and loaded twice is the end."""
     onnx = importlib.util.find_spec("onnx")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ..forks import Forks
 from ..makers import write
-from ..processes import Interpreter
 
 DEFER = """
 import sys
@@ -20,7 +20,7 @@ Run = Callable[..., str]
 
 
 @pytest.fixture
-def run(forks: Interpreter) -> Run:
+def run(forks: Forks) -> Run:
     """Runs code in a process that defers the compiler, with a folder before all others."""
     return lambda code, path=Path(): forks.run(f"{DEFER}sys.path.insert(0, {str(path)!r})\n{code}")
 

@@ -1,6 +1,5 @@
 """`cores` reads what a container may use, which waiting threads spare; freed memory is kept."""
 
-import math
 import os
 import platform
 import subprocess
@@ -11,8 +10,8 @@ import pytest
 
 from kserve_torch.runtime.machine import cores, keep_to_limit
 
+from ..forks import Forks
 from ..makers import write
-from ..processes import Interpreter
 
 ALL = len(os.sched_getaffinity(0))
 
@@ -53,50 +52,33 @@ def test_systems_that_pin_no_process_to_cores(
 
 
 @pytest.mark.parametrize(
-    ("limit", "environment", "rounds"),
+    ("limit", "given", "threads", "rounds"),
     [
-        ("150000 100000", {}, "5000"),
-        ("6400000 100000", {}, None),
-        ("max 100000", {}, None),
-        ("150000 100000", {"GOMP_SPINCOUNT": "7"}, "7"),
-        ("150000 100000", {"OMP_WAIT_POLICY": "active"}, None),
+        ("150000 100000", {}, "2", "5000"),
+        ("50000 100000", {}, "1", "5000"),
+        ("6400000 100000", {}, None, None),
+        ("max 100000", {}, None, None),
+        ("150000 100000", {"OMP_NUM_THREADS": "7"}, "7", "5000"),
+        ("150000 100000", {"GOMP_SPINCOUNT": "7"}, "2", "7"),
+        ("150000 100000", {"OMP_WAIT_POLICY": "active"}, "2", None),
     ],
 )
-def test_threads_keep_to_limit_in_a_container_with_a_cpu_limit(
+def test_libraries_keep_to_a_cpu_limit_with_how_many_threads_they_start_and_let_spin(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     limit: str,
-    environment: dict[str, str],
+    given: dict[str, str],
+    threads: str | None,
     rounds: str | None,
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-    monkeypatch.setattr(os, "environ", environment)
-    keep_to_limit(write(tmp_path / "cgroup", {"cpu.max": limit}))
-    assert environment.get("GOMP_SPINCOUNT") == rounds
-
-
-@pytest.mark.parametrize(
-    ("limit", "environment", "threads"),
-    [
-        ("150000 100000", {}, "2"),
-        ("50000 100000", {}, "1"),
-        ("max 100000", {}, None),
-        ("150000 100000", {"OMP_NUM_THREADS": "7"}, "7"),
-    ],
-)
-def test_libraries_start_no_more_threads_than_a_cpu_limit_allows(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    limit: str,
-    environment: dict[str, str],
-    threads: str | None,
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    environment = dict(given)
     monkeypatch.setattr(os, "environ", environment)
     keep_to_limit(write(tmp_path / "cgroup", {"cpu.max": limit}))
     assert environment.get("OMP_NUM_THREADS") == threads
-    compiling = None if limit.startswith("max") else str(math.ceil(int(limit.split()[0]) / 100000))
+    compiling = threads if "OMP_NUM_THREADS" not in given else "2"
     assert environment.get("TORCHINDUCTOR_COMPILE_THREADS") == compiling
+    assert environment.get("GOMP_SPINCOUNT") == rounds
 
 
 #: The program, in a container with a CPU limit.
@@ -165,7 +147,7 @@ thread.join()
 """
 
 
-def test_a_threads_memory_is_kept_for_its_next_batch(forks: Interpreter) -> None:
+def test_a_threads_memory_is_kept_for_its_next_batch(forks: Forks) -> None:
     kept, given_back = forks.run(FAULTS.format("keep_freed_memory()")), forks.run(FAULTS.format(""))
     assert int(kept) * 10 < int(given_back)
 
@@ -192,5 +174,5 @@ print(before - megabytes())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what is freed is another library's")
-def test_the_memory_of_what_was_unloaded_is_given_back(forks: Interpreter) -> None:
+def test_the_memory_of_what_was_unloaded_is_given_back(forks: Forks) -> None:
     assert int(forks.run(UNLOADED)) > 90

@@ -159,7 +159,7 @@ def test_nothing_grows(tmp_path: Path) -> None:
     )
     environment = {"TMPDIR": str(tmp_path / "tmp")}
     options = ("--log_level", "error")
-    with talking_to(store, *options, env=environment) as client:
+    with talking_to(store, *options, env=environment, fresh=True) as client:
         process = psutil.Process(client.server.process.pid)
         soak = Soak(client, store)
         began = time.monotonic()
