@@ -331,7 +331,7 @@ def answer(handler: BaseHandler, data: list[Any]) -> list[Any]:
 
 
 def _is_ours(method: Any) -> bool:
-    return method is None or getattr(method, "__module__", "").startswith("kserve_torch.")
+    return method is None or str(getattr(method, "__module__", "")).startswith("kserve_torch.")
 
 
 def _writeable(data: Any) -> Any:
