@@ -23,7 +23,7 @@ from kserve_torch.engine.hung import Hung
 from kserve_torch.engine.pauses import Pauses
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.starts import Starts
-from kserve_torch.engine.tuner import Tuner
+from kserve_torch.engine.tuner import Tuners
 from kserve_torch.engine.worker import Ran, Worker, WorkerState
 from kserve_torch.errors import DeadlineExceeded, LoadFailed, NotReady, ServingError
 from kserve_torch.runtime.reasons import brief
@@ -181,14 +181,15 @@ class Pool:
     # --- starting ---
 
     def _worker(self, index: int) -> Worker:
-        sharers = self.minimum if self._courtesy is None else self.maximum
+        usual = self.minimum if self._courtesy is None else self.maximum
+        at_work = self._at_work if self._courtesy is None else lambda: usual
         return Worker(
             next(_numbers),
             self.lane,
             load=lambda: self._load(index),
             changed=self._changed,
             ran=self._batch_ran,
-            tuner=Tuner(thread_counts(sharers)),
+            tuners=Tuners(thread_counts, usual, at_work),
             index=index,
             retry_seconds=self._limits.response_timeout,
             courtesy=self._courtesy,
@@ -196,6 +197,9 @@ class Pool:
             idle_seconds=IDLE_SECONDS,
             may_stop=self._may_stop,
         )
+
+    def _at_work(self) -> int:
+        return sum(worker.busy_since() is not None for worker in self.roster.all())
 
     def _overdue(self, worker: Worker) -> None:
         since = worker.busy_since()

@@ -8,7 +8,8 @@ time, because the best count changes with the load and with what else runs on th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 #: Consecutive batches that a candidate gets in one turn. The first is not counted: threads that
@@ -31,6 +32,30 @@ CLEAR = 1.25
 AGAIN, AGAIN_AT_MOST = 200, 8000
 #: The share of the time that more threads must save, since they take cores from others.
 WORTH = 0.05
+
+
+class Tuners:
+    """A worker's tuners: one for each number of workers that share the cores at the moment.
+
+    Args:
+        candidates: the thread counts to try for a number of workers, ascending.
+        usual: the number of workers that there always are.
+        at_work: how many of them load or compute now, this one included.
+
+    Attributes:
+        usual: the tuner for that number, for work whose thread count must not change.
+    """
+
+    def __init__(
+        self, candidates: Callable[[int], Sequence[int]], usual: int, at_work: Callable[[], int]
+    ) -> None:
+        self._at_work = at_work
+        self._among = functools.cache(lambda workers: Tuner(candidates(workers)))
+        self.usual = self._among(max(1, usual))
+
+    def now(self) -> Tuner:
+        """The tuner for a batch that begins now."""
+        return self._among(max(1, self._at_work()))
 
 
 class Tuner:

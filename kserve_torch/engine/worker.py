@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from kserve_torch.engine.batcher import Lane, Outcome, Ticket, deliver
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.isolation import isolate
-from kserve_torch.engine.tuner import Tuner
+from kserve_torch.engine.tuner import Tuners
 from kserve_torch.errors import HandlerError, ServingError
 from kserve_torch.frozen import frozen
 from kserve_torch.messages import Reply, Request
@@ -62,7 +62,7 @@ class Worker:
             FAILED; also when the thread of a HUNG worker has ended.
         ran: called on the event loop after the answers of a batch have gone out.
         index: its place in its pool.
-        tuner: chooses the number of intra-op threads.
+        tuners: choose the number of intra-op threads.
         retry_seconds: a failed batch that has taken this long is not run again in parts.
         courtesy: how it gives way to others; None in the foreground.
         crowded: whether others compute beside it.
@@ -77,7 +77,7 @@ class Worker:
         load: Callable[[], Instance],
         changed: Callable[[Worker, BaseException | None], None],
         ran: Callable[[Ran], None],
-        tuner: Tuner,
+        tuners: Tuners,
         index: int = 0,
         retry_seconds: float = math.inf,
         courtesy: Courtesy | None = None,
@@ -97,7 +97,7 @@ class Worker:
         self._load = load
         self._changed = changed
         self._ran = ran
-        self._tuner = tuner
+        self._tuners = tuners
         self._retry_seconds = retry_seconds
         self._courtesy = courtesy
         self._crowded = crowded
@@ -165,7 +165,7 @@ class Worker:
                 self._courtesy.lower_priority()
             # Also for the load: libgomp keeps and counts every intra-op thread that it ever made.
             # Once the process has more of them than cores, none spins, which slows every model.
-            use_threads(self._tuner.most)
+            use_threads(self._tuners.usual.most)
             self.instance = self._load()
         except BaseException as error:
             self._become(WorkerState.FAILED, error)
@@ -240,19 +240,20 @@ class Worker:
         assert self.instance is not None
         rows = sum(len(request.rows) for request in requests)
         crowded, compiled = self._crowded(), compiles()
-        if compiled:
-            use_threads(self._tuner.most)
-        else:
-            use_threads(self._tuner.half if crowded else self._tuner.next(rows))
         self._calls += 1
         self._since = began = time.monotonic()
+        tuner = self._tuners.now()
+        if compiled:
+            use_threads(self._tuners.usual.most)
+        else:
+            use_threads(tuner.half if crowded else tuner.next(rows))
         try:
             replies = self.instance.run(requests)
         finally:
             with self._lock:
                 self._since = None
         tried = not (crowded or compiled)
-        settled = self._tuner.note(rows, time.monotonic() - began) if tried else None
+        settled = tuner.note(rows, time.monotonic() - began) if tried else None
         if settled is not None:
             log.info(
                 "%s: using %d intra-op threads for batches of about %d rows: %.2f ms per row",

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from kserve_torch.engine.tuner import AGAIN, TURN, TURNS, Tuner
+from kserve_torch.engine.tuner import AGAIN, TURN, TURNS, Tuner, Tuners
 
 
 def settle(tuner: Tuner, costs: Mapping[int, float], rows: int = 2) -> int:
@@ -14,6 +14,14 @@ def settle(tuner: Tuner, costs: Mapping[int, float], rows: int = 2) -> int:
         if tuner.note(rows, seconds=rows * costs[tuner.next(rows)]):
             return batch
     raise AssertionError("it never settles")
+
+
+def test_each_number_of_workers_has_its_own_tuner() -> None:
+    at_work = iter([0, 1, 2, 2, 3])
+    tuners = Tuners(lambda workers: [12 // workers], 3, lambda: next(at_work))
+    now = [tuners.now() for _ in range(5)]
+    assert [tuner.most for tuner in now] == [12, 12, 6, 6, 4]
+    assert (now[2], now[4]) == (now[3], tuners.usual)
 
 
 def test_a_single_candidate_is_settled() -> None:

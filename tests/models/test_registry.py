@@ -291,6 +291,30 @@ def handle(data, context):
         assert 2 not in await seen()
 
 
+async def test_workers_share_the_cores_with_those_at_work_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = f"""
+import os, time, torch
+def handle(data, context):
+    while data and data[0]["data"] == "stay" and not os.path.exists({str(tmp_path / "go")!r}):
+        time.sleep(0.001)
+    return [torch.get_num_threads()] * len(data or ())
+"""
+    files = {"handler.py": handler, "c.yaml": "minWorkers: 2\nmaxWorkers: 2"}
+    make_archive(tmp_path / "m.mar", files, configFile="c.yaml")
+    monkeypatch.setattr(torchstate, "THREADS", 4)
+    monkeypatch.setattr(torchstate, "cores", lambda: 4)
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        staying = asyncio.create_task(registry.submit(request("stay")))
+        while not version.statistics().running:  # noqa: ASYNC110  # as above
+            await asyncio.sleep(0.001)
+        beside = await registry.submit(request("a"))
+        (tmp_path / "go").touch()
+        assert (beside.results, (await staying).results) == ([2], [4])
+
+
 async def test_out_of_memory_makes_batches_smaller(tmp_path: Path) -> None:
     actor(tmp_path / "m.mar")
     async with serving(tmp_path) as registry:
