@@ -167,12 +167,6 @@ class InvalidArchive(ClientError):
     kind = "InvalidModelException"
 
 
-class UnmetRequirements(ClientError):
-    """A model that a client wants started needs packages that cannot be had (CONTRACT A10)."""
-
-    kind = "ModelException"
-
-
 class DownloadFailed(ClientError):
     """An archive that a registration URL names could not be fetched."""
 
@@ -215,6 +209,15 @@ class LoadFailed(ServerError):
 
 class PackagesFailed(LoadFailed):
     """Packages that a model requires could not be installed."""
+
+
+class UnmetRequirements(ServerError):
+    """A model that a client wants started lacks packages; TorchServe's status (CONTRACT A10)."""
+
+    http = 400
+    native = 400
+    grpc = "INVALID_ARGUMENT"
+    kind = "ModelException"
 
 
 class NotReady(ServerError):

@@ -122,7 +122,7 @@ class Registration:
             raise not_started(version, error) from error
 
 
-def not_started(version: ModelVersion, error: ServingError) -> ServingError:
+def not_started(version: ModelVersion, error: ServingError) -> ServerError:
     """The error for clients that wanted workers which ``error`` kept from starting."""
     if isinstance(error, PackagesFailed):
         what = f"Custom pip package installation failed for model {version.name}"

@@ -369,7 +369,9 @@ async def test_a_version_that_does_not_start_is_removed(
     assert (await ask(management, "GET", "/models/bad"))[0] == 404
 
 
-async def test_packages_that_cannot_be_installed(settings: Settings, store: Path) -> None:
+async def test_packages_that_cannot_be_installed(
+    settings: Settings, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     files = {"bad.py": "", "requirements.txt": "./absent"}
     members = {"handler": "bad", "requirementsFile": "requirements.txt"}
     make_archive(store / "bad.mar", files, modelName="bad", **members)
@@ -381,6 +383,11 @@ async def test_packages_that_cannot_be_installed(settings: Settings, store: Path
     assert answer["message"].startswith(text)
     assert "absent" in answer["message"]
     assert registry.all() == []
+    caplog.clear()
+    assert (await ask(management, "POST", "/models?url=bad.mar&synchronous=false"))[0] == 202
+    await settled()
+    assert f"loading or unloading a model failed: {text}" in caplog.text
+    assert sum(bool(record.exc_info) for record in caplog.records) == 1  # the worker's
     await registry.close()
 
 
