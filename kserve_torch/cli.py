@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -102,12 +103,14 @@ def _check(settings: Settings, requests: str) -> int:
 
 
 def _serve(settings: Settings) -> int:
+    began = time.monotonic()
     with _importing(interrupted=0):
         from kserve_torch import server
+    seconds = time.monotonic() - began
     if settings.program != "torchserve":
-        return server.run(settings)
+        return server.run(settings, seconds)
     with pidfile.recorded():
-        return server.run(settings)
+        return server.run(settings, seconds)
 
 
 @contextlib.contextmanager

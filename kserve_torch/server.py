@@ -46,13 +46,16 @@ log = logging.getLogger(__name__)
 STARTED = "Model server started."
 
 
-def run(settings: Settings) -> int:
+def run(settings: Settings, imported_in: float = 0.0) -> int:
     """Serve until a signal comes; returns the exit code.
+
+    Args:
+        imported_in: how many seconds the imports took, for the log.
 
     Raises:
         SettingError: a setting cannot be met, such as a port that is taken.
     """
-    return run_until_done(settings, lambda: Server(settings).serve())
+    return run_until_done(settings, lambda: Server(settings, imported_in).serve())
 
 
 def serve(model_dir: str | Path, *options: str) -> int:
@@ -79,10 +82,12 @@ class Server:
 
     Args:
         settings: what was configured.
+        imported_in: as for `run`.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, imported_in: float = 0.0) -> None:
         self.settings = settings
+        self._imported_in = imported_in
         self.registry = Registry(settings)
         self.metrics = Metrics(settings, self.registry)
         self._access_log = AccessLog(settings)
@@ -201,7 +206,8 @@ class Server:
         if loaded or self._wanted:
             ready = self.registry.ready()
             level = logging.INFO if ready else logging.WARNING
-            log.log(level, "%s", summary(self._wanted, loaded, ready, seconds))
+            times = (seconds, self._imported_in)
+            log.log(level, "%s", summary(self._wanted, loaded, ready, *times))
 
     # --- stop ---
 

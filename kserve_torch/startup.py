@@ -99,22 +99,27 @@ def why_no_models(settings: Settings) -> str:
     )
 
 
-def summary(wanted: int, loaded: Sequence[ModelVersion], ready: bool, seconds: float) -> str:
+def summary(
+    wanted: int, loaded: Sequence[ModelVersion], ready: bool, seconds: float, imported_in: float
+) -> str:
     """How the start went, for the log.
 
     Args:
         wanted: how many models were to be loaded.
         loaded: the versions that are ready.
         ready: whether the server is.
-        seconds: how long it took.
+        seconds: how long it took, without the imports.
+        imported_in: how many seconds the imports took before; 0 if they were not measured.
     """
-    names = ", ".join(f"{v.name} {v.version} in {v.load_seconds:.2f} s" for v in loaded)
-    parts = [f"ready after {seconds:.2f} s: {names}"] if ready else []
+    times = [f"imports in {imported_in:.2f} s"] if imported_in else []
+    times += [f"{v.name} {v.version} in {v.load_seconds:.2f} s" for v in loaded]
+    after = f"after {imported_in + seconds:.2f} s: {', '.join(times)}"
+    parts = [f"ready {after}"] if ready else []
     if wanted > len(loaded) or not ready:
         failed = f"{wanted - len(loaded)} of {wanted} models failed to load"
         parts.append(failed if ready else f"not ready: {failed}")
-    if names and not ready:
-        parts.append(f"loaded after {seconds:.2f} s: {names}")
+    if loaded and not ready:
+        parts.append(f"loaded {after}")
     return "; ".join(parts)
 
 
