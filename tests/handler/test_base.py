@@ -81,7 +81,8 @@ def test_one_result_per_row_as_lists(folder, load):
     results = loaded.ask(ZEROS, ones.tolist())
     with torch.inference_mode():
         expected = loaded.handler.model(torch.stack([torch.zeros(1, 8, 8), ones]))
-    assert results == expected.tolist()
+    # Not to the bit: the handler may have found another memory format to be faster.
+    assert results == [pytest.approx(row) for row in expected.tolist()]
 
 
 @pytest.mark.parametrize(
