@@ -50,6 +50,7 @@ def run(settings: Settings, imported_in: float = 0.0) -> int:
     """Serve until a signal comes; returns the exit code.
 
     Args:
+        settings: what was configured.
         imported_in: how many seconds the imports took, for the log.
 
     Raises:
