@@ -19,6 +19,7 @@ FLOORS: list[dict[str, str]] = [
     {
         "codec": "",
         "settings": "",
+        "engine.pacing": "",
         "engine.tuner": "",
         "engine.window": "",
     },
@@ -92,7 +93,7 @@ FLOORS: list[dict[str, str]] = [
         "engine.courtesy": "",
         "engine.emissions": "",
         "engine.hung": "engine.batcher engine.roster engine.worker",
-        "engine.intake": "engine.batcher engine.pool",
+        "engine.intake": "engine.batcher engine.pacing engine.pool",
         "engine.isolation": "engine.batcher",
         "engine.pauses": "",
         "engine.pool": (

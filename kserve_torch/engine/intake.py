@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from kserve_torch.engine.batcher import Ticket
+from kserve_torch.engine.pacing import Pacing
 from kserve_torch.engine.pool import Pool
 from kserve_torch.errors import DeadlineExceeded, Overloaded, ServingError
 from kserve_torch.events import Event, Finished, Shed
@@ -43,6 +44,7 @@ class Intake:
         self._version = version
         self._client_timeout = client_timeout
         self._emit = emit
+        self._pacing = Pacing()
         self._drained: asyncio.Future[None] | None = None
 
     async def drain(self) -> None:
@@ -61,7 +63,12 @@ class Intake:
             DeadlineExceeded: the request's deadline or ``responseTimeout`` passed.
             HandlerError: the handler failed it.
         """
-        ticket = self._enqueue(pool, request)
+        try:
+            ticket = self._enqueue(pool, request)
+        except Overloaded:
+            self._shed("queue_full")
+            await asyncio.sleep(self._pacing.wait(time.monotonic()))
+            raise
         timer = self._expire_later(pool, ticket)
         self.inflight += 1
         error: str | None = None
@@ -86,11 +93,7 @@ class Intake:
             self._finish(request, reply.timing if reply is not None else NO_TIME, error)
 
     def _enqueue(self, pool: Pool, request: Request) -> Ticket:
-        try:
-            ticket = pool.lane.submit(request)
-        except Overloaded:
-            self._shed("queue_full")
-            raise
+        ticket = pool.lane.submit(request)
         if ticket.pressure > pool.patience + pool.lane.max_delay or not pool.roster.size:
             pool.relieve()
         return ticket

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import sys
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from kserve_torch.engine import courtesy, pool, queues
+from kserve_torch.engine.pacing import BURST, RATE
 from kserve_torch.errors import (
     Conflict,
     DeadlineExceeded,
@@ -394,6 +396,25 @@ async def test_a_full_queue_sheds(tmp_path: Path) -> None:
         assert refused
         assert [event.reason for event in shed] == ["queue_full"] * len(refused)
         assert all(isinstance(reply, Reply | Overloaded) for reply in replies)
+
+
+async def test_refusals_without_end_are_held_back(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar", "batchSize: 1\njobQueueSize: 1")
+    async with serving(tmp_path) as registry:
+
+        async def refused() -> float | None:
+            try:
+                await registry.submit(request(0.2))
+            except Overloaded:
+                return time.monotonic()
+            return None
+
+        await registry.register("m.mar")
+        began = time.monotonic()
+        times = await asyncio.gather(*(refused() for _ in range(BURST + 300)))
+        ended = [when for when in times if when is not None]
+        assert len(ended) > BURST + 200
+        assert max(ended) - began > (len(ended) - BURST - 2) / RATE
 
 
 async def test_deadlines_cover_the_queue(tmp_path: Path) -> None:
