@@ -30,6 +30,9 @@ CLEAR = 1.25
 #: pause, up to the second number: a trial takes some 20 batches with each candidate, and all
 #: candidates but one are slower.
 AGAIN, AGAIN_AT_MOST = 200, 8000
+#: A trial comes early once so many batches in a row take so many times as long as the choice took:
+#: where another program computes, threads that wait for each other may take twenty times as long.
+SLOW_BATCHES, SLOWER = 10, 2.5
 #: The share of the time that more threads must save, since they take cores from others.
 WORTH = 0.05
 
@@ -94,10 +97,8 @@ class Tuner:
         trial = size.trial
         if trial.note(rows, seconds):
             return trial if size.settle() else None
-        if trial.chosen is not None and len(self._candidates) > 1:
-            size.left -= 1
-            if size.left == 0:
-                size.trial = Trial(self._candidates)
+        if trial.chosen is not None and len(self._candidates) > 1 and size.is_due(rows, seconds):
+            size.trial = Trial(self._candidates)
         return None
 
     def _size(self, rows: int) -> _Size:
@@ -116,16 +117,29 @@ class _Size:
         chosen: what the last one chose.
         again: batches from its end to the next one.
         left: how many of those are still to come.
+        cost: seconds per row of what the last one chose.
+        slow: how many of the last batches took much longer.
     """
 
     trial: Trial
     chosen: int | None = None
     again: int = AGAIN
     left: int = AGAIN
+    cost: float = 0.0
+    slow: int = 0
+
+    def is_due(self, rows: int, seconds: float) -> bool:
+        """Whether it is time for the next trial, after a batch that ran with the choice."""
+        self.left -= 1
+        self.slow = self.slow + 1 if seconds > SLOWER * self.cost * max(rows, 1) else 0
+        return self.left == 0 or self.slow == SLOW_BATCHES
 
     def settle(self) -> bool:
         """Take over what the trial chose; True if that is a change."""
-        changed, self.chosen = self.trial.chosen != self.chosen, self.trial.chosen
+        chosen = self.trial.chosen
+        assert chosen is not None
+        changed, self.chosen = chosen != self.chosen, chosen
+        self.cost, self.slow = self.trial.cost(chosen), 0
         if not changed:
             self.again = min(2 * self.again, AGAIN_AT_MOST)
         self.left = AGAIN if changed else self.again

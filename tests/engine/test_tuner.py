@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from kserve_torch.engine.tuner import AGAIN, TURN, TURNS, Tuner, Tuners
+from kserve_torch.engine.tuner import AGAIN, SLOW_BATCHES, SLOWER, TURN, TURNS, Tuner, Tuners
 
 
 def settle(tuner: Tuner, costs: Mapping[int, float], rows: int = 2) -> int:
@@ -124,6 +124,28 @@ def test_what_was_settled_is_tried_again_and_told_if_it_changed() -> None:
         assert tuner.note(2, 2e-3) is None
     assert settle(tuner, {1: 2.0e-3, 2: 1.0e-3}) == 2 * TURNS * TURN
     assert tuner.next(2) == 2
+
+
+def test_a_choice_that_has_become_much_slower_is_tried_again_at_once() -> None:
+    """Another program took a core: threads that wait for each other wait for its time slices."""
+    tuner = Tuner([1, 2])
+    alone, disturbed = {1: 2.0e-3, 2: 1.0e-3}, {1: 4.0e-3, 2: 50.0e-3}
+    settle(tuner, alone)
+    assert tuner.next(2) == 2
+    seen = tried(tuner, disturbed)
+    assert seen[:SLOW_BATCHES] == [2] * SLOW_BATCHES
+    assert seen.count(2) <= SLOW_BATCHES + 2 * TURN
+    assert tuner.next(2) == 1
+
+
+@pytest.mark.parametrize("slower", [0.99 * SLOWER, 20])
+def test_a_few_slow_batches_or_some_that_are_little_slower_change_nothing(slower: float) -> None:
+    tuner = Tuner([1, 2])
+    settle(tuner, {1: 2.0e-3, 2: 1.0e-3})
+    for batch in range(AGAIN - 1):
+        usual = slower == 20 and batch % SLOW_BATCHES == 0
+        assert tuner.note(2, 2.0e-3 * (1 if usual else slower)) is None
+        assert tuner.next(2) == 2
 
 
 def test_a_change_is_tried_again_soon_for_a_neighbour_may_have_caused_it() -> None:
