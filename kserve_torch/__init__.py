@@ -32,5 +32,5 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if "torch" not in sys.modules:  # a program that serves by itself, in a container of its own
-        import_module("kserve_torch.runtime.machine").keep_to_limit()
+        import_module("kserve_torch.runtime.machine").set_thread_variables()
     return getattr(import_module(_HOMES[name]), name)

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from kserve_torch import __version__, pidfile
 from kserve_torch.errors import SettingError
-from kserve_torch.runtime.machine import keep_to_limit
+from kserve_torch.runtime.machine import set_thread_variables
 from kserve_torch.settings import Settings, load_settings
 from kserve_torch.settings.options import help_text, read_command_line
 from kserve_torch.settings.report import settings_report
@@ -132,7 +132,7 @@ def _importing(interrupted: int) -> Iterator[None]:
         signal.signal(number, lambda number, frame: os._exit(interrupted))
     # Importing kserve parses sys.argv with kserve's own parser (CONTRACT K25).
     sys.argv = sys.argv[:1]
-    keep_to_limit()
+    set_thread_variables()
     gc.disable()  # nothing of what an import makes is garbage, and to look for it takes 0.2 s
     try:
         yield

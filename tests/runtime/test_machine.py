@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kserve_torch.runtime.machine import cores, keep_to_limit
+from kserve_torch.runtime.machine import cores, set_thread_variables
 
 from ..forks import Forks
 from ..makers import write
@@ -56,14 +56,14 @@ def test_systems_that_pin_no_process_to_cores(
     [
         ("150000 100000", {}, "2", "5000"),
         ("50000 100000", {}, "1", "5000"),
-        ("6400000 100000", {}, None, None),
-        ("max 100000", {}, None, None),
+        ("6400000 100000", {}, None, "5000"),
+        ("max 100000", {}, None, "5000"),
         ("150000 100000", {"OMP_NUM_THREADS": "7"}, "7", "5000"),
         ("150000 100000", {"GOMP_SPINCOUNT": "7"}, "2", "7"),
         ("150000 100000", {"OMP_WAIT_POLICY": "active"}, "2", None),
     ],
 )
-def test_libraries_keep_to_a_cpu_limit_with_how_many_threads_they_start_and_let_spin(
+def test_how_many_threads_libraries_start_and_how_long_these_spin(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     limit: str,
@@ -74,7 +74,7 @@ def test_libraries_keep_to_a_cpu_limit_with_how_many_threads_they_start_and_let_
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
     environment = dict(given)
     monkeypatch.setattr(os, "environ", environment)
-    keep_to_limit(write(tmp_path / "cgroup", {"cpu.max": limit}))
+    set_thread_variables(write(tmp_path / "cgroup", {"cpu.max": limit}))
     assert environment.get("OMP_NUM_THREADS") == threads
     compiling = threads if "OMP_NUM_THREADS" not in given else "2"
     assert environment.get("TORCHINDUCTOR_COMPILE_THREADS") == compiling
