@@ -9,9 +9,10 @@ import pytest
 
 from kserve_torch.engine import batcher
 from kserve_torch.engine.batcher import Lane, Ticket, deliver
+from kserve_torch.engine.statistics import LaneStatistics
 from kserve_torch.engine.window import Window
 from kserve_torch.errors import HandlerError, NotReady, Overloaded
-from kserve_torch.messages import Reply, Request, RowReply, Verb
+from kserve_torch.messages import Reply, Request, RowReply, Timing, Verb
 
 
 def lane(rows: int = 4, delay: float = 0.0, capacity: int = 10) -> Lane:
@@ -75,6 +76,15 @@ async def test_a_closed_lane_refuses_and_gives_back_what_waits() -> None:
     assert queue.take(threading.Event()) == []
     with pytest.raises(NotReady):
         queue.submit(request("b"))
+
+
+async def test_closing_a_lane_ends_the_wait_of_its_workers() -> None:
+    queue = lane()
+    taker = Taker(queue)
+    await queue.submit(request("a")).future
+    queue.close()
+    taker.thread.join(10)
+    assert not taker.thread.is_alive()
 
 
 async def test_withdrawn_requests_are_in_no_batch() -> None:
@@ -183,3 +193,25 @@ async def test_statistics_show_what_waits() -> None:
     statistics = queue.statistics()
     assert statistics.queued == 1
     assert statistics.oldest_age >= 0.0
+
+
+# --- times ---
+
+
+async def test_the_queue_tells_how_long_its_oldest_request_has_waited() -> None:
+    queue = lane()
+    assert queue.statistics() == LaneStatistics(queued=0, oldest_age=0.0)
+    first = queue.submit(request("a"))
+    assert first.pressure == 0.0
+    second = queue.submit(request("b"))
+    assert second.pressure == second.arrived - first.arrived > 0.0
+    statistics = queue.statistics()
+    assert statistics.queued == 2
+    assert second.pressure <= statistics.oldest_age < 60.0
+
+
+async def test_time_is_queued_until_the_handler_has_the_request() -> None:
+    ticket = Ticket(request("a"), asyncio.get_running_loop(), arrived=10.0)
+    assert ticket.timing(12.0) == Timing(queued=2.0, handler=0.0, batch_rows=0, began=0.0)
+    ticket.began, ticket.rows = 11.5, 3
+    assert ticket.timing(12.0) == Timing(queued=1.5, handler=0.5, batch_rows=3, began=11.5)
