@@ -11,6 +11,7 @@ from kserve_torch.engine.batcher import Lane
 from kserve_torch.engine.isolation import Outcomes, isolate
 from kserve_torch.engine.window import Window
 from kserve_torch.errors import (
+    DeviceLost,
     HandlerError,
     InvalidInput,
     OutOfMemory,
@@ -56,6 +57,8 @@ class Bench:
                 raise RequestFault(index, InvalidInput("unreadable"))
             if name == "e":
                 raise HandlerError("boom")
+            if name == "d":
+                raise DeviceLost("no GPU")
             if name == "m" or (name == "l" and len(ids) > 2):
                 raise OutOfMemory("no room")
         return [Reply(model="m", version="1", rows=[]) for _ in ids]
@@ -87,6 +90,13 @@ async def test_answers_do_not_wait_for_what_is_run_after_them() -> None:
     assert [ticket.request.id for part in parts for ticket, _ in part] == ["z", "e"]
 
 
+async def test_nothing_is_run_again_on_a_device_that_is_lost() -> None:
+    bench = Bench("xyd")
+    with pytest.raises(DeviceLost):
+        bench.outcomes()
+    assert bench.calls == ["xyd"]
+
+
 async def test_a_lane_says_once_a_minute_that_its_batches_are_run_in_parts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -98,6 +108,21 @@ async def test_a_lane_says_once_a_minute_that_its_batches_are_run_in_parts(
         "m 1.0 predict: a batch of 3 requests failed and is run again in parts "
         "(see batch_splits_total): boom"
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "message"),
+    [
+        ("e", "ERROR", "m 1.0 predict: request e failed: boom"),
+        ("b", "INFO", "m 1.0 predict: request b was refused: unreadable"),
+    ],
+)
+async def test_bad_requests_are_logged_below_failures(
+    name: str, level: str, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    Bench(name).outcomes()
+    assert [(record.levelname, record.message) for record in caplog.records] == [(level, message)]
 
 
 @pytest.mark.parametrize("names", ["e", "xyb", "xyll"])

@@ -1,4 +1,6 @@
-from kserve_torch.engine.pauses import BACK_OFF, BackOff
+import threading
+
+from kserve_torch.engine.pauses import BACK_OFF, BackOff, Pauses
 
 
 def test_pauses_grow_until_the_limit() -> None:
@@ -13,3 +15,22 @@ def test_what_works_again_begins_anew() -> None:
     assert [back_off.next(now=0.0), back_off.next(now=1.0)] == [0, 1]
     back_off.reset()
     assert [back_off.next(now=500.0), back_off.next(now=501.0)] == [0, 1]
+
+
+def test_the_pauses_are_torchserves() -> None:
+    assert BACK_OFF == (0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55)
+
+
+def test_cancelled_pauses_have_no_effect() -> None:
+    over: list[str] = []
+    pauses = Pauses(limit=100.0, over=lambda: over.append(threading.current_thread().name))
+    assert pauses.begin()
+    assert pauses.begin()
+    assert len(pauses) == 2
+    first, pending = pauses._timers
+    first.join(10)
+    pauses.cancel()
+    assert len(pauses) == 0
+    pending.join(10)
+    assert not pending.is_alive()
+    assert over == [first.name]

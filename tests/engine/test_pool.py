@@ -106,6 +106,19 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.002)
 
 
+async def test_whoever_scales_waits_for_workers_that_are_loading_already(bench: Bench) -> None:
+    held = Held()
+    bench.load = held
+    first = asyncio.create_task(bench.pool.scale(1, 1))
+    await held.begun()
+    second = asyncio.create_task(bench.pool.scale(1, 1))
+    done, _ = await asyncio.wait([first, second], timeout=0.05)  # it would have ended by now
+    assert not done
+    held.gate.set()
+    await asyncio.gather(first, second)
+    assert bench.pool.roster.ready == 1
+
+
 async def test_of_many_idle_workers_the_minimum_stays(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
