@@ -105,6 +105,13 @@ def test_attributes_keep_their_types():
     assert event.attributes["source"] == "7"
 
 
+def test_what_describes_the_requests_data_or_is_no_attribute_is_not_answered():
+    event = structured(datacontenttype="text/x", nothing=None, several=[1], nested={"a": 1}).event
+    assert not event.attributes.keys() & {"data", "nothing", "several", "nested"}
+    merged = cloudevents.response_attributes(event, "m", **NEW, merge=True)
+    assert "datacontenttype" not in merged
+
+
 def test_structured_event_around_tensors():
     inputs = [{"name": "x", "datatype": "INT8", "shape": [1], "data": [1]}]
     decoded = structured(data={"inputs": inputs})

@@ -31,6 +31,8 @@ CODINGS = {"gzip": gzip.compress, "deflate": zlib.compress, "x-gzip": gzip.compr
         ("a/b; Charset=UTF-8 ;c", ("a/b", {"charset": "UTF-8"})),
         ('a/b; x="1;2"; y=3', ("a/b", {"x": "1;2", "y": "3"})),
         (r'a/b; x="q\"\\"', ("a/b", {"x": 'q"\\'})),
+        (r'a/b; x="1\";2"; y=3', ("a/b", {"x": '1";2', "y": "3"})),
+        ('a/b; x=""', ("a/b", {"x": ""})),
         ('a/b; x="open', ("a/b", {"x": '"open'})),
         (";;=;", ("", {"": ""})),
     ],
