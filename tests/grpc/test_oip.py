@@ -303,13 +303,16 @@ def at_gate(pipe: Path) -> Message:
 
 
 async def test_a_deadline_ends_the_wait(serving: Serving, pipe: Path) -> None:
+    def idle_once_opened() -> bool:
+        os.close(os.open(pipe, os.O_RDWR))  # waits for no reader: the handler may not have run
+        return serving.registry.find("gate").statistics().running == 0
+
     serving.events.clear()
-    code, _ = await refused(serving.oip().ModelInfer(at_gate(pipe), timeout=0.3))
-    pipe.open("w").close()
+    code, _ = await refused(serving.oip().ModelInfer(at_gate(pipe), timeout=0.5))
     assert code is grpc.StatusCode.DEADLINE_EXCEEDED
-    await until(lambda: any(serving.responses()))
+    await until(lambda: any(serving.responses()))  # the server's own deadline comes later
     assert next(serving.responses()).status in (499, 504)
-    await until(lambda: serving.registry.find("gate").statistics().running == 0)
+    await until(idle_once_opened)
 
 
 async def test_a_cancelled_call_leaves_the_queue(serving: Serving, pipe: Path) -> None:
