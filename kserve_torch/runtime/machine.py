@@ -75,7 +75,7 @@ def set_thread_variables(cgroups: Path = CGROUPS) -> None:
 
     - ``GOMP_SPINCOUNT``: a waiting thread of libgomp that spins holds the core which another one,
       or the event loop, needs. With two more programs on two cores, this raises the throughput of
-      MNIST two to three times; on idle ones, it halves the p99 latency.
+      MNIST 1.1 to 2.6 times; on idle ones, it lowers the p99 latency (docs/performance.md).
 
     Under a CPU limit, since libraries count the node's cores, and what they use beyond the limit
     has the whole container throttled:
@@ -89,9 +89,10 @@ def set_thread_variables(cgroups: Path = CGROUPS) -> None:
     """
     if not any(name in os.environ for name in _WAITING):
         os.environ[_WAITING[0]] = _ROUNDS
-    if cpu_limit(cgroups) is not None:
+    limit = cpu_limit(cgroups)
+    if limit is not None:
         for name in _COUNTS:
-            os.environ.setdefault(name, str(cores(cgroups)))
+            os.environ.setdefault(name, str(math.ceil(limit)))
 
 
 def allow_open_files() -> None:
