@@ -84,7 +84,9 @@ async def test_closing_a_lane_ends_the_wait_of_its_workers() -> None:
     await queue.submit(request("a")).future
     queue.close()
     taker.thread.join(10)
-    assert not taker.thread.is_alive()
+    ended = not taker.thread.is_alive()
+    taker.stop()
+    assert ended
 
 
 async def test_withdrawn_requests_are_in_no_batch() -> None:
