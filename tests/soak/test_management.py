@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import threading
 import time
@@ -17,12 +16,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from kserve_torch.engine import background
 from kserve_torch.errors import ServingError
-from kserve_torch.http.app import error_answer
-from kserve_torch.http.exchange import Answer, Call
+from kserve_torch.http.app import Route, error_answer
+from kserve_torch.http.exchange import Answer
 from kserve_torch.http.management import Management
 from kserve_torch.http.metadata import Metadata
 from kserve_torch.http.v1 import V1
@@ -32,11 +29,11 @@ from kserve_torch.models.version import ModelVersion, State
 from kserve_torch.settings import Settings
 
 from ..grpc.serving import until
+from ..http.conftest import call
 from ..makers import make_archive
+from .minutes import MARKS, MINUTES
 
-MINUTES = float(os.environ.get("SOAK_MINUTES", "3"))
-
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(MINUTES * 60 + 300)]
+pytestmark = MARKS
 
 #: Answers with the archive's mark and the row; ``die`` ends the worker.
 HANDLER = """
@@ -65,8 +62,6 @@ STEADY = "steady"
 WILD = ("wild", "other")
 #: What an operation on a wild model may answer; 500 and 503 are those of broken archives.
 EXPECTED = (200, 202, 206, 400, 403, 404, 409, 500, 503)
-
-Route = Callable[[Call], Awaitable[Answer | None]]
 
 
 class Turmoil:
@@ -118,13 +113,12 @@ class Turmoil:
         archive.replace(self.store / f"{name}-{version}.mar")
 
     async def _ask(self, route: Route, method: str, target: str, sent: Any = None) -> Answer:
-        path, _, query = target.partition("?")
         body = b"" if sent is None else json.dumps(sent).encode()
-        call = Call(method=method, path=path, query=query, body=body, management=True)
+        asked = call(method, target, body, management=True)
         try:
-            answer = await route(call)
-        except ServingError as error:
-            answer = error_answer(call, error)
+            answer = await route(asked)
+        except ServingError as error:  # any other is a fault of the server and ends the test
+            answer = error_answer(asked, error)
         assert answer is not None, target
         return answer
 

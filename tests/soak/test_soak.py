@@ -6,7 +6,6 @@ Meanwhile models are loaded, unloaded and switched, clients leave, deadlines pas
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import threading
 import time
@@ -17,7 +16,6 @@ from pathlib import Path
 import grpc
 import httpx
 import psutil
-import pytest
 
 from ..faults.actor import (
     GRPC,
@@ -31,10 +29,9 @@ from ..faults.actor import (
     talking_to,
     until,
 )
+from .minutes import MARKS, MINUTES
 
-MINUTES = float(os.environ.get("SOAK_MINUTES", "3"))
-
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(MINUTES * 60 + 300)]
+pytestmark = MARKS
 
 BUSY = (503, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
 LATE = (504, grpc.StatusCode.DEADLINE_EXCEEDED)
