@@ -79,6 +79,8 @@ class Modules(MutableMapping[str, Any]):
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
+        #: Names in ``sys.modules`` whose entries the archive itself has set or deleted.
+        self._touched: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
         return self._scope.main if name == _MAIN else sys.modules[self._loaded(name) or name]
@@ -87,6 +89,7 @@ class Modules(MutableMapping[str, Any]):
         if name == _MAIN and not isinstance(module, _Main):
             self._scope.main = module
         elif not self._is_own(module):
+            self._touched.add(name)
             sys.modules[name] = module
         elif "." in (bare := name.removeprefix(f"{self._scope.name}.")):
             sys.modules[self._scope.full_name(bare) or name] = module
@@ -98,6 +101,7 @@ class Modules(MutableMapping[str, Any]):
     def __delitem__(self, name: str) -> None:
         full = self._loaded(name)
         if full is None or "." in name or _bare(full) == name:
+            self._touched.add(full or name)
             del sys.modules[full or name]
         if full is not None:  # or it was another name for the module, which stays
             self._scope.bind(name, None)
@@ -123,15 +127,25 @@ class Modules(MutableMapping[str, Any]):
         return _Copy(sys.modules)
 
     def clear(self) -> None:
-        """Have none."""
-        sys.modules.clear()
+        """Do nothing: other threads would import anew what they miss.
+
+        `mock.patch.dict` calls it before it puts back a `copy`.
+        """
 
     def update(self, other: Any = (), /, **more: Any) -> None:
-        """Add modules, or put back a `copy`, as `mock.patch.dict` does."""
+        """Add modules; or put back a `copy`, as far as the archive has changed anything since."""
         if isinstance(other, _Copy):
-            sys.modules.update(other)
+            self._put_back(other)
             other = ()
         super().update(other, **more)
+
+    def _put_back(self, before: _Copy) -> None:
+        own = [name for name in self.copy() if name.startswith(f"{self._scope.name}.")]
+        for name in {*own, *self._touched}:
+            if name in before:
+                sys.modules[name] = before[name]
+            else:
+                sys.modules.pop(name, None)
 
     def _loaded(self, name: object) -> str | None:
         """The full name of the archive's module ``name``, if it is loaded."""

@@ -301,8 +301,27 @@ def test_who_puts_everything_back_keeps_the_archives_main(two: list[types.Module
 
 
 @pytest.mark.parametrize("two", ["import sys\n"], indirect=True)
-def test_all_of_them_are_taken_and_put_back_at_once(two: list[types.ModuleType]) -> None:
-    """Or other threads would import anew what they find missing, or change what is gone through."""
+def test_who_puts_everything_back_leaves_others_imports(two: list[types.ModuleType]) -> None:
+    """Or other threads would import anew what they find missing: ``_io``, most often."""
+    modules, model, real = two[0].sys.modules, two[0].model, types.ModuleType("kt_real")
+    sys.modules["kt_real"] = sys.modules["kt_taken"] = real
+    with mock.patch.dict(modules, {"kt_missing": None, "kt_real": None}):
+        sys.modules["kt_guest"] = real
+        modules[f"{two[0].__name__}.late"] = types.ModuleType(f"{two[0].__name__}.late")
+        del modules["kt_taken"]
+        everything = sys.modules.copy()
+        modules.clear()
+        assert sys.modules == everything
+    assert modules["kt_real"] is modules["kt_taken"] is sys.modules.pop("kt_guest") is real
+    assert "kt_missing" not in modules
+    assert f"{two[0].__name__}.late" not in modules
+    assert modules["model"] is model
+    for name in ("kt_real", "kt_taken"):
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("two", ["import sys\n"], indirect=True)
+def test_going_through_all_is_safe_beside_imports(two: list[types.ModuleType]) -> None:
     modules, ended = two[0].sys.modules, threading.Event()
 
     def comes_and_goes() -> None:
@@ -310,7 +329,7 @@ def test_all_of_them_are_taken_and_put_back_at_once(two: list[types.ModuleType])
             import colorsys  # which imports nothing, and which nothing else here imports
 
             sys.modules.update(kt_guest=colorsys)
-            sys.modules.pop("kt_guest", None)  # which the others may have taken for a moment
+            del sys.modules["kt_guest"]
 
     thread = threading.Thread(target=comes_and_goes)
     thread.start()

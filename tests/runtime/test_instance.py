@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -1013,7 +1012,8 @@ def pickled_net() -> bytes:
     module = types.ModuleType("net")
     exec(WHOLE, vars(module))
     file = io.BytesIO()
-    with mock.patch.dict(sys.modules, net=module):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "net", module)
         torch.save(module.Net(), file)
     return file.getvalue()
 
