@@ -151,7 +151,7 @@ class Server:
 
     def client(self, base_url: str | None = None) -> httpx.Client:
         """An HTTP client for the KServe port."""
-        return httpx.Client(base_url=base_url or self.url, timeout=30, trust_env=False)
+        return httpx.Client(base_url=base_url or self.url, timeout=60, trust_env=False)
 
     def stop(self, number: int = signal.SIGTERM, timeout: float = 40) -> int:
         """Send a signal and wait for the end; returns the exit code."""
