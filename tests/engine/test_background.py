@@ -1,7 +1,9 @@
 import asyncio
+import gc
 import logging
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -55,10 +57,30 @@ async def test_what_a_worker_has_logged_is_not_logged_again(
     await asyncio.sleep(0)
     assert "failed: in short" in caplog.text
     assert ("in detail" in caplog.text) == (kind is not LoadFailed)
+    [record] = caplog.records
+    told = {LoadFailed: type(None), DownloadFailed: OSError, ValueError: ValueError}[kind]
+    assert type(record.exc_info and record.exc_info[1]) is told
 
 
-async def test_kept_work_is_a_task() -> None:
+async def test_kept_work_is_a_task_that_no_collection_of_garbage_ends() -> None:
+    began = asyncio.Event()
+
+    async def work() -> None:
+        began.set()
+        await asyncio.get_running_loop().create_future()
+
     assert await keep(asyncio.sleep(0, 1)) == 1
+    kept = weakref.ref(keep(work()))
+    await began.wait()
+    gc.collect()
+    task = kept()
+    assert task is not None
+    task.cancel()
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    del task
+    gc.collect()
+    assert kept() is None
 
 
 async def test_threads_are_waited_for_as_long_as_is_said() -> None:

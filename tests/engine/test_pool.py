@@ -16,7 +16,7 @@ from kserve_torch.engine.batcher import Lane, Ticket
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.pool import Pool
 from kserve_torch.engine.window import Window
-from kserve_torch.engine.worker import Worker
+from kserve_torch.engine.worker import Ran, Worker, WorkerState
 from kserve_torch.errors import DeadlineExceeded, HandlerError, LoadFailed, NotReady
 from kserve_torch.messages import Reply, Request, RowReply
 from kserve_torch.settings import Limits
@@ -60,11 +60,13 @@ class Bench:
 
     def __init__(self, polite: Courtesy | None = None, **limits: Any) -> None:
         self.load: Callable[[int], Any] = lambda index: Loaded()
+        self.ran: list[Ran] = []
+        self.changes: list[tuple[int, WorkerState]] = []
         self.pool = Pool(
             Lane("m 1.0 predict", Window(1, 0.0, 100)),
             load=lambda index: self.load(index),
-            ran=lambda ran: None,
-            changed=lambda worker: None,
+            ran=self.ran.append,
+            changed=lambda worker: self.changes.append((worker.index, worker.state)),
             limits=Limits(**limits),
             courtesy=polite,
         )
@@ -119,6 +121,33 @@ async def test_whoever_scales_waits_for_workers_that_are_loading_already(bench: 
     assert bench.pool.roster.ready == 1
 
 
+async def test_the_first_worker_loads_the_weights_that_the_others_share(bench: Bench) -> None:
+    indexes: list[int] = []
+    held = Held()
+
+    def load(index: int) -> Any:
+        indexes.append(index)
+        return held()
+
+    bench.load = load
+    scaling = asyncio.create_task(bench.pool.scale(3, 3))
+    await held.begun()
+    assert not (await asyncio.wait([scaling], timeout=0.05))[0]  # the others would have begun
+    assert indexes == [0]
+    held.gate.set()
+    await scaling
+    assert sorted(indexes) == [0, 1, 2]
+
+
+async def test_who_scales_to_what_is_there_waits_for_nobody(bench: Bench) -> None:
+    await bench.pool.scale(1, 2)
+    held = bench.load = Held()
+    bench.pool.relieve()
+    await held.begun()
+    await asyncio.wait_for(bench.pool.scale(1, 2), 10)
+    held.gate.set()
+
+
 async def test_of_many_idle_workers_the_minimum_stays(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +189,99 @@ async def test_who_is_scaled_down_while_it_works_does_not_count(bench: Bench) ->
     assert await held.ticket.future
     await until(lambda: len(bench.pool.roster.all()) == 1)
     assert await bench.result(lambda: "served") == "served"
+
+
+async def test_of_two_that_may_stop_one_is_too_many(bench: Bench) -> None:
+    await bench.pool.scale(2, 2)
+    bench.pool.minimum = 1
+    first, second = bench.pool.roster.staying()
+    assert bench.pool._may_stop(first)
+    assert not bench.pool._may_stop(second)
+
+
+async def test_there_are_no_more_workers_than_the_maximum(bench: Bench) -> None:
+    bench.pool.relieve()
+    await bench.pool.scale(1, 2)
+    for _ in range(3):
+        bench.pool.relieve()
+        await until(lambda: len(bench.changes) == 2)
+    assert bench.changes == [(0, WorkerState.READY), (1, WorkerState.READY)]
+    assert bench.pool.roster.size == 2
+
+
+async def test_it_is_busy_while_a_batch_runs_and_a_moment_longer(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.pool.scale(1, 1)
+    assert (bench.pool.running, bench.pool.busy) == (0, False)
+    monkeypatch.setattr(pools, "BUSY_SECONDS", 0.0)
+    held = bench.hold()
+    await held.begun()
+    assert (bench.pool.running, bench.pool.busy) == (1, True)
+    held.gate.set()
+    await held.ticket.future
+    await until(lambda: not bench.pool.running)
+    assert not bench.pool.busy
+    monkeypatch.setattr(pools, "BUSY_SECONDS", 60.0)
+    assert bench.pool.busy
+    await until(lambda: bench.ran)
+    [ran] = bench.ran
+    assert (ran.requests, ran.rows, ran.calls) == (1, 1, 1)
+
+
+async def test_a_closed_pool_ends_its_batch_and_starts_nobody(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pauses, "BACK_OFF", (60.0,))
+    await bench.pool.scale(2, 2)
+    with pytest.raises(HandlerError, match="died"):
+        await bench.result(die)
+    await until(lambda: bench.pool._pauses)
+    held = bench.hold()
+    await held.begun()
+    bench.pool.close()
+    assert not bench.pool._pauses
+    held.gate.set()
+    assert await held.ticket.future
+    assert await bench.pool.join(10)
+    assert (bench.pool.roster.all(), len(bench.pool._pauses)) == ([], 0)
+    assert [state for _, state in bench.changes].count(WorkerState.READY) == 2
+
+
+@pytest.mark.parametrize("bench", [{"response_timeout": 60.0}], indirect=True)
+async def test_calls_that_may_go_on_are_left_alone(bench: Bench) -> None:
+    await bench.pool.scale(1, 1)
+    assert bench.pool.give_up_hung() is None
+    held = bench.hold()
+    await held.begun()
+    soonest = bench.pool.give_up_hung()
+    assert soonest is not None
+    assert 0 < soonest <= 60
+    [worker] = bench.pool.roster.all()
+    bench.pool._overdue(worker)  # its timer went off as it got ready
+    assert worker.state is WorkerState.READY
+    held.gate.set()
+    assert await held.ticket.future
+
+
+@pytest.mark.parametrize(
+    ("bench", "patience", "shares"),
+    [(None, pools.PRESSURE_SECONDS, 1), (Courtesy(lambda: False), 0.0, 2)],
+    indirect=["bench"],
+)
+async def test_the_cores_are_shared_by_those_that_work_in_the_background_by_all(
+    bench: Bench, patience: float, shares: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "thread_counts", lambda workers: [workers])
+    await bench.pool.scale(1, 2)
+    assert bench.pool.patience == patience
+    [worker] = bench.pool.roster.all()
+    assert worker._tuners.usual.most == shares
+    held = bench.hold()
+    await held.begun()
+    assert worker._tuners.now().most == shares
+    held.gate.set()
+    assert await held.ticket.future
 
 
 async def test_an_idle_worker_keeps_no_answers(bench: Bench) -> None:
@@ -251,9 +373,15 @@ async def test_who_was_given_up_can_be_scaled_up_again(bench: Bench) -> None:
     await until(lambda: bench.pool.given_up)
     with pytest.raises(LoadFailed, match="ZeroDivisionError"):
         await bench.pool.scale(1, 1)
-    bench.load = lambda index: Loaded()
-    await bench.pool.scale(1, 1)
+    assert bench.pool.reason == "ZeroDivisionError: division by zero"
+    held = bench.load = Held()
+    scaling = asyncio.create_task(bench.pool.scale(1, 1))
+    await held.begun()
     assert not bench.pool.given_up
+    assert bench.pool._pauses._back_off._failures == 0
+    held.gate.set()
+    await scaling
+    assert bench.pool.reason == ""
     assert await bench.result(lambda: "served") == "served"
 
 
@@ -271,8 +399,24 @@ async def test_to_load_is_not_yet_to_work(bench: Bench, monkeypatch: pytest.Monk
     await until(lambda: bench.pool._pauses._back_off._failures == 0)
 
 
+async def test_a_worker_that_served_for_long_is_replaced_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pauses, "BACK_OFF", (0.0,))
+    monkeypatch.setattr(pools, "STEADY_SECONDS", 0.0)
+    await bench.pool.scale(1, 1)
+    for _ in range(3):
+        with pytest.raises(HandlerError):
+            await bench.result(die)
+    await until(lambda: bench.changes.count((0, WorkerState.READY)) == 4)
+    assert bench.pool._pauses._back_off._failures == 1
+
+
 @pytest.mark.parametrize("bench", [{"startup_timeout": 0.1}], indirect=True)
-async def test_a_load_that_hangs_is_given_up(bench: Bench) -> None:
+async def test_a_load_that_hangs_is_given_up(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     held = bench.load = Held()
     with pytest.raises(NotReady, match=r"not ready within startupTimeout, 0\.1 s"):
         await bench.pool.scale(1, 1)
@@ -286,6 +430,7 @@ async def test_a_load_that_hangs_is_given_up(bench: Bench) -> None:
     assert await bench.result(lambda: "served") == "served"
     held.gate.set()
     await until(lambda: not bench.pool.hung)
+    await until(lambda: "is no longer hung" in caplog.text)
     assert bench.pool.roster.size == 1
 
 
