@@ -277,6 +277,7 @@ async def test_the_cores_are_shared_by_those_that_work_in_the_background_by_all(
     assert bench.pool.patience == patience
     [worker] = bench.pool.roster.all()
     assert worker._tuners.usual.most == shares
+    await bench.pool.scale(3, 3)
     held = bench.hold()
     await held.begun()
     assert worker._tuners.now().most == shares
@@ -383,6 +384,19 @@ async def test_who_was_given_up_can_be_scaled_up_again(bench: Bench) -> None:
     await scaling
     assert bench.pool.reason == ""
     assert await bench.result(lambda: "served") == "served"
+
+
+@pytest.mark.parametrize("bench", [{"max_retry_timeout": 0.0}], indirect=True)
+async def test_who_was_given_up_and_is_there_after_all_is_not_given_up(bench: Bench) -> None:
+    await bench.pool.scale(1, 1)
+    bench.load = lambda index: 1 / 0
+    with pytest.raises(HandlerError):
+        await bench.result(die)
+    await until(lambda: bench.pool.given_up)
+    bench.load = lambda index: Loaded()
+    bench.pool.relieve()
+    assert await bench.result(lambda: "served") == "served"
+    assert not bench.pool.given_up
 
 
 async def test_to_load_is_not_yet_to_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
