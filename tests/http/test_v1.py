@@ -161,6 +161,26 @@ async def test_events_with_v2_tensors_are_answered_as_events(
     assert (answer.status, list(parsed(answer))) == (500, ["error"])
 
 
+@pytest.mark.parametrize("merge", ["", "true", "False"])
+async def test_events_attributes_are_merged_if_asked_to(
+    registry: Registry, merge: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CE_MERGE", merge)
+    body = {**EVENT, "extra": "e", "data": {"instances": [1]}}
+    declared = {"content_type": "application/cloudevents+json", "mode": "row"}
+    # The event's attributes are those of the body, whatever headers a proxy has added.
+    answer = await answered(registry, PREDICT, body, **declared, ce_specversion="0.3", ce_extra="h")
+    assert answer.content_type == "application/cloudevents+json"
+    event = parsed(answer)
+    assert event["data"] == {"predictions": [1]}
+    assert event.get("extra") == ("e" if merge == "true" else None)
+
+
+async def test_headers_that_are_no_event_are_none(registry: Registry) -> None:
+    answer = await answered(registry, PREDICT, {"instances": [1]}, mode="row", ce_type="t")
+    assert (answer.content_type, answer.body) == ("application/json", b'{"predictions":[1]}')
+
+
 @pytest.mark.parametrize("content_type", ["application/octet-stream", "application/json", ""])
 async def test_v2_tensors_with_binary_data(registry: Registry, content_type: str) -> None:
     """As KServe's client and Triton's send them; the header says so, whatever the type does."""

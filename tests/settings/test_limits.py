@@ -56,6 +56,10 @@ def test_more_workers_at_least_means_more_at_most() -> None:
     assert (limits.min_workers, limits.max_workers) == (3, 3)
 
 
+def test_one_worker_is_enough() -> None:
+    assert merge(Limits(min_workers=2), "m", {"minWorkers": 1}, {}).min_workers == 1
+
+
 def test_no_client_timeout_is_none() -> None:
     assert merge(Limits(), "m", {"clientTimeoutInMills": 0}, {}).client_timeout is None
 
