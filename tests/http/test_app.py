@@ -15,6 +15,7 @@ import pytest
 
 from kserve_torch.errors import InvalidInput
 from kserve_torch.events import Responded
+from kserve_torch.http import app as module
 from kserve_torch.http.app import INFERENCE, MANAGEMENT, METRICS, App
 from kserve_torch.http.exchange import Answer, Call
 
@@ -244,13 +245,14 @@ async def test_headers_say_nothing_of_a_coding_that_is_undone() -> None:
     assert dict(seen[0]) == {"content-length": "3", "x-own": "1"}
 
 
-async def test_a_body_that_does_not_come() -> None:
+async def with_body_from(incoming: asyncio.Queue[dict[str, Any]], app: App) -> dict[str, Any]:
+    """The head of the answer to a request whose body comes from a queue."""
     scope = {
         "type": "http",
         "method": "POST",
-        "path": "/v2/x",
+        "path": "/told",
         "query_string": b"",
-        "headers": [(b"content-length", b"5")],
+        "headers": [(b"content-length", b"2")],
         "server": ("127.0.0.1", 1),
     }
     sent: list[dict[str, Any]] = []
@@ -258,9 +260,32 @@ async def test_a_body_that_does_not_come() -> None:
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    await app(body_seconds=0.01)(scope, asyncio.Queue[dict[str, Any]]().get, send)
-    assert sent[0]["status"] == 408
-    assert (b"connection", b"close") in sent[0]["headers"]
+    await app(scope, incoming.get, send)
+    return sent[0]
+
+
+async def test_a_body_that_does_not_come() -> None:
+    head = await with_body_from(asyncio.Queue(), app(body_seconds=0.01))
+    assert head["status"] == 408
+    assert (b"connection", b"close") in head["headers"]
+
+
+async def test_a_body_that_comes_slowly_but_steadily_has_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LEAST_RATE", 0.01)  # so a byte is worth 100 s
+    incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    incoming.put_nowait({"type": "http.request", "body": b"x", "more_body": True})
+    rest = {"type": "http.request", "body": b"y", "more_body": False}
+    asyncio.get_running_loop().call_later(0.4, incoming.put_nowait, rest)
+    assert (await with_body_from(incoming, app(body_seconds=0.3)))["status"] == 200
+
+
+async def test_a_client_that_leaves_before_its_body_is_there() -> None:
+    incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    incoming.put_nowait({"type": "http.request", "body": b"x", "more_body": True})
+    incoming.put_nowait({"type": "http.disconnect"})
+    assert (await with_body_from(incoming, app(body_seconds=30)))["status"] == 408
 
 
 async def test_streams_and_answers_without_a_body() -> None:
