@@ -273,6 +273,15 @@ def test_packed_contents_of_any_length(datatype, count):
     assert list(field) == array.tolist()
 
 
+@pytest.mark.parametrize("datatype", ["FP32", "BYTES"])
+def test_an_empty_tensor_is_answered_with_contents(datatype):
+    """As those of other lengths are: its reader looks nowhere else."""
+    empty = Tensor(name="x", datatype=datatype, array=np.empty(0, DATATYPES[datatype].dtype))
+    response = convert.encode("m", "1.0", "7", [empty], convert.decode(typed_request(empty)))
+    assert response.outputs[0].HasField("contents")
+    assert not response.raw_output_contents
+
+
 def test_unknown_fields_are_no_elements():
     request = typed_request(tensor("FP32"))
     unknown = b"\xfa\x3f\x08" + b"\xff" * 8

@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -6,9 +7,10 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
+from kserve_torch.errors import AnswerTooLarge, NotReady
 from kserve_torch.grpc import oip
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
-from kserve_torch.grpc.rpc import Streams, bind, metadata_of
+from kserve_torch.grpc.rpc import Streams, bind, metadata_of, serialized
 
 from .serving import Serving
 
@@ -66,6 +68,25 @@ async def test_gzip(serving: Serving) -> None:
         pb.ServerLiveRequest(), compression=grpc.Compression.Gzip
     )
     assert response.live
+
+
+def test_an_answer_as_large_as_the_port_sends() -> None:
+    answer = pb.ServerMetadataResponse(name="x" * 98)  # tag and length take two bytes
+    assert len(serialized(answer, 100)) == 100
+    with pytest.raises(AnswerTooLarge, match="the answer has 100 bytes, this port sends 99 at m"):
+        serialized(answer, 99)
+
+
+async def test_no_stream_begins_once_they_are_closed() -> None:
+    async def messages() -> AsyncIterator[bytes]:
+        yield b""
+
+    streams = Streams()
+    read = [message async for message in streams.parse_each(pb.ServerLiveRequest, messages())]
+    assert read == [pb.ServerLiveRequest()]
+    streams.close()
+    with pytest.raises(NotReady, match="stopped"):
+        await anext(streams.parse_each(pb.ServerLiveRequest, messages()))
 
 
 def test_what_metadata_cannot_carry_is_left_out() -> None:

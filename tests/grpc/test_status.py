@@ -41,9 +41,27 @@ def test_errors_as_statuses(error: errors.ServingError, code: StatusCode) -> Non
 @pytest.mark.parametrize(
     ("http", "code"),
     [
+        (302, StatusCode.INTERNAL),
+        (400, StatusCode.INVALID_ARGUMENT),
+        (401, StatusCode.UNAUTHENTICATED),
+        (402, StatusCode.INVALID_ARGUMENT),
+        (403, StatusCode.PERMISSION_DENIED),
+        (404, StatusCode.NOT_FOUND),
+        (408, StatusCode.DEADLINE_EXCEEDED),
+        (409, StatusCode.ALREADY_EXISTS),
+        (412, StatusCode.FAILED_PRECONDITION),
+        (413, StatusCode.RESOURCE_EXHAUSTED),
+        (416, StatusCode.OUT_OF_RANGE),
         (418, StatusCode.INVALID_ARGUMENT),
         (429, StatusCode.RESOURCE_EXHAUSTED),
+        (499, StatusCode.CANCELLED),
         (500, StatusCode.INTERNAL),
+        (501, StatusCode.UNIMPLEMENTED),
+        (502, StatusCode.INTERNAL),
+        (503, StatusCode.UNAVAILABLE),
+        (504, StatusCode.DEADLINE_EXCEEDED),
+        (507, StatusCode.RESOURCE_EXHAUSTED),
+        (599, StatusCode.INTERNAL),
     ],
 )
 def test_http_codes_as_grpc_codes(http: int, code: StatusCode) -> None:
