@@ -70,6 +70,24 @@ def handle(data, context):
         raise RuntimeError("half way")
     return [words[-1]]
 """,
+    # Says something in a header, too.
+    "marks": """
+def handle(data, context):
+    if data is None:
+        return None
+    context.set_response_header(0, "x-own", "1")
+    return ["marked"]
+""",
+    # Sends a first result with an error status.
+    "refuses": """
+from ts.handler_utils.utils import send_intermediate_predict_response as send
+def handle(data, context):
+    if data is None:
+        return None
+    context.set_response_status(code=404, phrase="not here", idx=0)
+    send(["first"], context.request_ids, "not here", 404, context)
+    return ["last"]
+""",
     # Tells all rows, then the second half of them, and answers all.
     "tells": """
 from ts.handler_utils.utils import send_intermediate_predict_response as send

@@ -288,6 +288,14 @@ async def test_an_error_ends_its_request_and_not_the_stream(serving: Serving) ->
     assert [response.infer_response.id for response in responses] == ["1", "1", "2", "3"]
 
 
+async def test_what_a_handler_says_in_headers_comes_as_metadata_and_parameters(
+    serving: Serving,
+) -> None:
+    call = serving.oip().ModelInfer(infer("marks", ("INT8", [1])))
+    assert (await call).parameters["x-own"].string_param == "1"
+    assert ("x-own", "1") in list(await call.trailing_metadata())
+
+
 # --- deadlines and cancellation -------------------------------------------------------------------
 
 

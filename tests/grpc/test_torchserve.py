@@ -58,6 +58,14 @@ async def test_input_map_is_one_row_of_bytearrays(serving: Serving) -> None:
     assert said["headers"]["x-tenant"] == "blue"
 
 
+async def test_the_log_has_the_request_as_it_was_read(serving: Serving) -> None:
+    serving.events.clear()
+    await native(serving).Predictions(predict("mirror", data=b"1"))
+    (event,) = serving.responses()
+    assert (event.rows, event.status, event.model) == (1, 200, "mirror")
+    assert event.request_id
+
+
 async def test_rows_can_be_made_anew(serving: Serving) -> None:
     message = predict("mirror", data=b"1")
     request = torchserve.Prediction(serving.registry, serving.settings, message, Call()).request
@@ -126,6 +134,11 @@ async def test_a_stream_that_fails_half_way(serving: Serving) -> None:
     assert (await refused(stream.read()))[0] is grpc.StatusCode.INTERNAL
     (event,) = serving.responses()
     assert (event.timing.batch_rows, event.error) == (1, "HandlerError")
+
+
+async def test_a_stream_whose_first_result_is_an_error(serving: Serving) -> None:
+    stream = native(serving).StreamPredictions(predict("refuses", data=b"a"))
+    assert (await refused(stream.read()))[0] is grpc.StatusCode.NOT_FOUND
 
 
 async def test_a_stream_that_the_client_cannot_be_sent(
