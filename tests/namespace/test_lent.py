@@ -80,6 +80,20 @@ def test_names_that_pickles_know_are_each_archives_own(
         pickle.loads(plain)
 
 
+IN_BOTH = "import __main__\nclass Net: pass\n__main__.Net = Net\n"
+
+
+@pytest.mark.parametrize("two", [IN_BOTH], indirect=True)
+def test_a_name_in_main_is_not_that_of_another_module(two: list[types.ModuleType]) -> None:
+    one = two[0]
+    assert one.pickle.loads(b"c__main__\nNet\n.") is one.Net is not one.model.Net
+    assert one.pickle.loads(b"cmodel\nNet\n.") is one.model.Net
+    with one.namespace.activate():
+        assert sys.modules["__main__"].Net is one.Net
+        assert not hasattr(sys.modules["__main__"], "kt_absent")
+    assert not hasattr(sys.modules["__main__"], "Net")
+
+
 def test_what_one_instance_pickles_is_known_to_another_one(two: list[types.ModuleType]) -> None:
     one, other = two
     written = one.pickle.dumps([one.model.Net(), one.model.Net])
