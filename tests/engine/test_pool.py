@@ -100,6 +100,21 @@ def die() -> None:
     raise SystemExit
 
 
+async def lose_worker(bench: Bench) -> None:
+    """Have a worker die, and wait until its replacement is due after a pause."""
+    with pytest.raises(HandlerError, match="died"):
+        await bench.result(die)
+    await until(lambda: bench.pool._pauses)
+
+
+async def give_up(bench: Bench) -> None:
+    """Have a worker die, none take its place, and the pool, which has no patience, give up."""
+    bench.load = lambda index: 1 / 0
+    with pytest.raises(HandlerError, match="died"):
+        await bench.result(die)
+    await until(lambda: bench.pool.given_up)
+
+
 async def until(condition: Callable[[], object]) -> None:
     """Ask again until ``condition`` holds, where nothing announces it."""
     ends = time.monotonic() + 10
@@ -234,9 +249,7 @@ async def test_a_closed_pool_ends_its_batch_and_starts_nobody(
 ) -> None:
     monkeypatch.setattr(pauses, "BACK_OFF", (60.0,))
     await bench.pool.scale(2, 2)
-    with pytest.raises(HandlerError, match="died"):
-        await bench.result(die)
-    await until(lambda: bench.pool._pauses)
+    await lose_worker(bench)
     held = bench.hold()
     await held.begun()
     bench.pool.close()
@@ -337,9 +350,7 @@ async def test_a_worker_that_is_there_again_is_not_replaced_once_more(
 ) -> None:
     monkeypatch.setattr(pauses, "BACK_OFF", (0.2,))
     await bench.pool.scale(1, 1)
-    with pytest.raises(HandlerError, match="died"):
-        await bench.result(die)
-    await until(lambda: bench.pool._pauses)
+    await lose_worker(bench)
     bench.pool.relieve()
     assert await bench.result(lambda: "served") == "served"
     await until(lambda: not bench.pool._pauses)
@@ -352,9 +363,7 @@ async def test_a_worker_that_came_before_its_turn_and_fails_is_replaced(
     """Nobody else will: the pause has ended, as it was there."""
     monkeypatch.setattr(pauses, "BACK_OFF", (0.2, 0.0))
     await bench.pool.scale(1, 1)
-    with pytest.raises(HandlerError, match="died"):
-        await bench.result(die)
-    await until(lambda: bench.pool._pauses)
+    await lose_worker(bench)
     held = Held()
     bench.load = lambda index: held() and 1 / 0
     bench.pool.relieve()
@@ -368,10 +377,7 @@ async def test_a_worker_that_came_before_its_turn_and_fails_is_replaced(
 @pytest.mark.parametrize("bench", [{"max_retry_timeout": 0.0}], indirect=True)
 async def test_who_was_given_up_can_be_scaled_up_again(bench: Bench) -> None:
     await bench.pool.scale(1, 1)
-    bench.load = lambda index: 1 / 0
-    with pytest.raises(HandlerError):
-        await bench.result(die)
-    await until(lambda: bench.pool.given_up)
+    await give_up(bench)
     with pytest.raises(LoadFailed, match="ZeroDivisionError"):
         await bench.pool.scale(1, 1)
     assert bench.pool.reason == "ZeroDivisionError: division by zero"
@@ -389,10 +395,7 @@ async def test_who_was_given_up_can_be_scaled_up_again(bench: Bench) -> None:
 @pytest.mark.parametrize("bench", [{"max_retry_timeout": 0.0}], indirect=True)
 async def test_who_was_given_up_and_is_there_after_all_is_not_given_up(bench: Bench) -> None:
     await bench.pool.scale(1, 1)
-    bench.load = lambda index: 1 / 0
-    with pytest.raises(HandlerError):
-        await bench.result(die)
-    await until(lambda: bench.pool.given_up)
+    await give_up(bench)
     bench.load = lambda index: Loaded()
     bench.pool.relieve()
     assert await bench.result(lambda: "served") == "served"

@@ -60,6 +60,24 @@ def app(**options: Any) -> App:
 Sent = tuple[int, dict[str, str], bytes]
 
 
+def scope(
+    path: str,
+    method: str = "POST",
+    headers: Sequence[tuple[str, str]] = (),
+    server: tuple[str, int | None] = ("127.0.0.1", 1),
+) -> dict[str, Any]:
+    """What an ASGI server says of a request."""
+    return {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": b"q=1",
+        "headers": [(name.encode(), value.encode()) for name, value in headers],
+        "server": server,
+        "client": ("127.0.0.9", 5),
+    }
+
+
 async def exchange(
     app: App,
     path: str,
@@ -69,15 +87,6 @@ async def exchange(
     server: tuple[str, int | None] = ("127.0.0.1", 1),
 ) -> Sent:
     """Status, headers and body of one exchange; the body is sent in ``chunks``."""
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "query_string": b"q=1",
-        "headers": [(name.encode(), value.encode()) for name, value in headers],
-        "server": server,
-        "client": ("127.0.0.9", 5),
-    }
     incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     for i, chunk in enumerate(chunks or (b"",)):
         more = i + 1 < len(chunks)
@@ -92,7 +101,7 @@ async def exchange(
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    await app(scope, receive, send)
+    await app(scope(path, method, headers, server), receive, send)
     start, *bodies = sent
     named = {name.decode(): value.decode("latin-1") for name, value in start["headers"]}
     assert not bodies[-1].get("more_body")
@@ -247,20 +256,12 @@ async def test_headers_say_nothing_of_a_coding_that_is_undone() -> None:
 
 async def with_body_from(incoming: asyncio.Queue[dict[str, Any]], app: App) -> dict[str, Any]:
     """The head of the answer to a request whose body comes from a queue."""
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": "/told",
-        "query_string": b"",
-        "headers": [(b"content-length", b"2")],
-        "server": ("127.0.0.1", 1),
-    }
     sent: list[dict[str, Any]] = []
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    await app(scope, incoming.get, send)
+    await app(scope("/told", headers=[("content-length", "2")]), incoming.get, send)
     return sent[0]
 
 
@@ -327,15 +328,8 @@ async def test_a_client_that_leaves_takes_its_request_with_it() -> None:
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    scope = {
-        "type": "http",
-        "method": "GET",
-        "path": "/",
-        "query_string": b"",
-        "headers": [],
-        "server": ("127.0.0.1", 1),
-    }
-    serving = asyncio.create_task(App((waits,), metrics, ROLES, LIMIT)(scope, incoming.get, send))
+    waiting = App((waits,), metrics, ROLES, LIMIT)
+    serving = asyncio.create_task(waiting(scope("/", "GET"), incoming.get, send))
     await entered.wait()
     incoming.put_nowait({"type": "http.disconnect"})
     await serving

@@ -315,23 +315,25 @@ def test_who_puts_everything_back_keeps_the_archives_main(two: list[types.Module
 
 
 @pytest.mark.parametrize("two", ["import sys\n"], indirect=True)
-def test_who_puts_everything_back_leaves_others_imports(two: list[types.ModuleType]) -> None:
+def test_who_puts_everything_back_leaves_others_imports(
+    two: list[types.ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Or other threads would import anew what they find missing: ``_io``, most often."""
     modules, model, real = two[0].sys.modules, two[0].model, types.ModuleType("kt_real")
-    sys.modules["kt_real"] = sys.modules["kt_taken"] = real
+    late = f"{two[0].__name__}.late"
+    for name in ("kt_real", "kt_taken"):
+        monkeypatch.setitem(sys.modules, name, real)
     with mock.patch.dict(modules, {"kt_missing": None, "kt_real": None}):
         sys.modules["kt_guest"] = real
-        modules[f"{two[0].__name__}.late"] = types.ModuleType(f"{two[0].__name__}.late")
+        modules[late] = types.ModuleType(late)
         del modules["kt_taken"]
         everything = sys.modules.copy()
         modules.clear()
         assert sys.modules == everything
     assert modules["kt_real"] is modules["kt_taken"] is sys.modules.pop("kt_guest") is real
     assert "kt_missing" not in modules
-    assert f"{two[0].__name__}.late" not in modules
+    assert late not in modules
     assert modules["model"] is model
-    for name in ("kt_real", "kt_taken"):
-        del sys.modules[name]
 
 
 @pytest.mark.parametrize("two", ["import sys\n"], indirect=True)
