@@ -19,16 +19,14 @@ from kserve_torch.archives.archive import close_archive
 from kserve_torch.archives.store import ModelStore
 from kserve_torch.engine.background import keep
 from kserve_torch.engine.emissions import Emissions
-from kserve_torch.errors import Conflict, Forbidden, InvalidInput, NotReady, ServingError
+from kserve_torch.errors import Forbidden, InvalidInput, ServingError
 from kserve_torch.events import Observers
 from kserve_torch.messages import MAX_ROWS, NOTHING, Reply, Request
 from kserve_torch.models.catalogue import Catalogue
+from kserve_torch.models.configured import ConfiguredModels
 from kserve_torch.models.factory import VersionFactory
-from kserve_torch.models.lineup import lineup, stem_of
-from kserve_torch.models.origin import Origin
 from kserve_torch.models.reloads import Reloads
-from kserve_torch.models.retries import keep_trying, worth_another_try
-from kserve_torch.models.version import ModelVersion, State
+from kserve_torch.models.version import ModelVersion
 from kserve_torch.runtime.devices import free_cache
 from kserve_torch.runtime.machine import give_back_memory
 from kserve_torch.scratch import Scratch
@@ -74,10 +72,11 @@ class Registry(Catalogue):
         self.workdir = self._scratch.folder
         self.store = ModelStore(settings, self.workdir)
         self._factory = VersionFactory(settings, self.store, self.workdir, self.emit, metrics)
-        #: Where the start-up models came from, by their names.
-        self._configured: dict[str, Origin] = {}
+        self._configured = ConfiguredModels(
+            self, self.store, self._factory, self._enter, self.withdraw
+        )
         self._reloads = Reloads(
-            self, self._configured, self.store, self._factory, self.retire, self.withdraw
+            self, self._configured.origins, self.store, self._factory, self.retire, self.withdraw
         )
 
     # --- requests ---
@@ -118,68 +117,11 @@ class Registry(Catalogue):
         Returns:
             Those that failed and that `try_again` may load.
         """
-        self.store.configure(model.file for model in models if isinstance(model.file, str))
-        opened = await asyncio.gather(*map(self._open_configured, models))
-        entered = lineup(models, opened, self._factory.broken)
-        for version in {*opened} - {version for _, version in entered}:
-            if version.archive is not None:
-                keep(asyncio.to_thread(close_archive, version.archive))
-        for model, version in entered:
-            self._enter_configured(model, version)
-        started = await asyncio.gather(*(self._start_configured(*each) for each in entered))
-        # Some may have been unloaded meanwhile.
-        here = [(model, version) for model, version in entered if version in self.all()]
-        # The default is the first version that is ready, unless the configuration names one: then
-        # that one is, even if it is not ready and only says why.
-        for _, version in reversed(here):
-            if version.ready:
-                self.set_default(version.name, version.version)
-        for model, version in here:
-            if model.is_default:
-                self.set_default(version.name, version.version)
-        return [version for version in started if version is not None]
+        return await self._configured.load(models)
 
     def try_again(self, versions: Iterable[ModelVersion]) -> None:
         """Go on loading start-up models that failed, in the background."""
-        for version in versions:
-            keep(keep_trying(self, version))
-
-    async def _open_configured(self, model: StartupModel) -> ModelVersion:
-        try:
-            return await self._factory.make(model.file, name=model.name)
-        except ServingError as error:
-            name = model.name or stem_of(model)
-            return self._factory.broken(model.file, name, model.version or "1.0", error)
-
-    def _enter_configured(self, model: StartupModel, version: ModelVersion) -> None:
-        version.loaded_at_startup = True
-        if model.is_default or version.name not in self._configured:
-            self._configured[version.name] = version.origin
-        try:
-            self._enter(version)
-        except Conflict as error:  # a client was quicker
-            log.error("model %s failed to load: %s", model.name or model.file, error.message)
-            self.withdraw(version)
-
-    async def _start_configured(
-        self, model: StartupModel, version: ModelVersion
-    ) -> ModelVersion | None:
-        """Start a version; returns it if that failed and another try is worth while."""
-        if version not in self.all():
-            return None
-        try:
-            if version.state is State.UNAVAILABLE:
-                raise NotReady(version.reason)
-            await version.start()
-        except ServingError as error:
-            log.error("model %s failed to load: %s", model.name or model.file, error.message)
-            if version not in self.all():
-                self.withdraw(version)
-            elif worth_another_try(error):
-                return version
-        else:
-            log.info("model %s %s is ready", version.name, version.version)
-        return None
+        self._configured.try_again(versions)
 
     async def register(
         self,
@@ -284,7 +226,7 @@ class Registry(Catalogue):
             NotReady: it was unloaded meanwhile.
         """
         version = await self._reloads.load(name)
-        version.loaded_at_startup = name in self._configured
+        version.loaded_at_startup = name in self._configured.origins
         return version
 
     def unload(self, name: str) -> asyncio.Task[None]:

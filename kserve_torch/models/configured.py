@@ -1,0 +1,129 @@
+"""The start-up models: those that the configuration names, or that lie in the model folder."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from kserve_torch.archives.archive import close_archive
+from kserve_torch.archives.store import ModelStore
+from kserve_torch.engine.background import keep
+from kserve_torch.errors import Conflict, NotReady, ServingError
+from kserve_torch.models.catalogue import Catalogue
+from kserve_torch.models.factory import VersionFactory
+from kserve_torch.models.lineup import lineup, stem_of
+from kserve_torch.models.origin import Origin
+from kserve_torch.models.retries import keep_trying, worth_another_try
+from kserve_torch.models.version import ModelVersion, State
+
+if TYPE_CHECKING:
+    from kserve_torch.settings import StartupModel
+
+log = logging.getLogger(__name__)
+
+
+class ConfiguredModels:
+    """Loads the start-up models.
+
+    Args:
+        catalogue: where they are looked up and their defaults are set.
+        store: where archives come from.
+        factory: makes the versions.
+        enter: enters a version, in the place of one that has failed.
+        withdraw: takes a version out and stops it in the background.
+
+    Attributes:
+        origins: where they came from, by their names, also of those unloaded since.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        store: ModelStore,
+        factory: VersionFactory,
+        enter: Callable[[ModelVersion], None],
+        withdraw: Callable[[ModelVersion], None],
+    ) -> None:
+        self.origins: dict[str, Origin] = {}
+        self._catalogue = catalogue
+        self._store = store
+        self._factory = factory
+        self._enter = enter
+        self._withdraw = withdraw
+
+    async def load(self, models: Sequence[StartupModel]) -> list[ModelVersion]:
+        """Load them in parallel; see `Registry.start`."""
+        self._store.configure(model.file for model in models if isinstance(model.file, str))
+        opened = await asyncio.gather(*map(self._open, models))
+        entered = lineup(models, opened, self._factory.broken)
+        for version in {*opened} - {version for _, version in entered}:
+            if version.archive is not None:
+                keep(asyncio.to_thread(close_archive, version.archive))
+        for model, version in entered:
+            self._enter_configured(model, version)
+        failed = await asyncio.gather(*(self._start(*each) for each in entered))
+        self._choose_defaults(entered)
+        return [version for version in failed if version is not None]
+
+    def try_again(self, versions: Iterable[ModelVersion]) -> None:
+        """Go on loading those that failed, in the background."""
+        for version in versions:
+            keep(keep_trying(self._catalogue, version))
+
+    async def _open(self, model: StartupModel) -> ModelVersion:
+        try:
+            return await self._factory.make(model.file, name=model.name)
+        except ServingError as error:
+            name = model.name or stem_of(model)
+            return self._factory.broken(model.file, name, model.version or "1.0", error)
+
+    def _enter_configured(self, model: StartupModel, version: ModelVersion) -> None:
+        version.loaded_at_startup = True
+        if model.is_default or version.name not in self.origins:
+            self.origins[version.name] = version.origin
+        try:
+            self._enter(version)
+        except Conflict as error:  # a client was quicker
+            _log_failure(model, error)
+            self._withdraw(version)
+
+    async def _start(self, model: StartupModel, version: ModelVersion) -> ModelVersion | None:
+        """Start a version; returns it if that failed and another try is worth while."""
+        if not self._has(version):
+            return None
+        try:
+            if version.state is State.UNAVAILABLE:
+                raise NotReady(version.reason)
+            await version.start()
+        except ServingError as error:
+            _log_failure(model, error)
+            if not self._has(version):
+                self._withdraw(version)
+            elif worth_another_try(error):
+                return version
+        else:
+            log.info("model %s %s is ready", version.name, version.version)
+        return None
+
+    def _choose_defaults(self, entered: Iterable[tuple[StartupModel, ModelVersion]]) -> None:
+        """The first version that is ready becomes the default, unless the configuration names one.
+
+        Then that one does, even if it is not ready and only says why.
+        """
+        here = [(model, version) for model, version in entered if self._has(version)]
+        for _, version in reversed(here):
+            if version.ready:
+                self._catalogue.set_default(version.name, version.version)
+        for model, version in here:
+            if model.is_default:
+                self._catalogue.set_default(version.name, version.version)
+
+    def _has(self, version: ModelVersion) -> bool:
+        """Whether it is served still: a client may have unloaded it meanwhile."""
+        return version in self._catalogue.all()
+
+
+def _log_failure(model: StartupModel, error: ServingError) -> None:
+    log.error("model %s failed to load: %s", model.name or model.file, error.message)
