@@ -44,6 +44,25 @@ def test_a_folder_is_served_in_place_and_stays(tmp_path: Path, work: Path) -> No
     assert not work.exists()
 
 
+@pytest.mark.parametrize(
+    ("names", "platform"),
+    [
+        ({"serializedFile": "m.pt"}, "pytorch_torchscript"),
+        ({"serializedFile": "m.pt", "modelFile": "model.py"}, "pytorch_eager"),
+        ({"serializedFile": "m.pth"}, "pytorch_eager"),
+        ({"serializedFile": "m.pt2"}, "pytorch_export"),
+        ({"serializedFile": "m.v1.onnx"}, "onnx_onnxv1"),
+        ({}, "pytorch_eager"),
+    ],
+)
+def test_the_platform_is_that_of_the_weights(
+    tmp_path: Path, work: Path, names: dict[str, str], platform: str
+) -> None:
+    files = {**FILES, **dict.fromkeys(names.values(), "")}
+    archive = open_archive(make_archive(tmp_path / "a.mar", files, **names), work)
+    assert archive.platform == platform
+
+
 def test_one_archive_opened_twice_has_two_folders(tmp_path: Path, work: Path) -> None:
     source = make_archive(tmp_path / "a.mar", FILES)
     assert open_archive(source, work).root != open_archive(source, work).root
