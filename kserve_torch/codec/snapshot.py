@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,8 @@ _FIXED = frozenset((str, bytes, int, float, bool, type(None)))
 def snapshot(value: Any) -> Any:
     """``value`` in memory of its own; torch tensors are moved to the host.
 
-    Dicts, lists, tuples, bytes and arrays are copied with all that is in them; any other object is
-    left as it is.
+    Dicts, lists, tuples, dataclasses, bytes and arrays are copied with all that is in them, and
+    named tuples become plain ones; any other object is left as it is.
     """
     kind = type(value)
     if kind in _FIXED:
@@ -26,10 +28,21 @@ def snapshot(value: Any) -> Any:
     if isinstance(value, list):
         # Long lists are mostly of numbers: one check of all types instead of a call for each.
         return value[:] if _FIXED.issuperset(map(type, value)) else list(map(snapshot, value))
-    if kind is tuple:
+    if isinstance(value, tuple):
         return tuple(map(snapshot, value))
     if isinstance(value, bytearray | np.ndarray):
         return value.copy()
     if kind is memoryview:
         return bytes(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return _same_fields(value)
     return value.detach().to("cpu", copy=True) if is_torch(value) else value
+
+
+def _same_fields(value: Any) -> Any:
+    """A dataclass's copy, made without its own code, which may check or convert what it gets."""
+    duplicate = copy(value)
+    for field in fields(value):
+        if hasattr(value, field.name):
+            object.__setattr__(duplicate, field.name, snapshot(getattr(value, field.name)))
+    return duplicate

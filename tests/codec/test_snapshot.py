@@ -1,10 +1,22 @@
-from collections import OrderedDict
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from kserve_torch.codec.snapshot import snapshot
+from kserve_torch.codec.values import json_text
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    values: Any
+    more: Any
+
+    def __post_init__(self):
+        assert isinstance(self.values, np.ndarray)
 
 
 @pytest.mark.parametrize("value", ["a", b"a", 1, 2.5, True, None, np.float32(1), object()])
@@ -62,3 +74,12 @@ def test_what_holds_itself_is_an_error():
     value.append(value)
     with pytest.raises(RecursionError):
         snapshot(value)
+
+
+def test_named_tuples_and_dataclasses():
+    scores, memory = namedtuple("Scores", "values"), np.zeros(2)
+    given = [scores(memory), Box(memory, {"a": memory})]
+    taken = snapshot(given)
+    memory[:] = 7
+    assert json_text(taken) == b'[[[0.0,0.0]],{"values":[0.0,0.0],"more":{"a":[0.0,0.0]}}]'
+    assert snapshot(Box) is Box
