@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace.scopes import current_scope, thread
+from kserve_torch.namespace.scopes import current_scope
 
 _OURS = "kserve_torch."
 
@@ -119,7 +119,7 @@ class BareNameFinder(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """See `importlib.abc.MetaPathFinder`."""
-        scope = thread.scope
+        scope = current_scope()
         if scope is None or scope.full_name(fullname) is None:
             return None
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from kserve_torch.namespace.aliases import is_alias
 from kserve_torch.namespace.imports import adopt
-from kserve_torch.namespace.scopes import PREFIX, Scope, thread
+from kserve_torch.namespace.scopes import PREFIX, Scope, current_scope
 
 _MAIN = "__main__"
 
@@ -64,7 +64,7 @@ class _Main(ModuleType):
     """The process's ``__main__``; what it lacks is looked up in the thread's archive's."""
 
     def __getattr__(self, name: str) -> Any:
-        scope = thread.scope
+        scope = current_scope()
         if scope is not None and name in vars(scope.main):
             return vars(scope.main)[name]
         raise AttributeError(f"module {_MAIN!r} has no attribute {name!r}")

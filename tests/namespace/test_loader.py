@@ -105,6 +105,17 @@ def test_imports_inside_functions_work_later_and_in_any_thread(make: Make) -> No
     assert in_thread(two.f) == (2, 2)
 
 
+def test_libraries_find_modules_by_name_on_threads_that_a_handler_starts(make: Make) -> None:
+    handler = """
+        import pkgutil
+        def f():
+            return pkgutil.resolve_name("late:NAME")
+        """
+    namespaces = [make(name, handler=handler, late=f"NAME = {name!r}") for name in ("one", "two")]
+    found = [in_thread(namespace.import_module("handler").f) for namespace in namespaces]
+    assert found == ["one", "two"]
+
+
 PACKAGE = {
     "pkg__slash____init__": "",
     "pkg__slash__sub__slash____init__": "from . import leaf\nfrom .leaf import X as Y\n",
