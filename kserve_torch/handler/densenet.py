@@ -53,4 +53,7 @@ def load_tensor(index: int, value: Any) -> torch.Tensor:
         raise BadRow(index, f"data: expected one saved tensor, got {type(tensor).__name__}")
     if not is_plain(tensor) or tensor.is_nested:
         raise BadRow(index, "data: expected a tensor of plain numbers in memory")
+    if tensor.nbytes > (stored := tensor.untyped_storage().nbytes()):
+        text = f"data: a tensor of {tensor.nbytes} bytes with {stored} in the file, save a clone"
+        raise BadRow(index, text)
     return tensor

@@ -46,6 +46,10 @@ def test_numbers_do_too(folder, load):
     [
         (b"junk", "data: not a tensor saved by torch"),
         (saved({"a": 1}), "data: expected one saved tensor, got dict"),
+        (
+            saved(torch.zeros(1).expand(3, 60000, 60000)),
+            "data: a tensor of 43200000000 bytes with 4 in the file, save a clone",
+        ),
         (saved(io.BytesIO), "data: not a tensor saved by torch"),
         ("text", "data: expected numbers or lists of numbers, got str"),
     ],
