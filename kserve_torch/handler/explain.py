@@ -23,7 +23,9 @@ N_STEPS = 15
 #: Rows that go through the model at once; an explanation makes `N_STEPS` rows of each.
 INTERNAL_BATCH_SIZE = 64
 _NO_CLASS = re.compile(r"index (-?\d+) is out of bounds for dimension \d+ with size (\d+)")
-_NO_FORM = re.compile("Cannot choose target|too many indices for tensor")
+_NO_FORM = re.compile(
+    "Cannot choose target|too many indices for tensor|Target not provided when necessary"
+)
 
 
 class LazyAttribution:
@@ -52,6 +54,8 @@ class LazyAttribution:
         return self._made
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("_made", "_method", "_arguments"):
+            raise AttributeError(name)  # asked for while it is copied or unpickled
         return getattr(self._make(), name)
 
 
@@ -115,13 +119,20 @@ def blame_target(target: Any, first: int = 0) -> Iterator[None]:
         yield
     except (IndexError, RuntimeError, AssertionError) as error:
         text = str(error)
-        wanted = target if isinstance(target, list) else [target]
         found = _NO_CLASS.search(text)
-        if found is not None and int(found[1]) in wanted:
-            row = first + wanted.index(int(found[1]))
+        rows = [] if found is None else _rows_that_name(int(found[1]), target)
+        if found is not None and rows:
+            row = first + rows[0]
             text = f"target: {found[1]} is no class, the model has {found[2]} (0 is the first)"
             raise BadRow(row, text) from error
         if _NO_FORM.search(text):
             text = f"target: {target} does not fit the model's output: {text}"
             raise InvalidInput(text) from error
         raise
+
+
+def _rows_that_name(index: int, target: Any) -> list[int]:
+    """Rows whose target is this index or has it, if the model's output has several dimensions."""
+    targets = target if isinstance(target, list) else [target]
+    indices = [each if isinstance(each, tuple) else (each,) for each in targets]
+    return [row for row, each in enumerate(indices) if index in each]

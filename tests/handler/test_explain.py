@@ -1,3 +1,4 @@
+import copy
 import sys
 
 import captum.attr
@@ -6,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from kserve_torch.errors import InvalidInput, Unsupported
+from kserve_torch.errors import BadRow, InvalidInput, Unsupported
 from kserve_torch.handler.explain import LazyAttribution, integrated_gradients
 
 
@@ -107,3 +108,23 @@ def test_archives_that_set_captums_object_themselves(model):
     lazy = LazyAttribution("IntegratedGradients", lambda: (model,))
     inputs = torch.rand(1, 1, 8, 8)
     assert integrated_gradients(own, inputs, 1) == integrated_gradients(lazy, inputs, 1)
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "text"),
+    [
+        ([(0, 1), (1, 5)], BadRow, "target: 5 is no class, the model has 3 (0 is the first)"),
+        (1, InvalidInput, "target: 1 does not fit the model's output: Target not provided"),
+    ],
+)
+def test_targets_of_an_output_with_several_dimensions(target, error, text):
+    model = nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3)))
+    method = LazyAttribution("IntegratedGradients", lambda: (model,))
+    with pytest.raises(error) as caught:
+        integrated_gradients(method, torch.rand(2, 4), target)
+    assert str(getattr(caught.value, "reason", caught.value)).startswith(text)
+    assert getattr(caught.value, "index", 1) == 1
+
+
+def test_an_attribution_can_be_copied(ig, model):
+    assert copy.copy(ig).forward_func is model
