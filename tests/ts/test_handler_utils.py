@@ -107,6 +107,18 @@ def test_an_error_in_a_step_is_raised_and_the_next_batch_is_well(micro, context)
     assert ask(micro, context, [1]) == [{"result": 2}]
 
 
+def test_a_step_that_exits_ends_no_thread(context):
+    class Exits(Steps):
+        def preprocess(self, data):
+            raise SystemExit(3)
+
+    micro = MicroBatching(Exits())
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            ask(micro, context, [1])
+    micro.shutdown()
+
+
 def test_a_refused_row_has_its_index_in_the_batch(context):
     class Picky(Steps):
         def preprocess(self, data):

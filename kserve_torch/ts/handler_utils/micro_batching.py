@@ -62,7 +62,7 @@ def execute_call(
         if micro is None:
             continue
         thread_local_data.micro_batch_idx = micro.index
-        out_queue.put(micro if isinstance(micro.value, Exception) else _step(micro, handle))
+        out_queue.put(micro if isinstance(micro.value, BaseException) else _step(micro, handle))
         del micro  # waiting for the next one must not keep this one's data
 
 
@@ -70,7 +70,7 @@ def _step(micro: _Micro, handle: Callable[[Any], Any]) -> _Micro:
     try:
         with devices.within(micro.stream):
             return replace(micro, value=handle(micro.value))
-    except Exception as error:  # `MicroBatching.handle` raises it
+    except BaseException as error:  # `MicroBatching.handle` raises it
         return replace(micro, value=error)
 
 
@@ -185,7 +185,7 @@ class MicroBatching:
             if isinstance(micro.value, BadRow):
                 row = starts[micro.index] + micro.value.index
                 raise BadRow(row, micro.value.reason) from micro.value
-            if isinstance(micro.value, Exception):
+            if isinstance(micro.value, BaseException):
                 raise micro.value
         return [result for micro in done for result in micro.value]
 
