@@ -28,13 +28,15 @@ class OnnxModel:
         options.intra_op_num_threads = torch.get_num_threads()
         # They would wait actively for the next call, on cores that the event loop needs.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        wanted = ["CPUExecutionProvider"]
+        wanted: list[Any] = ["CPUExecutionProvider"]
         if is_cuda(device) and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
-            wanted.insert(0, "CUDAExecutionProvider")
+            wanted.insert(0, ("CUDAExecutionProvider", {"device_id": device.index or 0}))
         self._refusal = InvalidArgument
         self.session = onnxruntime.InferenceSession(str(path), options, providers=wanted)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "session":  # asked for while it is copied or unpickled
+            raise AttributeError(name)
         return getattr(self.session, name)
 
     def __call__(self, *tensors: torch.Tensor) -> Any:

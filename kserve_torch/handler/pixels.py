@@ -30,7 +30,8 @@ def to_batch(images: Sequence[Image.Image], channels: int, scale: Scale | None) 
     shape = (len(images), height, width, channels)
     if len(pixels) <= FEW and torch.get_default_dtype() is torch.float32:
         return _looked_up(np.frombuffer(pixels, np.uint8).reshape(shape), _table(channels, scale))
-    return _computed(torch.frombuffer(pixels, dtype=torch.uint8).view(shape), scale)
+    bytes_ = torch.frombuffer(pixels, dtype=torch.uint8).view(shape)
+    return _computed(bytes_, scale, torch.get_default_dtype())
 
 
 def _looked_up(pixels: np.ndarray, table: np.ndarray) -> torch.Tensor:
@@ -48,19 +49,19 @@ def _looked_up(pixels: np.ndarray, table: np.ndarray) -> torch.Tensor:
 def _table(channels: int, scale: Scale | None) -> np.ndarray:
     """The result for each byte, by channel: float32 ``[channels, 256]``."""
     every = torch.arange(256, dtype=torch.uint8, device="cpu").view(1, 1, 256, 1)
-    return _computed(every.expand(1, 1, 256, channels), scale).view(channels, 256).numpy()
+    computed = _computed(every.expand(1, 1, 256, channels), scale, torch.float32)
+    return computed.view(channels, 256).numpy()
 
 
-def _computed(pixels: torch.Tensor, scale: Scale | None) -> torch.Tensor:
+def _computed(pixels: torch.Tensor, scale: Scale | None, floats: torch.dtype) -> torch.Tensor:
     """The result for bytes ``[rows, height, width, channels]``, by torch's operators."""
-    floats, usual = torch.get_default_dtype(), torch.contiguous_format
-    batch = pixels.permute(0, 3, 1, 2).to(floats, memory_format=usual).div_(255)
+    batch = pixels.permute(0, 3, 1, 2).to(floats, memory_format=torch.contiguous_format).div_(255)
     if scale is not None:
-        mean, std = map(_per_channel, scale)
+        mean, std = (_per_channel(values, floats) for values in scale)
         batch.sub_(mean).div_(std)
     return batch
 
 
-def _per_channel(values: Sequence[float]) -> torch.Tensor:
+def _per_channel(values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
     # Images are in the host's memory; a handler's default device may be another one.
-    return torch.tensor(values, dtype=torch.get_default_dtype(), device="cpu").view(-1, 1, 1)
+    return torch.tensor(values, dtype=dtype, device="cpu").view(-1, 1, 1)

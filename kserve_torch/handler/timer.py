@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-import torch
+from kserve_torch.runtime.devices import current_stream
 
 R = TypeVar("R")
 
@@ -34,7 +34,8 @@ def _wanted(context: Any) -> bool:
 
 
 def _now() -> float:
-    """Seconds, after the device has finished its queued work."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    """Seconds, after the device has finished what this thread has queued."""
+    stream = current_stream()
+    if stream is not None:
+        stream.synchronize()
     return time.perf_counter()
