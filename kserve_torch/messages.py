@@ -6,6 +6,7 @@ Nothing here knows a protocol, a queue or a handler; every floor above speaks in
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from random import Random
 from typing import Any
@@ -123,6 +124,14 @@ class Request:
     element: str = "row {}"
     deadline: float | None = None
     emit: Emit | None = None
+
+    def anew(self) -> Request:
+        """This request as its client sent it.
+
+        Raises:
+            Exception: whatever `again` raises, such as MemoryError.
+        """
+        return self if self.again is None else replace(self, rows=self.again())
 
 
 @frozen(kw_only=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from kserve_torch.engine.batcher import SHRUNK_SECONDS, Lane, Outcome, Ticket
 from kserve_torch.errors import (
@@ -23,7 +22,7 @@ from kserve_torch.errors import (
 )
 from kserve_torch.messages import Reply, Request
 from kserve_torch.runtime.fault import RequestFault
-from kserve_torch.runtime.reasons import handler_failure
+from kserve_torch.runtime.reasons import forget_frames, handler_failure
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ def isolate(
         error: ServingError
         try:
             requests = [ticket.request for ticket in part]
-            replies = run(requests if part is batch else list(map(_anew, requests)))
+            replies = run(requests if part is batch else [request.anew() for request in requests])
         except DeviceLost:
             raise
         except RequestFault as fault:
@@ -79,6 +78,7 @@ def isolate(
             charges[accused] = error
         except Exception as failure:
             error = handler_failure(failure)
+            forget_frames(failure)  # else its batch would stay in memory while the parts run
         else:
             yield list(zip(part, replies, strict=True))
             continue
@@ -96,20 +96,6 @@ def isolate(
         # A request that does not fit even alone says nothing about batches of others.
         if misfits.isdisjoint(part):
             _shrink(lane, part)
-
-
-def _anew(request: Request) -> Request:
-    """The request as its client sent it.
-
-    Raises:
-        ServingError: there is no memory for it.
-    """
-    if request.again is None:
-        return request
-    try:
-        return replace(request, rows=request.again())
-    except BaseException as error:
-        raise handler_failure(error) from error
 
 
 def _parts(rest: list[Ticket], accused: Ticket | None, whole: bool) -> list[list[Ticket]]:

@@ -23,6 +23,7 @@ from kserve_torch.engine.tuner import Tuners
 from kserve_torch.errors import HandlerError, ServingError
 from kserve_torch.frozen import frozen
 from kserve_torch.messages import Reply, Request
+from kserve_torch.runtime.reasons import forget_frames
 from kserve_torch.runtime.torchstate import compiles, use_threads
 
 if TYPE_CHECKING:
@@ -168,6 +169,7 @@ class Worker:
             use_threads(self._tuners.usual.most)
             self.instance = self._load()
         except BaseException as error:
+            forget_frames(error)  # else its weights would be there still when it is tried again
             self._become(WorkerState.FAILED, error)
             return
         self.ready_at = time.monotonic()

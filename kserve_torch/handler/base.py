@@ -318,6 +318,15 @@ def takes_arrays(handler: Any) -> bool:
     )
 
 
+def adapts_format(handler: Any, error: BaseException | None) -> bool:
+    """Whether a handler's model returned to the default memory format because of ``error``.
+
+    Archives' code may use parts of the model, and their outputs, by itself.
+    """
+    ordered = getattr(handler, "_BaseHandler__ordered", None)
+    return isinstance(ordered, ChannelsLast) and ordered.give_up(error)
+
+
 def answer(handler: BaseHandler, data: list[Any]) -> list[Any]:
     """What a batch asks for: a description, predictions or explanations."""
     if handler._is_describe():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -18,13 +17,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from kserve_torch.runtime.tying import is_plain, tie
+from kserve_torch.runtime.tying import are_tied, is_plain, tie
 
 log = logging.getLogger(__name__)
 
 #: Largest difference between the answers in both formats, relative to the largest number.
 TOLERANCE = 1e-5
-#: Most bytes of convolution weights for a trial, during which they are held twice.
+#: Most bytes of convolution weights and buffers for a trial, during which they are held twice.
 LARGEST = 256 * 2**20
 #: Batches that the model may refuse before there are no more trials.
 TRIES = 3
@@ -40,8 +39,8 @@ class ChannelsLast:
     """Calls a model in channels-last format, once a batch has shown that this changes nothing.
 
     Args:
-        model: float32, in evaluation mode, on the CPU, with two-dimensional convolutions of up to
-            `LARGEST` bytes; any other is called as it is.
+        model: float32, in evaluation mode, on the CPU, with two-dimensional convolutions, and no
+            more than `LARGEST` bytes to be copied; any other is called as it is.
 
     Attributes:
         model: the model.
@@ -65,12 +64,19 @@ class ChannelsLast:
         try:
             return _contiguous(self.model(*(_last(value) for value in args), **kwargs))
         except RuntimeError as error:
-            if _NEEDS_CONTIGUOUS not in str(error):
+            if not self.give_up(error):
                 raise
-            log.info("the model keeps the default memory format: %s", error)
-            self._chosen = False
-            _rearrange(self.model, _twins(self.model, torch.contiguous_format))
-            return self.model(*args, **kwargs)
+        return self.model(*args, **kwargs)
+
+    def give_up(self, error: BaseException | None) -> bool:
+        """Return to the default format if it is in use and ``error`` asks for the other one."""
+        wanted = isinstance(error, RuntimeError) and _NEEDS_CONTIGUOUS in str(error)
+        if not (self._chosen and wanted):
+            return False
+        log.info("the model keeps the default memory format: %s", error)
+        self._chosen = False
+        _rearrange(self.model, _twins(self.model, torch.contiguous_format))
+        return True
 
     def _try(self, *args: torch.Tensor) -> Any:
         self._tries -= 1
@@ -83,17 +89,19 @@ class ChannelsLast:
             self._tries = 0
             return self.model(*args)
         expected = self.model(*args)  # if it refuses this batch, the next one may decide
-        self._tries = 0
+        tries, self._tries = self._tries, 0
         try:
-            output = twin(*inputs)
+            output = _contiguous(twin(*inputs))
             self._chosen = _agree(output, expected)
+        except _NothingToCompare:
+            self._tries = tries
         except Exception as error:
             log.info("the model keeps the default memory format: %s", error)
         if not self._chosen:
             return expected
         _rearrange(self.model, twins)
         log.info("the model uses the channels-last memory format")
-        return _contiguous(output)
+        return output
 
 
 def _is_suitable(model: Any) -> bool:
@@ -102,11 +110,12 @@ def _is_suitable(model: Any) -> bool:
     if model.training or hasattr(model, "_orig_mod"):  # the latter is from torch.compile
         return False
     modules = list(model.modules())
+    copied = [*(each for each in model.parameters() if each.dim() == 4), *model.buffers()]
     return (
         any(type(module) in (nn.Conv2d, nn.ConvTranspose2d) for module in modules)
         and not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
         and all(_is_plain_float32(parameter) for parameter in model.parameters())
-        and sum(weight.nbytes for weight in model.parameters() if weight.dim() == 4) <= LARGEST
+        and sum(tensor.nbytes for tensor in copied) <= LARGEST
     )
 
 
@@ -148,23 +157,19 @@ def _rearrange(model: nn.Module, twins: dict[int, torch.Tensor]) -> None:
         parameter.data = twins[id(parameter)].data
     with _lock:
         for other in _rearranged:
-            if other is not model and _are_alike(type(other), type(model)):
+            if other is not model and are_tied(other, model):
                 tie([model], [other])
         _rearranged.add(model)
 
 
-def _are_alike(one: type, other: type) -> bool:
-    """Whether two classes are the same, or of one file, which each instance imports itself."""
-    names = one.__qualname__ == other.__qualname__
-    return one is other or (names and _file(one) == _file(other) is not None)
-
-
-def _file(kind: type) -> str | None:
-    return getattr(sys.modules.get(kind.__module__), "__file__", None)
+class _NothingToCompare(Exception):
+    """Both answers are empty, as a detector's are for a picture without objects."""
 
 
 def _agree(output: Any, expected: Any) -> bool:
     given, wanted = list(_tensors(output)), list(_tensors(expected))
+    if not any(tensor.numel() for tensor in (*given, *wanted)):
+        raise _NothingToCompare
     return len(given) == len(wanted) and all(map(_close, given, wanted))
 
 
@@ -191,11 +196,11 @@ def _contiguous(output: Any) -> Any:
     """The output in the default format: handlers may call ``view`` on its tensors."""
     if isinstance(output, torch.Tensor):
         return output.contiguous()
-    if isinstance(output, list):
-        return [_contiguous(item) for item in output]
-    if isinstance(output, tuple):
+    if isinstance(output, list | tuple):
         items = [_contiguous(item) for item in output]
-        return type(output)(*items) if hasattr(output, "_fields") else tuple(items)
+        if all(item is before for item, before in zip(items, output, strict=True)):
+            return output
+        return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
     if isinstance(output, dict):
         for key, value in output.items():
             output[key] = _contiguous(value)

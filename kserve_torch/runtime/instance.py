@@ -29,6 +29,7 @@ from kserve_torch.runtime import (
     fxtrace,
     operators,
     output,
+    paramdata,
     rootlog,
     torchload,
     torchstate,
@@ -42,7 +43,7 @@ from kserve_torch.runtime.preparation import (
     namespace_of,
     refuse_unsupported,
 )
-from kserve_torch.runtime.reasons import handler_failure, load_failure
+from kserve_torch.runtime.reasons import forget_frames, handler_failure, load_failure
 from kserve_torch.runtime.torchstate import DefaultDtype
 from kserve_torch.runtime.tying import Share, tie
 from kserve_torch.runtime.warmup import sample_request
@@ -121,6 +122,7 @@ class Instance:
         devices.require(gpu_id)
         fxtrace.install()
         operators.install()
+        paramdata.install()
         torchload.install()
         torchstate.install()
         instance = None
@@ -150,12 +152,17 @@ class Instance:
             self._entry = load_entry(self._namespace, self._archive.manifest.handler)
             self._finish(self._entry.initialize(self.context))
             self._arrays = self._entry.accepts_arrays
+        devices.settle(self.gpu_id)
         if first is not None:
             self._tie(first)
-        gpu_id = self.context.system_properties["gpu_id"]
-        devices.settle(gpu_id)
-        default = "cpu" if gpu_id is None else f"cuda:{gpu_id}"
+        default = "cpu" if self.gpu_id is None else f"cuda:{self.gpu_id}"
         self.device = str(getattr(self._entry.service, "device", None) or default)
+
+    @property
+    def gpu_id(self) -> int | None:
+        """Index of its accelerator; None for the CPU."""
+        gpu_id: int | None = self.context.system_properties["gpu_id"]
+        return gpu_id
 
     def _tie(self, first: Instance) -> None:
         share = first._share or Share(first._entry.service)
@@ -200,6 +207,8 @@ class Instance:
     def run(self, requests: Sequence[Request]) -> list[Reply]:
         """Answer ``requests``, all of one verb, with one call of the handler.
 
+        It is called once more if its model is in a memory format that its own code cannot handle.
+
         Raises:
             RequestFault: one request holds a row that the handler cannot read.
             OutOfMemory: the batch does not fit.
@@ -207,7 +216,16 @@ class Instance:
             HandlerError: the handler raised (its exception is the cause), or its answer has a wrong
                 number of results.
         """
-        devices.require(self.context.system_properties["gpu_id"])
+        try:
+            return self._run(requests)
+        except HandlerError as error:
+            cause = error.__cause__
+            if not self._entry.adapts(cause) or any(request.emit for request in requests):
+                raise
+        return self._run([request.anew() for request in requests])
+
+    def _run(self, requests: Sequence[Request]) -> list[Reply]:
+        devices.require(self.gpu_id)
         counts = [1 if r.verb is Verb.DESCRIBE else len(r.rows) for r in requests]
         try:
             return self._replies(requests, counts)
@@ -216,10 +234,11 @@ class Instance:
         except BaseException as error:  # also our own: making rows may run out of memory
             failure = handler_failure(error)
             if isinstance(failure, HandlerError | OutOfMemory):
-                devices.examine(self.context.system_properties["gpu_id"])
+                devices.examine(self.gpu_id)
             if failure is error:
                 raise
             if isinstance(failure, OutOfMemory):
+                forget_frames(error)
                 devices.free_cache()
             raise failure from error
 

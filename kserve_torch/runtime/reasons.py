@@ -109,6 +109,15 @@ def ran_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(sign in _text(error) for sign in _MEMORY)
 
 
+def forget_frames(error: BaseException | None) -> None:
+    """Let go of what an error's tracebacks, and those of its causes, hold: batches, weights."""
+    seen: list[BaseException] = []
+    while error is not None and not any(error is one for one in seen):
+        seen.append(error)
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__ if error.__cause__ is None else error.__cause__
+
+
 def brief(error: BaseException) -> str:
     """``<Type>: <text>`` on one line, without the server's paths or a traceback."""
     text = _text(error).strip()

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from kserve_torch.runtime import paramdata
+
 #: A container with this many members holds words or paths, not models.
 _VOCABULARY = 1000
 #: Bytes below which a buffer is not a weight but a counter, statistics, a mask or state.
@@ -49,11 +51,22 @@ def tie(service: Any, first: Any) -> int:
         Number of bytes that are no longer held twice.
     """
     originals = dict(_modules(first))
-    return sum(
-        _tie_module(module, originals[path])
-        for path, module in _modules(service)
-        if path in originals and originals[path] is not module
-    )
+    total = 0
+    for path, module in _modules(service):
+        original = originals.get(path, module)
+        if original is not module and (saved := _tie_module(module, original)):
+            _tied[module] = _tied.setdefault(original, object())
+            total += saved
+    return total
+
+
+def are_tied(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two modules hold weights together, so that more of them may be."""
+    return one in _tied and _tied[one] is _tied.get(other)
+
+
+#: Modules that hold weights together have the same value.
+_tied: weakref.WeakKeyDictionary[nn.Module, object] = weakref.WeakKeyDictionary()
 
 
 class Share:
@@ -66,13 +79,18 @@ class Share:
 
     def __init__(self, service: Any, other: Share | None = None) -> None:
         self._written: list[bool] = [] if other is None else other._written
-        # Weak, because a handler may take another model in place of this one.
-        self._versions = [
-            (weakref.ref(tensor), tensor._version)
-            for _, module in _modules(service)
+        modules = [module for _, module in _modules(service)]
+        weights = [
+            tensor
+            for module in modules
             for tensor in _weights(module).values()
             if not tensor.is_inference()
         ]
+        for tensor in weights:
+            paramdata.count(tensor, True)
+        # Weak, because a handler may take another model in place of this one.
+        self._modules = list(map(weakref.ref, modules))
+        self._versions = [(weakref.ref(tensor), tensor._version) for tensor in weights]
 
     def look(self) -> bool:
         """After a call: whether this instance is the first to have written to the weights."""
@@ -93,6 +111,9 @@ class Share:
     @torch.no_grad()
     def separate(self) -> None:
         """Give the instance weights of its own."""
+        for model in self._modules:
+            if (module := model()) is not None:
+                _tied.pop(module, None)
         copies: dict[Any, torch.Tensor] = {}  # some are one: input and output embeddings
         for reference, _ in self._versions:
             tensor = reference()
@@ -100,8 +121,11 @@ class Share:
                 continue
             place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
             if place not in copies:
-                copies[place] = tensor.data.clone()
+                copies[place] = tensor.detach().clone()
+                if tensor.is_cuda:  # the instance in whose stream it was allocated may free it
+                    tensor.record_stream(torch.cuda.current_stream(tensor.device))
             tensor.data = copies[place]
+            paramdata.count(tensor, False)
 
 
 def _modules(service: Any, depth: int = 3) -> Iterator[tuple[str, nn.Module]]:

@@ -1,5 +1,7 @@
 """`isolate` with real tickets; what runs them is made here."""
 
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -253,3 +255,32 @@ async def test_errors_do_not_hold_on_to_those_before_them() -> None:
 async def test_a_large_batch_of_nothing_but_bad_rows() -> None:
     bench = Bench("b" * 2000)
     assert sum(len(some) for some in bench.isolate()) == 2000
+
+
+async def test_parts_have_the_memory_of_the_batch_that_did_not_fit() -> None:
+    """Frames of a failed call hold what it was computing."""
+    bench = Bench("xxxx")
+    batches: list[weakref.ref[set[int]]] = []
+
+    def compute(requests: Sequence[Request]) -> list[Reply]:
+        batch = set(map(id, requests))
+        assert not any(earlier() for earlier in batches)
+        batches.append(weakref.ref(batch))
+        raise MemoryError
+
+    def run(requests: Sequence[Request]) -> list[Reply]:
+        if len(requests) > 1:
+            try:
+                compute(requests)
+            except MemoryError as error:
+                failure = OutOfMemory("no room")  # which refers to this frame, and this one to it
+                raise failure from error
+        return bench.run(requests)
+
+    gc.disable()
+    try:
+        outcomes = [pair for some in isolate(run, bench.tickets, bench.lane) for pair in some]
+    finally:
+        gc.enable()
+    assert [_word(outcome) for _, outcome in outcomes] == ["ok"] * 4
+    assert len(batches) == 3

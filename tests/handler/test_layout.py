@@ -2,7 +2,6 @@
 
 import logging
 from collections import OrderedDict, namedtuple
-from contextlib import ExitStack, closing
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from torch import nn
 from kserve_torch.handler import layout
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.layout import ChannelsLast
-from kserve_torch.namespace.loader import Namespace
+from kserve_torch.runtime.tying import Share, tie
 
 Scores = namedtuple("Scores", "scores maps")
 PICTURES = torch.arange(2 * 3 * 8 * 8, dtype=torch.float32).reshape(2, 3, 8, 8).sin()
@@ -199,7 +198,8 @@ def test_torchscript_is_left_alone():
 
 
 def test_a_large_model_is_left_alone(monkeypatch):
-    for limit, moved in ((431, False), (432, True)):  # 4 * 3 * 3 * 3 numbers of 4 bytes
+    # 4 * 3 * 3 * 3 numbers of 4 bytes, and one in a buffer
+    for limit, moved in ((435, False), (436, True)):
         monkeypatch.setattr(layout, "LARGEST", limit)
         model = Net()
         answers(model, PICTURES)
@@ -210,30 +210,47 @@ def test_a_function_is_called_as_it_is():
     assert ChannelsLast(lambda *args, **kwargs: (args, kwargs))(1, a=2) == ((1,), {"a": 2})
 
 
-def test_instances_share_what_was_moved():
-    models = [Net(), Net()]
+def test_instances_share_what_was_moved_and_other_models_do_not():
+    one, two, other = models = [Net() for _ in range(3)]
+    tie([two], [one])
     for model in models:
         answers(model, PICTURES)
-    first, second = (model.conv.weight.data_ptr() for model in models)
-    assert first == second
+    assert one.conv.weight.data_ptr() == two.conv.weight.data_ptr()
+    assert one.conv.weight.data_ptr() != other.conv.weight.data_ptr()
+    assert all(map(is_last, models))
 
 
-def test_instances_whose_archive_brings_the_class_share_it_too(tmp_path):
-    """Each imports its own class; one of the same name in another archive is another one."""
-    (tmp_path / "other").mkdir()
-    code = "from torch import nn\n\n\nclass Own(nn.Sequential):\n    pass\n"
-    for folder in (tmp_path, tmp_path / "other"):
-        (folder / "net.py").write_text(code)
-    folders = [tmp_path, tmp_path, tmp_path / "other"]
-    with ExitStack() as stack:
-        spaces = [stack.enter_context(closing(Namespace(folder))) for folder in folders]
-        kinds = [space.import_module("net").Own for space in spaces]
-        models = [kind(Net()) for kind in kinds]
-        for model in models:
-            answers(model, PICTURES)
-        first, second, other = (model[0].conv.weight.data_ptr() for model in models)
-    assert len(set(kinds)) == 3
-    assert first == second != other
+def test_instances_that_have_separated_stay_separate():
+    one, two = Net(), Net()
+    first = Share([one])
+    second = Share([two], first)
+    tie([two], [one])
+    with torch.no_grad():
+        one.conv.bias.add_(1)
+    assert first.look()
+    for share, model in ((first, one), (second, two)):
+        share.separate()
+        answers(model, PICTURES)
+    assert one.conv.weight.data_ptr() != two.conv.weight.data_ptr()
+
+
+def test_an_empty_answer_decides_nothing():
+    model = Net(lambda hidden: hidden[hidden > 1e9])
+    call = ChannelsLast(model.eval())
+    with torch.inference_mode():
+        assert call(PICTURES).numel() == 0
+        assert not is_last(model)
+        model.flat = torch.Tensor.flatten
+        call(PICTURES)
+    assert is_last(model)
+
+
+def test_a_structure_of_torchs_stays_one():
+    model = Net(lambda hidden: hidden.max(1))
+    first, second = answers(model, PICTURES, PICTURES)
+    assert is_last(model)
+    assert torch.equal(first.values, second.values)
+    assert second.indices.is_contiguous()
 
 
 def test_the_moved_model_can_be_explained():

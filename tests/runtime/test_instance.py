@@ -306,6 +306,42 @@ def test_weights_are_shared_until_a_handler_writes_to_them(
     assert (results(late, 6), results(one, None)) == ([6], [4])
 
 
+USES_A_PART = """
+from ts.torch_handler.base_handler import BaseHandler
+
+class UsesAPart(BaseHandler):
+    calls = 0
+    def handle(self, data, context):
+        self.calls += 1
+        inputs = self.preprocess([row.pop("data") for row in data])
+        hidden = self.model.conv(inputs)
+        return hidden.view(len(hidden), -1).sum(1).add(self.inference(inputs)).tolist()
+"""
+CONVOLUTION = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3)
+    def forward(self, inputs):
+        return self.conv(inputs).sum((1, 2, 3))
+"""
+
+
+def test_a_handlers_own_code_gets_the_memory_format_that_it_needs(load: Load) -> None:
+    """Its model is in another one since the first call."""
+    instance = load(USES_A_PART, {"model.py": CONVOLUTION}, modelFile="model.py")
+    picture = torch.arange(75.0).view(3, 5, 5).tolist()
+    answers = []
+    for again in range(3):
+        sent = request({"data": picture}, again=lambda: [{"data": picture}])
+        answers.append(instance.run([sent])[0].results)
+        assert instance._entry.service.calls == (1, 3, 4)[again]
+    for (answer,) in answers:
+        assert answer == pytest.approx(answers[0][0], rel=1e-5)
+
+
 # --- faults ---------------------------------------------------------------------------------------
 
 

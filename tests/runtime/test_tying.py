@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from kserve_torch.runtime import paramdata
 from kserve_torch.runtime.tying import Share, tie
 
 LARGE = 1 << 16
@@ -154,3 +155,22 @@ def test_complex_numbers_and_views_that_are_not_plain_memory() -> None:
         assert shared(two, one) == {"table"}
     one, two = (net(table=(torch.ones(LARGE) * 1j).conj()) for _ in range(2))
     assert shared(two, one) == set()
+
+
+def test_what_is_written_through_a_parameters_data_counts_while_it_is_shared() -> None:
+    paramdata.install()
+    one, two = (SimpleNamespace(model=net()) for _ in range(2))
+    first = Share(one)
+    second = Share(two, first)
+    tie(two, one)
+    weight = two.model[0].weight
+    with torch.inference_mode():
+        weight.data += 1  # as adapters are merged
+    assert (first.look(), second.look()) == (False, True)
+    for share in (first, second):
+        share.separate()
+    version = weight._version
+    weight.data += 1
+    assert (weight._version, weight[0, 0].item()) == (version, 3)
+    weight.data = torch.zeros(4, 4)
+    assert weight.sum() == 0
