@@ -121,6 +121,6 @@ class Queues:
         return sum(pool.running for pool in self._pools)
 
     @property
-    def empty(self) -> bool:
-        """Whether there is no worker, not even one that is leaving."""
-        return not any(pool.roster.all() for pool in self._pools)
+    def workers(self) -> list[Worker]:
+        """All workers, also those that are leaving, but none that hang."""
+        return [worker for pool in self._pools for worker in pool.roster.all()]

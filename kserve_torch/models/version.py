@@ -321,13 +321,18 @@ class ModelVersion:
     def _instance(self, index: int) -> Instance:
         instance = self._load(index, self._firsts)
         self._seen = self._seen or instance.signature
-        self._drop_firsts()  # the worker may have been given up while it loaded
+        if not self._queues.workers:  # the worker was given up while it loaded
+            self._firsts.clear()
         return instance
 
-    def _drop_firsts(self) -> None:
-        """Forget the first instances once there is no worker: they would keep the weights."""
-        if self._queues.empty:
-            self._firsts.clear()
+    def _pass_on(self, left: Instance) -> None:
+        """Let another instance be the first one on its device: the first would stay in memory."""
+        for gpu_id, first in list(self._firsts.items()):
+            if first is left:
+                del self._firsts[gpu_id]
+        for worker in self._queues.workers:
+            if worker.instance is not None and worker.instance is not left:
+                self._firsts.setdefault(worker.instance.gpu_id, worker.instance)
 
     def _ran(self, verb: Verb, ran: Ran) -> None:
         self._emit(
@@ -336,7 +341,8 @@ class ModelVersion:
 
     def _worker_changed(self, worker: Worker) -> None:
         seconds = worker.load_seconds if worker.state is WorkerState.READY else 0.0
-        self._drop_firsts()
+        if worker.state is not WorkerState.READY and worker.instance is not None:
+            self._pass_on(worker.instance)
         self._emit(
             WorkerChanged(self.name, self.version, worker.number, worker.state.value, seconds)
         )

@@ -494,6 +494,32 @@ async def test_what_was_loaded_too_late_is_not_kept_in_memory(
         await until(gone)
 
 
+async def test_the_handler_of_a_worker_that_left_is_not_kept_in_memory(
+    tmp_path: Path, gate: Gate
+) -> None:
+    """Though later ones took its weights."""
+    files = {"handler.py": CIRCULAR, "model-config.yaml": "{minWorkers: 2, maxWorkers: 2}"}
+    make_archive(tmp_path / "m.mar", files, configFile="model-config.yaml")
+    async with serving(tmp_path, gate) as registry:
+        await registry.start([StartupModel(name=None, file="m.mar")])
+        version = registry.find("m")
+        first = version.workers[0]
+        assert first.index == 0
+        assert first.instance is not None
+        handler = weakref.ref(first.instance._entry.service)
+        first.stop()
+
+        def gone() -> bool:
+            gc.collect()
+            return handler() is None
+
+        number = first.number
+        del first
+        await until(lambda: number not in [worker.number for worker in version.workers])
+        await until(lambda: version.ready_workers == 2)
+        await until(gone)
+
+
 @pytest.fixture
 def idle() -> Iterator[None]:
     """As on an idle server, nothing starts a garbage collection."""
