@@ -95,17 +95,9 @@ class DtypeLock:
         """End a call, and whatever it set."""
         with self._lock:
             self._running.discard(call)
-            self._restore()
+            _set(self._dtype if self._running else _DTYPE)
             if self._waiting:
                 self._changed.notify_all()
-
-    def restore(self) -> None:
-        """Set the default of the running calls, or else the one that the process started with."""
-        with self._lock:
-            self._restore()
-
-    def _restore(self) -> None:
-        _set(self._dtype if self._running else _DTYPE)
 
     def _wait(self, call: object, dtype: torch.dtype) -> None:
         self._waiting[call] = dtype
@@ -139,9 +131,9 @@ _dtype_lock = DtypeLock()
 class DefaultDtype:
     """The default dtype that a handler chose when it was initialised.
 
-    It applies to that handler's calls only. As torch has one per process, no call with another one
-    runs at the same time. Initialisation may take long and so does not wait: a dtype that is set
-    there, or for part of a call, briefly affects other calls too.
+    It applies to that handler's calls only. As torch has one per process, nothing with another one
+    runs at the same time: no call, nor a handler's initialisation, which begins with torch's own. A
+    dtype that is set in there, or for part of a call, briefly affects others too.
     """
 
     def __init__(self, lock: DtypeLock = _dtype_lock) -> None:
@@ -151,13 +143,14 @@ class DefaultDtype:
     @contextmanager
     def chosen(self) -> Iterator[None]:
         """Initialise within it: the dtype that is set at the end becomes the handler's own."""
+        self._lock.enter(self, _DTYPE)
         _thread.dtype = _DTYPE
         try:
             yield
             # torch's own value may be that of another handler's running call.
             self._own = _thread.dtype
         finally:
-            self._lock.restore()
+            self._lock.leave(self)
 
     def __enter__(self) -> None:
         """Begin a call."""

@@ -148,16 +148,32 @@ def test_nothing_waits_for_ever_for_a_call_that_hangs(caplog: pytest.LogCaptureF
     ]
 
 
-def test_who_initialises_does_not_take_a_calls_dtype_for_its_own() -> None:
-    lock = DtypeLock()
+def test_who_initialises_beside_a_call_does_not_take_its_dtype_for_its_own() -> None:
+    lock = DtypeLock(patience=0.05)
     double = chosen(torch.float64, lock)
     with double:
         plain = DefaultDtype(lock)
         with plain.chosen():
-            pass
-        assert torch.get_default_dtype() is torch.float64
+            assert torch.get_default_dtype() is torch.float32
     with plain:
         assert torch.get_default_dtype() is torch.float32
+
+
+def test_who_initialises_waits_for_calls_with_another_dtype() -> None:
+    """What is made then keeps its dtype."""
+    lock = DtypeLock(patience=60)
+    double, plain = chosen(torch.float64, lock), DefaultDtype(lock)
+    made: list[torch.dtype] = []
+
+    def initialize() -> None:
+        with plain.chosen():
+            made.append(torch.nn.Linear(1, 1).weight.dtype)
+
+    double.__enter__()
+    with beside(initialize):
+        until(lambda: len(lock._waiting) == 1)
+        double.__exit__()
+    assert made == [torch.float32]
 
 
 @pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type")
