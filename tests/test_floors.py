@@ -71,12 +71,14 @@ FLOORS: list[dict[str, str]] = [
         "runtime.fxtrace": "",
         "runtime.instance": (
             "runtime.context runtime.devices runtime.entry runtime.fault runtime.fxtrace "
-            "runtime.operators runtime.output runtime.preparation runtime.reasons "
-            "runtime.rootlog runtime.torchload runtime.torchstate runtime.tying runtime.warmup"
+            "runtime.operators runtime.output runtime.paramdata runtime.preparation "
+            "runtime.reasons runtime.rootlog runtime.torchload runtime.torchstate runtime.tying "
+            "runtime.warmup"
         ),
         "runtime.machine": "",
         "runtime.operators": "",
         "runtime.output": "",
+        "runtime.paramdata": "",
         "runtime.preparation": "runtime.context ts",
         "runtime.processor": "",
         "runtime.profiler": "",
@@ -84,7 +86,7 @@ FLOORS: list[dict[str, str]] = [
         "runtime.rootlog": "",
         "runtime.torchload": "",
         "runtime.torchstate": "runtime.machine",
-        "runtime.tying": "",
+        "runtime.tying": "runtime.paramdata",
         "runtime.warmup": "runtime.context",
     },
     {
@@ -110,6 +112,10 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "models.catalogue": "models.version",
+        "models.configured": (
+            "models.catalogue models.factory models.lineup models.origin models.retries"
+            " models.version"
+        ),
         "models.describe": "models.registry models.version",
         "models.factory": "models.origin models.version",
         "models.lineup": "models.version",
@@ -117,8 +123,7 @@ FLOORS: list[dict[str, str]] = [
         "models.origin": "",
         "models.registration": "models.registry models.version",
         "models.registry": (
-            "models.catalogue models.factory models.lineup models.origin models.reloads"
-            " models.retries models.version"
+            "models.catalogue models.configured models.factory models.reloads models.version"
         ),
         "models.reloads": "models.catalogue models.factory models.origin models.version",
         "models.retries": "models.catalogue models.version",
