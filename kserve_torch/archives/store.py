@@ -44,7 +44,7 @@ class ModelStore:
         self._downloads = workdir / "downloads"
 
     def configure(self, names: Iterable[str]) -> None:
-        """Follow the links that have these names, wherever they lead."""
+        """Trust these names and URLs: links may lead anywhere, and hosts need not be public."""
         self._configured = frozenset(names)
 
     async def resolve(self, url: str) -> Path:
@@ -115,9 +115,8 @@ class ModelStore:
         self._downloads.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(dir=self._downloads))
         try:
-            return await download(
-                url, folder, check=self._check_allowed, public_only=self._public_only
-            )
+            public_only = self._public_only and url not in self._configured
+            return await download(url, folder, check=self._check_allowed, public_only=public_only)
         except BaseException:
             await asyncio.to_thread(_remove, folder)
             raise

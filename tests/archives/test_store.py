@@ -510,6 +510,16 @@ async def test_addresses_of_the_cluster_are_refused_by_default(
     assert host.asked == []
 
 
+async def test_addresses_of_the_cluster_that_the_configuration_names(
+    store: ModelStore, host: Host
+) -> None:
+    store.configure([host.url + "/a.mar"])
+    path = await store.resolve(host.url + "/a.mar")
+    assert path.read_bytes() == CONTENT
+    with pytest.raises(DownloadFailed, match="is not a public address"):
+        await store.resolve(host.url + "/b.mar")
+
+
 async def test_the_address_that_was_checked_is_the_one_connected_to(
     folder: Path, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
