@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 import torch
 
 from kserve_torch.errors import BadRow, InvalidInput
@@ -19,12 +20,14 @@ def as_tensor(index: int, value: Any, dtype: torch.dtype | None = None) -> torch
 
     Args:
         index: the row's index, for the error.
-        value: the payload.
+        value: the payload; bytes must be JSON, as of a client that names no content type.
         dtype: of the result; None infers it as `torch.as_tensor` does from lists, for arrays too.
 
     Raises:
         BadRow: ``value`` is none of these, or is ragged, or has a number too large for the dtype.
     """
+    if isinstance(value, bytes | bytearray | memoryview):
+        value = _parsed(index, value)
     try:
         if isinstance(value, np.ndarray):
             # A copy: arrays may be read-only views of the request's bytes.
@@ -34,6 +37,14 @@ def as_tensor(index: int, value: Any, dtype: torch.dtype | None = None) -> torch
         if str(error).startswith(_TOO_LARGE):
             raise BadRow(index, "data: a number is too large for INT64") from None
         raise BadRow(index, _why_no_tensor(value)) from None
+
+
+def _parsed(index: int, text: bytes | bytearray | memoryview) -> Any:
+    try:
+        return orjson.loads(text) if text else None
+    except orjson.JSONDecodeError:
+        reason = f"data: expected numbers or lists of numbers as JSON, got {len(text)} other bytes"
+        raise BadRow(index, reason) from None
 
 
 def _dtype_of_lists(array: np.ndarray) -> torch.dtype:

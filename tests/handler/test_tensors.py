@@ -120,3 +120,25 @@ def test_rows_of_several_kinds():
     rows = [np.array([1, 2]), np.array([0.5, 1]), [3, 4], torch.ones(2)]
     assert as_batch(rows, torch.float32).tolist() == [[1, 2], [0.5, 1], [3, 4], [1, 1]]
     assert as_batch([]).shape == (0,)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_bytes_are_read_as_json(kind):
+    assert as_tensor(0, kind(b"[[1, 2.5], [3, 4]]")).tolist() == [[1, 2.5], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"", "data: missing or empty"),
+        (b"[1, NaN]", "data: expected numbers or lists of numbers as JSON, got 8 other bytes"),
+        (b"\xff\xd8", "data: expected numbers or lists of numbers as JSON, got 2 other bytes"),
+        (b"[" * 2000, "data: expected numbers or lists of numbers as JSON, got 2000 other bytes"),
+        (b"[[1], 2]", "data: expected numbers in a list of regular shape"),
+        (b'{"a": 1}', "data: expected numbers or lists of numbers, got dict"),
+    ],
+)
+def test_bytes_that_are_no_numbers(text, reason):
+    with pytest.raises(BadRow) as caught:
+        as_tensor(3, text)
+    assert (caught.value.index, caught.value.reason) == (3, reason)
