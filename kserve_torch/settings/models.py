@@ -9,6 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import yaml
+
 from kserve_torch.settings.kinds import Kind, Malformed
 from kserve_torch.settings.limits import LIMITS
 
@@ -47,8 +49,22 @@ def _read_json(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise Malformed(f"not JSON: {error}") from error
+        value = _read_quotes(text)
+        if value is None:
+            raise Malformed(f"not JSON: {error}") from error
     return _mapping(value, "the whole")
+
+
+def _read_quotes(text: str) -> Any:
+    """JSON with single quotes or none, which TorchServe reads, too; None if it is not that.
+
+    All values in it are strings; see `_unquoted`.
+    """
+    try:
+        value = yaml.load(text, yaml.BaseLoader)
+    except yaml.YAMLError:
+        return None
+    return value if text.lstrip().startswith("{") else None
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:

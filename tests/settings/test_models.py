@@ -66,10 +66,18 @@ def test_values_in_quotes_are_what_they_say() -> None:
     assert (entry.model.is_default, dict(entry.limits)) == (True, {"device_type": "cpu"})
 
 
+def test_other_quotes_or_none_as_torchserve_reads_them() -> None:
+    for text in (snapshot().replace('"', "'"), snapshot().replace('"', "")):
+        assert SNAPSHOT.read(text) == SNAPSHOT.read(snapshot())
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("{", "not JSON"),
+        ("{'models': {'m': {'1.0': {'batchSize': 1 'maxWorkers': 2}}}}", "not JSON"),
+        ("models: {m: {1.0: {}}}", "not JSON"),
+        ("m.mar", "not JSON"),
         ("[]", "the whole is not an object"),
         ("{}", "models is not an object"),
         ('{"models": []}', "models is not an object"),
