@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -114,8 +115,11 @@ def default_set(name: str, version: str) -> str:
 
 
 def _url(version: ModelVersion) -> str:
-    """The URL or file it was registered from; "" if its archive could not be read."""
-    return version.archive.url if version.archive else ""
+    """The URL or file it was registered from."""
+    if version.archive is not None:
+        return version.archive.url
+    source = version.origin.source
+    return source.name if isinstance(source, Path) else source or ""
 
 
 def _limits(version: ModelVersion) -> dict[str, Any]:

@@ -107,8 +107,8 @@ async def test_a_model_that_could_not_be_read(registry: Registry, store: Path) -
     (store / "bad.mar").write_bytes(b"nothing")
     await registry.start([StartupModel(name="bad", file="bad.mar")])
     described = describe.model_version(registry.find("bad"))
-    assert (described["modelUrl"], described["runtime"]) == ("", "python")
-    assert describe.list_models(registry)["models"] == [{"modelName": "bad", "modelUrl": ""}]
+    assert (described["modelUrl"], described["runtime"]) == ("bad.mar", "python")
+    assert describe.list_models(registry)["models"] == [{"modelName": "bad", "modelUrl": "bad.mar"}]
 
 
 @pytest.mark.parametrize(
