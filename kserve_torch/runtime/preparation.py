@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from kserve_torch.archives.archive import Archive
 from kserve_torch.errors import LoadFailed
 from kserve_torch.events import Measured
+from kserve_torch.messages import fresh_id
 from kserve_torch.namespace.loader import Namespace
 from kserve_torch.namespace.packages import packages_of
 from kserve_torch.runtime.context import Context
@@ -63,6 +64,8 @@ def context_of(
     """The Context that the handler gets with each call; arguments as for `Instance.load`."""
     metrics = MetricsCacheYamlImpl(model_name=name, measure=measure)
     metrics.add_listed(options.metrics)
+    # Of no request, and yet no errors: what handlers report while they load has the model's name.
+    metrics.set_request_ids(fresh_id())
     return Context(
         name,
         str(archive.root),

@@ -514,6 +514,21 @@ def test_metrics_of_the_handler(load: Load) -> None:
     assert [(event.name, event.value) for event in events] == [("Seen", 2)]
 
 
+def test_metrics_of_a_handler_that_is_initialised_are_no_errors(load: Load) -> None:
+    events: list[Measured] = []
+    text = """
+        class Handler:
+            def initialize(self, context):
+                context.metrics.add_time("Loaded", 1.5)
+            def handle(self, data, context):
+                return data
+        """
+    load(text, measured=events.append)
+    (event,) = events
+    assert event.dimensions == (("ModelName", "reg"), ("Level", "Model"))
+    assert event.request_id
+
+
 def test_the_handlers_view_of_the_archive(load: Load) -> None:
     text = function("""
         context.model_yaml_config["new"] = context.manifest["model"]["modelName"]

@@ -22,18 +22,18 @@ class MetricCacheAbstract(ABC):
     own labels; ModelName and Level come after them (CONTRACT M3).
 
     Attributes:
-        request_ids: row index -> request id of the running batch, or None.
+        request_ids: row index -> request id of the running batch, one id for all, or None.
         model_name: the value of the label ModelName.
     """
 
     def __init__(self, config_file_path: str | None = None, model_name: str | None = None) -> None:
         self.cache: dict[MetricTypes, dict[str, CachingMetric]] = {}
         self.store: list[Any] = []
-        self.request_ids: dict[int, str] | None = None
+        self.request_ids: dict[int, str] | str | None = None
         self.model_name = model_name
         self.config_file_path = config_file_path
 
-    def set_request_ids(self, request_ids: dict[int, str] | None) -> None:
+    def set_request_ids(self, request_ids: dict[int, str] | str | None) -> None:
         """The values that follow belong to these requests."""
         self.request_ids = request_ids
 
