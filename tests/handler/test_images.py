@@ -58,6 +58,18 @@ def test_in_double_precision(png):
         torch.set_default_dtype(torch.float32)
 
 
+def test_the_table_does_not_keep_what_another_handler_has_set(png, monkeypatch):
+    """It is made within a call whose default dtype another handler may change at any time."""
+    processing = transforms.Compose([TO_TENSOR, transforms.Normalize((0.3,), (0.6,))])
+    batch = images(png, 2, "L")
+    expected = torch.stack([processing(image) for image in batch])
+    dtypes = iter([torch.float32])
+    monkeypatch.setattr(torch, "get_default_dtype", lambda: next(dtypes, torch.float64))
+    assert torch.equal(to_tensors(batch, processing), expected)
+    monkeypatch.undo()
+    assert torch.equal(to_tensors(batch, processing), expected)
+
+
 @pytest.mark.parametrize("size", [(8, 8), (200, 150)])
 def test_beside_a_default_device(png, size):
     processing = transforms.Compose([TO_TENSOR, transforms.Normalize((0.2,), (0.4,))])

@@ -1,3 +1,4 @@
+import copy
 import logging
 import pickle
 import sys
@@ -281,6 +282,7 @@ def test_onnx(folder, load):
     handler = load(BaseHandler(), folder, {"serializedFile": "sum.onnx"}).handler
     assert handler.inference(torch.ones(3, 2)).item() == 6
     assert handler.model.run(None, {"x": np.ones((1, 2), np.float32)})[0] == 2
+    assert copy.copy(handler.model).session is handler.model.session
     options = handler.model.get_session_options()
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     wanting = torch.ones(3, 2, requires_grad=True)
