@@ -342,6 +342,18 @@ def test_services_name_things_that_exist():
             assert ("InferenceService", target) in names
 
 
+def test_the_threshold_for_keda_stands_where_kserve_reads_it():
+    # KServe's webhook refuses a metric without target.value; its controller passes on nothing else.
+    metrics = [
+        metric
+        for service in SERVICES.values()
+        for metric in service["spec"]["predictor"].get("autoScaling", {}).get("metrics", ())
+    ]
+    assert metrics
+    for metric in metrics:
+        assert metric["external"]["target"] == {"type": "Value", "value": "4"}
+
+
 def test_versions_in_manifests_are_the_packages():
     from kserve_torch import __version__
 
