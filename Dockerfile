@@ -41,6 +41,8 @@ RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
 COPY --chmod=0755 deploy/image/entrypoint.sh /usr/local/bin/dockerd-entrypoint.sh
 # Nothing is written but under /tmp: the root file system may be read-only. What images built on this
 # one install as model-server belongs elsewhere: Kubernetes mounts a volume over /tmp.
+# NVIDIA_VISIBLE_DEVICES is for Kubernetes and docker --gpus to set: "all" here would give every GPU of
+# a node to pods that ask for none.
 ENV HOME=/tmp \
     PATH=$PATH:/home/model-server/.local/bin \
     PYTHONUSERBASE=/home/model-server/.local \
@@ -48,7 +50,6 @@ ENV HOME=/tmp \
     MPLCONFIGDIR=/tmp/matplotlib \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
-    NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 # As there: images built on them store archives in it.
 RUN useradd --uid 1000 --create-home --key HOME_MODE=0755 --home-dir /home/model-server model-server \

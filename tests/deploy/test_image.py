@@ -75,6 +75,12 @@ def test_user_without_an_entry_in_passwd_has_a_name():
     assert "USER=model-server" in last("Dockerfile", "ENV").split()
 
 
+def test_gpus_are_those_that_a_pod_asks_for():
+    environ = dict(word.split("=", 1) for word in last("Dockerfile", "ENV").split())
+    assert "compute" in environ["NVIDIA_DRIVER_CAPABILITIES"].split(",")
+    assert "NVIDIA_VISIBLE_DEVICES" not in environ
+
+
 def test_packages_that_a_derived_image_installs_as_its_user_outlive_the_volumes():
     environ = dict(word.split("=", 1) for word in last("Dockerfile", "ENV").split())
     base = Path(environ["PYTHONUSERBASE"])
