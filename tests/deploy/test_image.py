@@ -1,8 +1,10 @@
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -104,6 +106,15 @@ def test_dockerfiles_for_the_images_of_torchserve_find_its_paths():
 def test_what_is_developed_is_in_the_image_to_develop_in():
     kept = (ROOT / ".dockerignore").read_text().splitlines()
     assert {"!scripts", "!tests", "!docs", "!mkdocs.yml", "!Makefile"} <= set(kept)
+
+
+def test_image_to_develop_in_has_what_make_installs():
+    runs = " ".join(rest for word, rest in instructions("Dockerfile.dev") if word == "RUN")
+    extras = set(re.search(r"'\.\[(.*)\]'", runs)[1].split(","))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needs = {*project["dependencies"]}.union(*map(project["optional-dependencies"].get, extras))
+    make = runpy.run_path(str(ROOT / "scripts/venv.py"))
+    assert needs == set(make["requirements"]())
 
 
 def test_server_image_exposes_the_ports_and_has_labels():
