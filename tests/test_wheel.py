@@ -1,8 +1,9 @@
-"""The wheel: what pip would install, and under which names."""
+"""The wheel: what pip would install, and under which names; and the source distribution."""
 
 import configparser
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from email.message import Message
@@ -18,13 +19,16 @@ import kserve_torch
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def built(kind: str, folder: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (file,) = folder.iterdir()
+    return file
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (file,) = folder.glob("*.whl")
-    with zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(built("wheel", tmp_path_factory.mktemp("wheel"))) as archive:
         yield archive
 
 
@@ -52,6 +56,13 @@ def test_the_whole_package_is_in_it_and_nothing_else(wheel: zipfile.ZipFile) -> 
     installed = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert installed == package
     assert "kserve_torch/py.typed" in installed
+
+
+def test_the_source_distribution_has_what_its_tests_and_pages_need(tmp_path: Path) -> None:
+    with tarfile.open(built("sdist", tmp_path)) as archive:
+        tops = {name.split("/")[1] for name in archive.getnames()}
+    needed = {"benchmarks", "deploy", "docs", "handlers", "kf_request_json", "scripts", "tests"}
+    assert needed | {"Makefile", "build_image.sh", "constraints.txt", "mkdocs.yml"} <= tops
 
 
 def test_versions(wheel: zipfile.ZipFile) -> None:
