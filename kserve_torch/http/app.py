@@ -87,9 +87,7 @@ class App:
         except (RequestTimeout, PayloadTooLarge) as error:
             await refuse(send, self._refusal(call, error), receive)
             return
-        answer = await self._watched(call, receive)
-        if answer is not None:
-            await respond(send, answer, head=call.method == "HEAD", close=self.draining())
+        await self._serve(call, receive, send)
 
     async def answer(self, scope: Scope, body: bytes) -> Answer:
         """Answer a request whose body is complete; all errors become answers.
@@ -167,8 +165,8 @@ class App:
 
     # --- through ---
 
-    async def _watched(self, call: Call, receive: Receive) -> Answer | None:
-        """The answer; None if the client went away before it."""
+    async def _serve(self, call: Call, receive: Receive, send: Send) -> None:
+        """Answer a call; its client may leave before the answer, or in the middle of a stream."""
         loop = asyncio.get_running_loop()
         serving = asyncio.current_task()
         assert serving is not None
@@ -180,12 +178,12 @@ class App:
 
         timer = loop.call_later(WATCH_AFTER, watch)
         try:
-            return await self._answer(call)
+            answer = await self._answer(call)
+            await respond(send, answer, head=call.method == "HEAD", close=self.draining())
         except asyncio.CancelledError:
             if watcher is None or not watcher.done():
                 raise
             serving.uncancel()
-            return None
         finally:
             timer.cancel()
             if watcher is not None:

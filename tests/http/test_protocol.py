@@ -38,6 +38,9 @@ def handle(data, context):
             for part in ("a ", "b "):
                 send_intermediate_predict_response([part], context.request_ids, "", 200, context)
             return ["end"]
+        if row == {"body": "unending"}:
+            send_intermediate_predict_response(["a "], context.request_ids, "", 200, context)
+            open("{pipe}").close()
         if row == {"body": "broken"}:
             send_intermediate_predict_response(["a "], context.request_ids, "", 200, context)
             raise ValueError("half way")
@@ -374,6 +377,20 @@ def test_a_client_that_leaves_is_missed_whatever_it_asked_for_behind(
     until(lambda: re.search(r"status=499 .* batch=1 .* handler_ms=[1-9]", server.log) is not None)
     pipe.open("w").close()
     assert "Exception in ASGI application" not in server.log
+
+
+@pytest.mark.parametrize("method", [b"POST", b"PUT"])  # only a POST can take the short way
+def test_a_client_that_leaves_in_mid_stream_is_missed(
+    server: Server, pipe: Path, method: bytes
+) -> None:
+    before = server.log.count("status=499")
+    with Client(server) as client:
+        client.send(b"%b /predictions/m HTTP/1.1\r\nContent-Type: text/plain\r\n" % method)
+        client.send(b"Content-Length: 8\r\n\r\nunending")
+        while client.lines(1) != [b"a"]:
+            pass
+    until(lambda: server.log.count("status=499") == before + 1)
+    pipe.open("w").close()
 
 
 def test_connections_that_clients_reset_are_forgotten(server: Server) -> None:
