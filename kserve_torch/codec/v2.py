@@ -199,7 +199,7 @@ def _input(
 ) -> Tensor:
     """One input, from its JSON data or from the first ``size`` bytes of ``blobs``."""
     for key in ("shape", "datatype") if size is not None else ("shape", "datatype", "data"):
-        if key not in member:
+        if member.get(key) is None:  # null is absent, not one NaN
             raise InvalidInput(f"{where}.{key}: missing")
     shape, datatype = member["shape"], member["datatype"]
     parameters = document.parameters_of(member, where)

@@ -151,6 +151,10 @@ def test_raw_binary_requests_that_no_declared_input_takes(declared, error):
             b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32"}]}',
             'inputs[0] "x".data: missing',
         ),
+        (
+            b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":null}]}',
+            'inputs[0] "x".data: missing',
+        ),
         (orjson.dumps({"inputs": [X, X]}), 'inputs[1] "x": duplicate name'),
         (body(id=7), "id: expected a string, got a number"),
         (body(parameters=[]), "parameters: expected an object, got a list"),
