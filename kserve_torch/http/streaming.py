@@ -77,8 +77,8 @@ async def _chunks(
                     raise
                 yield _body(answer)
         last = await task
-        if last.status >= 400:
-            # The status has been sent: an incomplete body is how HTTP tells of an error now.
+        if last.status >= 400 and last.status != first[0].status:
+            # Another status has been sent: an incomplete body is how HTTP tells of an error now.
             raise HandlerError(f"the handler failed with status {last.status} in mid-stream")
         yield _body(last)
     finally:

@@ -432,6 +432,14 @@ async def test_a_streaming_handler(native: Native) -> None:
     assert await chunks(answer) == [b"a ", b"b ", b"end"]
 
 
+async def test_a_stream_whose_first_part_says_that_it_is_an_error_has_an_end(
+    native: Native,
+) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode="stream of an error")
+    assert answer.status == 422
+    assert await chunks(answer) == [b"a ", b"end"]
+
+
 async def test_a_stream_that_breaks_has_no_end(native: Native) -> None:
     answer = await ask(native, "POST", "/predictions/echo", mode="broken stream")
     assert isinstance(answer.body, AsyncIterator)
