@@ -14,7 +14,8 @@ log = logging.getLogger(__name__)
 #: The text for unexpected errors; the log has the details.
 UNEXPECTED = "internal server error"
 
-#: Most characters of a status text: it is sent in a header, and clients refuse those over 8 KiB.
+#: Most bytes of a status text in UTF-8: it is sent in a header, where each that is not printable
+#: ASCII takes three bytes, and clients refuse headers over 8 KiB.
 MAX_TEXT = 2000
 
 #: The gRPC codes for HTTP codes that a handler may choose (CONTRACT R7, R8).
@@ -79,6 +80,6 @@ def status_of(error: Exception, method: str) -> Status:
     chosen = isinstance(error, PredictionError)
     return Status(
         code=code_of(error.http) if chosen else StatusCode[error.grpc],
-        text=error.message[:MAX_TEXT],
+        text=error.message.encode()[:MAX_TEXT].decode(errors="ignore"),
         retry_after=error.retry_after if isinstance(error, Overloaded) else None,
     )
