@@ -202,13 +202,25 @@ _FACTORIES = {
 }
 
 
+#: Most bytes of metadata beside the status: clients refuse a response with more than 8 KiB.
+_MOST_METADATA = 7000
+#: What each entry counts for, beside its name and value (RFC 9113 6.5.2).
+_ENTRY = 32
+
+
 def metadata_of(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The headers that gRPC metadata can carry: lower-case names, printable ASCII values."""
-    return tuple(
-        (name.lower(), value)
-        for name, value in headers.items()
-        if _NAME.fullmatch(name.lower()) and value.isascii() and value.isprintable()
-    )
+    """The headers that gRPC metadata can carry: lower-case names, printable ASCII values.
+
+    Those that clients would find too long together are left out.
+    """
+    entries, left = [], _MOST_METADATA
+    for name, value in headers.items():
+        size = _ENTRY + len(name) + len(value)
+        fits = size <= left and value.isascii() and value.isprintable()
+        if fits and _NAME.fullmatch(name.lower()):
+            entries.append((name.lower(), value))
+            left -= size
+    return tuple(entries)
 
 
 @asynccontextmanager

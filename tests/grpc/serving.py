@@ -75,6 +75,9 @@ def handle(data, context):
 def handle(data, context):
     if data is None:
         return None
+    length = context.get_request_header(0, "length")
+    if length:
+        context.set_response_header(0, "x-long", "x" * int(length))
     context.set_response_header(0, "x-own", "1")
     return ["marked"]
 """,

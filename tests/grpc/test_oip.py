@@ -297,6 +297,17 @@ async def test_what_a_handler_says_in_headers_comes_as_metadata_and_parameters(
     assert ("x-own", "1") in list(await call.trailing_metadata())
 
 
+@pytest.mark.parametrize("length", [9_000, 20_000])  # gRPC has two limits
+async def test_a_header_too_long_for_metadata_comes_in_the_parameters(
+    serving: Serving, length: int
+) -> None:
+    request = infer("marks", ("INT8", [1]))
+    request.parameters["length"].int64_param = length
+    call = serving.oip().ModelInfer(request)
+    assert len((await call).parameters["x-long"].string_param) == length
+    assert list(await call.trailing_metadata()) == [("x-own", "1")]
+
+
 # --- deadlines and cancellation -------------------------------------------------------------------
 
 
