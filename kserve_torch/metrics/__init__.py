@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from prometheus_client import REGISTRY, generate_latest
+from prometheus_client import REGISTRY
 
 from kserve_torch.errors import NOT_ALLOWED, MethodNotAllowed
 from kserve_torch.events import (
@@ -35,7 +35,7 @@ from kserve_torch.metrics.custom import HandlerMetrics
 from kserve_torch.metrics.engine import EngineMetrics
 from kserve_torch.metrics.family import Family
 from kserve_torch.metrics.host import DeviceMetrics, GpuMetrics, HostMetrics
-from kserve_torch.metrics.sdk import KServeMetrics, Process
+from kserve_torch.metrics.sdk import KServeMetrics, process_text
 from kserve_torch.metrics.serving import ServingMetrics
 from kserve_torch.metrics.torchserve import LEGACY, TorchServeMetrics
 
@@ -92,7 +92,7 @@ class Metrics:
     """
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
-        self._unmeasured: set[str] = set()
+        self._reported: set[str] = set()
         self._enabled = settings.enable_metrics_api
         self._engine = EngineMetrics(registry)
         own = (self._engine, ServingMetrics(), KServeMetrics(), DeviceMetrics())
@@ -171,10 +171,11 @@ class Metrics:
             names: families or samples to keep, as ``name[]`` asks for them; None keeps all.
         """
         self._count()
-        families = chain.from_iterable(map(self._families, self._sources))
+        families = list(chain.from_iterable(map(self._families, self._sources)))
         lines = chain.from_iterable(family.lines(names) for family in families)
         own = "".join(f"{line}\n" for line in lines)
-        return own.encode() + generate_latest(Process(names))
+        taken = {family.name for family in families}
+        return own.encode() + process_text(names, taken, self._report)
 
     def _handler_metrics(self, settings: Settings) -> HandlerMetrics:
         taken = {family.name for source in self._sources for family in self._families(source)}
@@ -187,12 +188,16 @@ class Metrics:
         found: list[Family[Any]] = []
         try:
             found.extend(source.families())  # keeps those before the one that fails
-        except Exception:  # psutil's, torch's and the driver's errors have no common root
-            name = type(source).__name__
-            if name not in self._unmeasured:
-                self._unmeasured.add(name)
-                log.exception("%s cannot be measured (logged once)", name)
+        except Exception as error:  # psutil's, torch's and the driver's have no common root
+            self._report(f"{type(source).__name__} cannot be measured", error)
         return found
+
+    def _report(self, fault: str, error: Exception | None) -> None:
+        """Log why something is not shown, at the first scrape only."""
+        if fault not in self._reported:
+            self._reported.add(fault)
+            level = logging.ERROR if error else logging.WARNING
+            log.log(level, "%s (logged once)", fault, exc_info=error)
 
     async def answer(self, call: Call) -> Answer | None:
         """Answer ``GET /metrics[?name[]=a&name[]=b]`` (CONTRACT X1); None for other paths.

@@ -6,10 +6,10 @@ tens of megabytes. A test compares them with the SDK's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -56,20 +56,44 @@ class KServeMetrics:
                 family.forget(model_name=model)
 
 
-class Process(Collector):
-    """The metrics in prometheus_client's default registry, without those of an imported SDK.
+def process_text(
+    names: Collection[str] | None,
+    taken: Collection[str],
+    report: Callable[[str, Exception | None], None],
+) -> bytes:
+    """The metrics in prometheus_client's default registry, where handlers may have put their own.
 
     Args:
         names: families or samples to keep; None keeps all.
+        taken: the names of the server's own families; one that is there twice makes the whole text
+            unreadable for some of its readers.
+        report: takes what hides a metric, and the error if there is one.
     """
-
-    def __init__(self, names: Collection[str] | None) -> None:
-        self._names = names
-
-    def collect(self) -> Iterator[Metric]:
-        """The families that are kept."""
+    texts: list[bytes] = []
+    try:
         for metric in REGISTRY.collect():
-            names = {metric.name, *(sample.name for sample in metric.samples)}
-            wanted = self._names is None or not names.isdisjoint(self._names)
-            if wanted and metric.name not in _HISTOGRAMS:
-                yield metric
+            name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+            if name in taken:
+                if name not in _HISTOGRAMS:
+                    why = "the server has a metric of that name"
+                    report(f"handler metric {name} is not shown on /metrics: {why}", None)
+            elif names is None or not _names(metric).isdisjoint(names):
+                texts.append(generate_latest(_Only(metric)))
+    except Exception as error:  # a handler's collector may raise anything
+        report("a metric in prometheus_client's registry cannot be measured", error)
+    return b"".join(texts)
+
+
+def _names(metric: Metric) -> set[str]:
+    return {metric.name, *(sample.name for sample in metric.samples)}
+
+
+class _Only(Collector):
+    """One metric, as something that `generate_latest` takes."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterable[Metric]:
+        """The metric."""
+        return [self._metric]

@@ -1,14 +1,18 @@
 """KServe's histograms are the SDK's to the letter, and are shown once (DESIGN law 8)."""
 
+from contextlib import ExitStack
+
 import kserve.metrics
 import pytest
-from prometheus_client import REGISTRY, generate_latest
+from prometheus_client import REGISTRY, Counter, Gauge, generate_latest
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from kserve_torch.events import Finished
 from kserve_torch.messages import Timing, Verb
 
-from .observed import observed
+from .observed import LIGHT_LOAD, observed
 
 SDK = (
     kserve.metrics.PRE_HIST_TIME,
@@ -51,3 +55,62 @@ def test_they_are_shown_once_beside_an_imported_sdk(name):
     text = observed().exposition().decode()
     assert text.count(f"# TYPE {name} histogram") == 1
     assert "process_resident_memory_bytes" in text
+
+
+class Broken(Collector):
+    def collect(self):
+        raise RuntimeError("no such device")
+
+    def describe(self):
+        return []
+
+
+class WithoutValue(Broken):
+    def collect(self):
+        return [GaugeMetricFamily("without_value", "", value="none")]
+
+
+@pytest.fixture
+def registered():
+    """Registers collectors until the test ends."""
+    with ExitStack() as stack:
+
+        def register(collector):
+            REGISTRY.register(collector)
+            stack.callback(REGISTRY.unregister, collector)
+
+        yield register
+
+
+@pytest.mark.parametrize("kind", [Broken, WithoutValue])
+def test_a_handlers_collector_that_fails_hides_nothing_else(kind, registered, caplog):
+    metrics = observed(*LIGHT_LOAD)
+    registered(kind())
+    texts = [metrics.exposition().decode() for _ in range(2)]
+    for name in ("queue_depth", "process_resident_memory_bytes"):
+        assert all(f"# TYPE {name} " in text for text in texts)
+    assert caplog.text.count("cannot be measured") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(Counter, "requests"), (Counter, "requests_total"), (Gauge, "queue_depth")]
+)
+def test_a_handlers_own_metric_with_a_name_of_the_servers_is_named_and_not_shown(
+    kind, name, registered, caplog
+):
+    registered(kind(name, "of a handler", ["own"], registry=None))
+    metrics = observed(*LIGHT_LOAD)
+    texts = [metrics.exposition().decode() for _ in range(2)]
+    for text in texts:
+        declared = [line for line in text.splitlines() if line.startswith("# TYPE ")]
+        assert len(declared) == len(set(declared))
+        assert "of a handler" not in text
+    assert caplog.text.count("the server has a metric of that name") == 1
+
+
+def test_a_handlers_own_metric_is_shown(registered):
+    counter = Counter("words", "of a handler", registry=None)
+    registered(counter)
+    counter.inc(3)
+    assert "\nwords_total 3.0\n" in observed().exposition().decode()
+    assert b"\nwords_total 3.0\n" in observed().exposition(["words_total"])
