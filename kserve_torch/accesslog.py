@@ -13,10 +13,10 @@ from functools import lru_cache
 from typing import Any
 
 from kserve_torch.events import Event, Responded
-from kserve_torch.logs import cut, moment_of, one_line
+from kserve_torch.logs import ACCESS, cut, moment_of, one_line
 from kserve_torch.settings import Settings
 
-access = logging.getLogger("kserve_torch.access")
+access = logging.getLogger(ACCESS)
 
 #: Lines are written together, at the latest after so many seconds, or once there are so many:
 #: writing them blocks the event loop.

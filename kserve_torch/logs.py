@@ -22,6 +22,8 @@ from kserve_torch.runtime import rootlog
 from kserve_torch.settings import Settings
 
 logger = logging.getLogger("kserve_torch")
+#: The name of the logger of the access log.
+ACCESS = "kserve_torch.access"
 
 #: Loggers that repeat the access log, or say too much.
 _QUIET = (
@@ -135,7 +137,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time, level, logger and message, then worker and exception."""
+    """One JSON object per line: time, level, logger, message, then worker, exception and stack."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as JSON; other values become text."""
@@ -147,10 +149,14 @@ class JsonFormatter(logging.Formatter):
         worker = _worker(record)
         if worker is not None:
             line["worker"] = worker
-        fields = getattr(record, "fields", None)
-        line |= fields if fields is not None else {"message": record.getMessage()}
+        if record.name == ACCESS:  # others' records may have fields of their own
+            line |= record.__dict__["fields"]
+        else:
+            line["message"] = record.getMessage()
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = record.stack_info
         return json.dumps(line, default=str)
 
 

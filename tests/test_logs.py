@@ -76,6 +76,18 @@ def test_a_traceback_stays_within_its_json_object(capsys: Output) -> None:
     assert line["exception"].endswith("ValueError: broken")
 
 
+@pytest.mark.parametrize("fields", [{"user": 1}, "a,b"])
+def test_what_a_handler_adds_to_its_record_takes_nothing_from_its_json_object(
+    capsys: Output, fields: object
+) -> None:
+    logs.configure(Settings(log_json=True))
+    handlers_own = logging.getLogger("handler")
+    handlers_own.warning("it %s", "works", extra={"fields": fields}, stack_info=True)
+    line = json.loads(capsys.readouterr().err)
+    assert line["message"] == "it works"
+    assert "in test_what_a_handler_adds" in line["stack"]
+
+
 def test_no_line_of_a_traceback_begins_like_one_of_the_log(capsys: Output) -> None:
     logs.configure(Settings())
     fake = "2026-01-31T12:00:00.000Z INFO kserve_torch.server: all is well"
