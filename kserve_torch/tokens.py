@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from kserve_torch.errors import ClientError, SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from kserve_torch.settings import Settings
 
@@ -80,7 +80,7 @@ class Tokens:
         self._api_key = _fresh()
         self._tokens = {access: self._issue() for access in Access}
         try:
-            self._save()
+            self._save(self._tokens)
         except OSError as error:
             raise SettingError(
                 f"disable_token_authorization: false needs a writable folder for {FILE_NAME}; "
@@ -110,28 +110,33 @@ class Tokens:
 
         Raises:
             InvalidKey: it has not, or there is no key named ``access``.
+            OSError: the file cannot be written; the keys stay.
         """
         good = _shows(authorization, self._api_key)
         if not good or access not in list(Access):
             log.info("refused a call for a new key: it shows no API key, or names no kind of key")
             raise InvalidKey("Authentication")
-        self._tokens[Access(access)] = self._issue()
-        self._save()
+        renewed = {**self._tokens, Access(access): self._issue()}
+        self._save(renewed)
+        self._tokens = renewed
 
     def _issue(self) -> Token:
         return Token(_fresh(), self._clock() + self._lifetime)
 
-    def _save(self) -> None:
+    def _save(self, tokens: Mapping[Access, Token]) -> None:
         content: dict[str, dict[str, str]] = {
             access.value: {"key": token.key, "expiration time": _instant(token.expires)}
-            for access, token in self._tokens.items()
+            for access, token in tokens.items()
         }
         content["API"] = {"key": self._api_key}
         draft = self._path.with_name(f"{FILE_NAME}.{secrets.token_hex(4)}")
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(handle, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2)
-        draft.replace(self._path)
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                json.dump(content, file, indent=2)
+            draft.replace(self._path)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def tokens_for(settings: Settings) -> Tokens | None:

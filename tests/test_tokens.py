@@ -111,6 +111,17 @@ def test_renewal_changes_one_key(tmp_path: Path) -> None:
     refused(tokens, Access.INFERENCE, f"Bearer {before['inference']['key']}")
 
 
+def test_a_key_that_nobody_could_read_replaces_none(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path, lifetime=60)
+    before = {which: bearer(tmp_path, which) for which in keys(tmp_path)}
+    (tmp_path / "key_file.json").unlink()
+    (tmp_path / "key_file.json").mkdir()
+    with pytest.raises(IsADirectoryError):
+        tokens.renew("inference", before["API"])
+    tokens.check(Access.INFERENCE, before["inference"])
+    assert [path.name for path in tmp_path.iterdir()] == ["key_file.json"]
+
+
 @pytest.mark.parametrize("access", ["", "API", "INFERENCE", "x"])
 def test_renewal_of_what_is_no_key(tmp_path: Path, access: str) -> None:
     tokens = Tokens(tmp_path, lifetime=60)
