@@ -30,8 +30,8 @@ _SETTINGS = {
     "management": "grpc_management_port",
 }
 
-#: Milliseconds that gRPC treats as no limit.
-_FOR_EVER = 2**31 - 1
+#: The largest number that gRPC takes: no limit, as bytes of a message and as milliseconds.
+_NO_LIMIT = 2**31 - 1
 
 _DEFINITIONS = (
     *reflection.definitions(
@@ -106,7 +106,7 @@ class GrpcServer:
         if binding.roles - {"oip"}:
             requests.append(settings.max_request_size)
             responses.append(settings.max_response_size)
-        return max(requests), max(responses)
+        return min(max(requests), _NO_LIMIT), min(max(responses), _NO_LIMIT)
 
     def _options(self, binding: Binding) -> list[tuple[str, int]]:
         """Channel arguments."""
@@ -124,11 +124,11 @@ class GrpcServer:
             ("grpc.max_receive_message_length", receive),
             ("grpc.max_send_message_length", send),
             # After so long a silence the client is pinged; gRPC's own default is two hours.
-            ("grpc.keepalive_time_ms", int(min(1000 * quiet, _FOR_EVER))),
+            ("grpc.keepalive_time_ms", int(min(1000 * quiet, _NO_LIMIT))),
             ("grpc.keepalive_permit_without_calls", 1),
         ]
         if limits:
-            options.append(("grpc.max_connection_age_ms", min(limits)))
+            options.append(("grpc.max_connection_age_ms", min(*limits, _NO_LIMIT)))
         return options
 
     def _handlers(

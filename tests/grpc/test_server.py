@@ -125,6 +125,26 @@ async def test_message_sizes(store: Path) -> None:
     await serving.stop()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "grpc_max_receive_message_length",
+        "grpc_max_send_message_length",
+        "max_request_size",
+        "max_response_size",
+        "grpc_inference_max_connection_age_ms",
+        "grpc_management_max_connection_age_ms",
+    ],
+)
+async def test_limits_beyond_grpcs_own(store: Path, name: str) -> None:
+    serving = Serving(store, **{name: 2**32})
+    await serving.start(["echo"])
+    native = serving.stub(oip.SERVICE, serving.settings.grpc_inference_port)
+    for stub in (serving.oip(), native):
+        assert len((await stub.ModelInfer(int8(3))).raw_output_contents[0]) == 3
+    await serving.stop()
+
+
 async def test_an_answer_over_the_limit_does_not_end_its_stream(store: Path) -> None:
     serving = Serving(store, grpc_max_send_message_length=5000)
     await serving.start(["echo"])
