@@ -72,14 +72,17 @@ class Standard(_Lasting):
         return call
 
     def write(self, text: str) -> int:
-        """Write; text is dropped if the reader, such as the program that started us, is gone."""
-        with self._in_place() as file, _unread(file is self._file):
+        """Write; text that cannot be written is dropped: no handler can do anything about it.
+
+        The program that reads it may be gone, or the terminal, or the disk be full.
+        """
+        with self._in_place() as file, _dropped(file is self._file):
             file.write(text)
         return len(text)
 
     def flush(self) -> None:
         """Likewise."""
-        with self._in_place() as file, _unread(file is self._file):
+        with self._in_place() as file, _dropped(file is self._file):
             file.flush()
 
     @property
@@ -113,8 +116,8 @@ class Standard(_Lasting):
             self._threads.others = others
 
 
-def _unread(own: bool) -> AbstractContextManager[None]:
-    return contextlib.suppress(BrokenPipeError) if own else contextlib.nullcontext()
+def _dropped(own: bool) -> AbstractContextManager[None]:
+    return contextlib.suppress(OSError) if own else contextlib.nullcontext()
 
 
 def share() -> None:

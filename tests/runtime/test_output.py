@@ -5,7 +5,7 @@ import io
 import os
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -147,3 +147,25 @@ def test_nobody_reads_it_any_more(name: str, monkeypatch: pytest.MonkeyPatch) ->
         print("line", file=getattr(sys, name), flush=True)
     with pytest.raises(BrokenPipeError):
         pipe.close()
+
+
+def full_disk() -> int:
+    return os.open("/dev/full", os.O_WRONLY)
+
+
+def terminal_that_is_gone() -> int:
+    controller, terminal = os.openpty()
+    os.close(controller)
+    return terminal
+
+
+@pytest.mark.parametrize("broken", [full_disk, terminal_that_is_gone])
+def test_it_cannot_be_written(
+    name: str, broken: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = os.fdopen(broken(), "w", buffering=1)
+    monkeypatch.setattr(sys, name, output.Standard(file))
+    print("line", file=getattr(sys, name), flush=True)
+    getattr(sys, name).close()
+    with contextlib.suppress(OSError):  # what it still holds is lost
+        file.close()
