@@ -122,7 +122,7 @@ async def download(
         log.warning("download of %s failed: %s", shown, error)
         if isinstance(error, ServingError) and not isinstance(error, DownloadFailed):
             raise
-        raise DownloadFailed.of(url, _reason(error)) from error
+        raise DownloadFailed.of(shown, _reason(error)) from error
     return target
 
 
@@ -181,7 +181,10 @@ def _too_large() -> DownloadFailed:
 
 
 def _shown(url: str) -> str:
-    """The URL for the log, without parts that may be secret: user, password and query."""
+    """The URL without parts that may be secret: user, password and query.
+
+    For the log, and for errors: those of a model of the configuration are shown to every client.
+    """
     try:
         return str(httpx.URL(url).copy_with(userinfo=b"", query=None))
     except httpx.InvalidURL as error:

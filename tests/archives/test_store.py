@@ -428,6 +428,14 @@ async def test_a_download_that_fails_leaves_nothing(
     assert left(tmp_path) == []
 
 
+async def test_a_download_that_fails_does_not_tell_secrets(folder: Path, host: Host) -> None:
+    url = f"{host.url}/missing.mar"
+    with pytest.raises(DownloadFailed) as caught:
+        await allowing(folder, ".*").resolve(url.replace("//", "//me:pw@", 1) + "?token=secret")
+    message = f"Failed to download archive from: {url}: it answered 404"
+    assert caught.value.message == message
+
+
 @pytest.mark.parametrize("target", ["http://127.0.0.1:1/a.mar", "file:///etc/passwd", "//evil/"])
 async def test_a_redirect_to_what_is_not_allowed(
     open_store: ModelStore, host: Host, target: str
