@@ -121,14 +121,17 @@ class TextFormatter(logging.Formatter):
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line; in our own messages control characters are escaped: a client may send some."""
-        text = record.message
-        if record.name.startswith("kserve_torch"):
+        """The line; in our own messages control characters are escaped: a client may send some.
+
+        A handler's may have several lines, such as the text of a model or a traceback.
+        """
+        text, name = record.message, _logger(record)
+        if name.startswith("kserve_torch"):
             text = _escaped(text)
         worker = _worker(record) or ""
         said = text.startswith(worker.rpartition(" worker ")[0] or " ")
         place = f"[{one_line(worker, spaces=True)}] " if worker and not said else ""
-        return f"{moment_of(record.created)} {record.levelname} {_logger(record)}: {place}{text}"
+        return f"{moment_of(record.created)} {record.levelname} {name}: {place}{text}"
 
     def formatException(self, ei: Any) -> str:
         """The traceback, indented: text from clients in it cannot fake a log line then."""

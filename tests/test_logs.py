@@ -43,6 +43,21 @@ def test_what_a_handler_logs_names_its_model(capsys: Output, json_lines: bool) -
         assert line.endswith(f"Z WARNING handler.utils: [{name}] loaded x\n")
 
 
+def test_what_a_handler_logs_may_have_several_lines_and_our_own_messages_one(
+    capsys: Output,
+) -> None:
+    logs.configure(Settings())
+    for name in ("kserve_torch_archive_3.handler", "handlers.library", "kserve_torch.server"):
+        logging.getLogger(name).warning("Net(\n\t(fc): Linear\n)")
+    lines = capsys.readouterr().err.split("\n")
+    assert [line.partition(" WARNING ")[2] or line for line in lines] == [
+        *("handler: Net(", "\t(fc): Linear", ")"),
+        *("handlers.library: Net(", "\t(fc): Linear", ")"),
+        "kserve_torch.server: Net(\\n\\t(fc): Linear\\n)",
+        "",
+    ]
+
+
 def test_a_line_that_begins_with_its_model_says_it_once(capsys: Output) -> None:
     logs.configure(Settings())
     ours = logging.getLogger("kserve_torch.engine.worker")
