@@ -66,6 +66,7 @@ class ModelVersion:
         self.reason = ""
         self.loaded_at_startup = False
         self.load_seconds = 0.0
+        self._was_ready = False
         self._emit = emit
         self._load = load
         self._origin = origin
@@ -139,7 +140,12 @@ class ModelVersion:
 
     def _become(self, state: State) -> None:
         self.state = state
-        self._emit(StateChanged(self.name, self.version, state.value))
+        self._tell(StateChanged(self.name, self.version, state.value))
+
+    def _tell(self, change: StateChanged | WorkerChanged) -> None:
+        if self.ready:
+            self._was_ready = True
+        self._emit(change)
 
     async def scale(self, minimum: int, maximum: int) -> None:
         """Change the number of workers and wait until they are ready.
@@ -182,7 +188,7 @@ class ModelVersion:
     @property
     def needed(self) -> bool:
         """Whether it is configured, or has been ready."""
-        return self.loaded_at_startup or self.load_seconds > 0
+        return self.loaded_at_startup or self._was_ready
 
     @property
     def standing(self) -> tuple[State, str]:
@@ -343,6 +349,6 @@ class ModelVersion:
         seconds = worker.load_seconds if worker.state is WorkerState.READY else 0.0
         if worker.state is not WorkerState.READY and worker.instance is not None:
             self._pass_on(worker.instance)
-        self._emit(
+        self._tell(
             WorkerChanged(self.name, self.version, worker.number, worker.state.value, seconds)
         )

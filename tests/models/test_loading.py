@@ -20,6 +20,7 @@ import pytest
 
 from kserve_torch.archives.archive import Archive
 from kserve_torch.errors import LoadFailed, ModelNotFound, NotReady, ServerError
+from kserve_torch.events import WorkerChanged
 from kserve_torch.messages import Request
 from kserve_torch.models import factory
 from kserve_torch.models.registration import Registration
@@ -616,3 +617,36 @@ async def test_a_model_that_comes_later_counts_once_it_has_been_ready(
         assert registry.ready()
         await registry.scale(registry.find("later"), 0, 0)
         assert not registry.ready()
+
+
+async def test_a_model_that_is_registered_counts_once_a_worker_has_been_ready(
+    tmp_path: Path, gate: Gate
+) -> None:
+    make_archive(tmp_path / "first.mar", {"handler.py": ECHO}, modelName="first")
+    make_archive(tmp_path / "later.mar", {"handler.py": "import absent_package"}, modelName="later")
+    async with serving(tmp_path, gate) as registry:
+        await registry.start(startup("first.mar"))
+        version = await registry.register("later.mar", workers=0)
+        assert registry.ready()
+        with pytest.raises(LoadFailed):
+            await registry.scale(version, 1, 1)
+        assert registry.ready()
+        await registry.unregister("later")
+        make_archive(tmp_path / "later.mar", {"handler.py": ECHO}, modelName="later")
+        version = await registry.register("later.mar", workers=0)
+        await registry.scale(version, 1, 1)
+        assert registry.ready()
+        await registry.scale(version, 0, 0)
+        assert not registry.ready()
+
+
+async def test_who_is_told_of_the_first_worker_finds_the_server_ready(
+    tmp_path: Path, gate: Gate
+) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    async with serving(tmp_path, gate) as registry:
+        version = await registry.register("m.mar", workers=0)
+        found: list[bool] = []
+        registry.observers.add(lambda _: found.append(registry.ready()), [WorkerChanged])
+        await registry.scale(version, 1, 1)
+        assert found == [True]
