@@ -146,7 +146,10 @@ class Catalogue:
             ModelNotFound: no such model.
             VersionNotFound: no such version.
         """
-        self._defaults[model] = self.find(model, version)
+        chosen, before = self.find(model, version), self.present(model)
+        if before is not None and before.needed:
+            chosen.needed = True
+        self._defaults[model] = chosen
 
     def replace(self, version: ModelVersion) -> list[ModelVersion]:
         """Replace all other versions of its name by this one; returns those."""

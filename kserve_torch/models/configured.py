@@ -80,7 +80,7 @@ class ConfiguredModels:
             return self._factory.broken(model.file, name, model.version or "1.0", error)
 
     def _enter_configured(self, model: StartupModel, version: ModelVersion) -> None:
-        version.loaded_at_startup = True
+        version.loaded_at_startup = version.needed = True
         if model.is_default or version.name not in self.origins:
             self.origins[version.name] = version.origin
         try:

@@ -46,6 +46,10 @@ class ModelVersion:
             device, the first instances, whose weights it shares and to which it adds itself.
         emit: takes every event.
         origin: what it was made from.
+
+    Attributes:
+        needed: whether the server is ready only with it, if it is the default: it is configured, or
+            has been ready, or was made the default in the place of such a one.
     """
 
     def __init__(
@@ -65,8 +69,8 @@ class ModelVersion:
         self.state = State.LOADING
         self.reason = ""
         self.loaded_at_startup = False
+        self.needed = False
         self.load_seconds = 0.0
-        self._was_ready = False
         self._emit = emit
         self._load = load
         self._origin = origin
@@ -144,7 +148,7 @@ class ModelVersion:
 
     def _tell(self, change: StateChanged | WorkerChanged) -> None:
         if self.ready:
-            self._was_ready = True
+            self.needed = True
         self._emit(change)
 
     async def scale(self, minimum: int, maximum: int) -> None:
@@ -184,11 +188,6 @@ class ModelVersion:
     def ready(self) -> bool:
         """Whether a request would be served now (CONTRACT T-46)."""
         return self.state is State.READY and self.ready_workers > 0 and self.live
-
-    @property
-    def needed(self) -> bool:
-        """Whether it is configured, or has been ready."""
-        return self.loaded_at_startup or self._was_ready
 
     @property
     def standing(self) -> tuple[State, str]:

@@ -650,3 +650,39 @@ async def test_who_is_told_of_the_first_worker_finds_the_server_ready(
         registry.observers.add(lambda _: found.append(registry.ready()), [WorkerChanged])
         await registry.scale(version, 1, 1)
         assert found == [True]
+
+
+@pytest.mark.parametrize("content", ["import absent_package", None])
+async def test_a_configured_model_that_fails_again_when_it_is_loaded_is_still_missing(
+    tmp_path: Path, gate: Gate, content: str | None
+) -> None:
+    make_archive(tmp_path / "first.mar", {"handler.py": ECHO}, modelName="first")
+    broken = make_archive(tmp_path / "m.mar", {"handler.py": "import absent_package"})
+    if content is None:
+        broken.write_text("no zip")
+    async with serving(tmp_path, gate) as registry:
+        await registry.start(startup("first.mar", "m.mar"))
+        with pytest.raises(LoadFailed):
+            await registry.load("m")
+        assert not registry.ready()
+        make_archive(broken, {"handler.py": ECHO})
+        if content is None:
+            await registry.load("m")
+        else:
+            version = await registry.register("m.mar", workers=0)
+            assert not registry.ready()
+            await registry.scale(version, 1, 1)
+        assert registry.ready()
+
+
+async def test_a_new_default_without_workers_is_missed(tmp_path: Path, gate: Gate) -> None:
+    make_archive(tmp_path / "one.mar", {"handler.py": ECHO})
+    make_archive(tmp_path / "two.mar", {"handler.py": ECHO}, modelVersion="2.0")
+    async with serving(tmp_path, gate) as registry:
+        await registry.start(startup("one.mar"))
+        version = await registry.register("two.mar", workers=0)
+        assert registry.ready()
+        registry.set_default("m", "2.0")
+        assert not registry.ready()
+        await registry.scale(version, 1, 1)
+        assert registry.ready()
