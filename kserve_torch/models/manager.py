@@ -164,6 +164,10 @@ class Manager:
         return Outcome(describe.scaled(model, version, fewest))
 
     async def _scaled(self, version: ModelVersion, fewest: int, most: int) -> int:
+        if not fewest:
+            # TorchServe keeps the workers that there are, up to the maximum. With a minimum of 0,
+            # idle ones would stop, and nobody could be served any more.
+            fewest = min(version.scaled_to[0], most)
         try:
             return await self._registry.scale(version, fewest, most)
         except (LoadFailed, OutOfMemory) as error:

@@ -555,6 +555,17 @@ async def test_scale(management: Management) -> None:
     assert [described["minWorkers"], described["maxWorkers"]] == [1, 1]
 
 
+async def test_a_minimum_of_0_keeps_workers_up_to_the_maximum(management: Management) -> None:
+    for before, after in (2, 1), (1, 1), (0, 0):
+        query = f"min_worker={before}&max_worker={before}&synchronous=true"
+        await ask(management, "PUT", f"/models/echo?{query}")
+        query = "min_worker=0&max_worker=1&synchronous=true"
+        answer = await ask(management, "PUT", f"/models/echo?{query}")
+        assert answer == (200, status("Workers scaled to 0 for model: echo"))
+        _, [described] = await ask(management, "GET", "/models/echo")
+        assert [described["minWorkers"], described["maxWorkers"]] == [after, 1]
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [
