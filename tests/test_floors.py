@@ -125,7 +125,9 @@ FLOORS: list[dict[str, str]] = [
         "models.registry": (
             "models.catalogue models.configured models.factory models.reloads models.version"
         ),
-        "models.reloads": "models.catalogue models.factory models.origin models.version",
+        "models.reloads": (
+            "models.catalogue models.factory models.origin models.retries models.version"
+        ),
         "models.retries": "models.catalogue models.version",
         "models.version": "models.origin",
     },

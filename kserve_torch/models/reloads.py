@@ -20,6 +20,7 @@ from kserve_torch.errors import InvalidArchive, LoadFailed, ModelNotFound, NotRe
 from kserve_torch.models.catalogue import Catalogue
 from kserve_torch.models.factory import VersionFactory
 from kserve_torch.models.origin import Origin
+from kserve_torch.models.retries import keep_trying, worth_another_try
 from kserve_torch.models.version import ModelVersion
 
 log = logging.getLogger(__name__)
@@ -150,7 +151,10 @@ class Reloads:
             failure = NotReady(f"Model {version.name} was unloaded while it was loaded")
         # A version that serves is not replaced by one that failed.
         if wanted and (failure is None or not catalogue.serves(version.name)):
-            await self._retire(catalogue.replace(version))
+            others = catalogue.replace(version)
+            if failure is not None and version.needed and worth_another_try(failure):
+                keep(keep_trying(catalogue, version))  # in the place of the one that is tried now
+            await self._retire(others)
         else:
             self._withdraw(version)
         if failure is not None:

@@ -40,6 +40,8 @@ async def keep_trying(catalogue: Catalogue, version: ModelVersion) -> None:
         await asyncio.sleep(pause)
         if catalogue.draining or version not in catalogue.all():
             return
+        if version.state is State.LOADING:  # somebody else tries
+            continue
         if version.state is not State.UNAVAILABLE:
             return
         try:

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from kserve_torch.engine import pauses
+from kserve_torch.errors import LoadFailed
 from kserve_torch.events import StateChanged
 from kserve_torch.messages import Request
+from kserve_torch.models.catalogue import Catalogue
 from kserve_torch.models.registry import Registry
 from kserve_torch.models.retries import keep_trying
 from kserve_torch.models.version import ModelVersion, State
@@ -101,6 +103,46 @@ async def test_who_is_removed_or_loaded_by_others_is_left_alone(tmp_path: Path, 
         await registry.unload("m")
         await ended(tries)
         assert registry.all() == []
+
+
+async def test_a_try_of_somebody_else_that_fails_is_not_the_last_one(
+    tmp_path: Path, hub: Path
+) -> None:
+    async with started(tmp_path / "store") as (registry, failed):
+        registry.try_again(failed)
+        with pytest.raises(LoadFailed):
+            await registry.load("m")
+        found = registry.find("m")
+        assert found not in failed
+        ready = asyncio.Event()
+
+        def changed(event: StateChanged) -> None:
+            if event.state == "READY":
+                ready.set()
+
+        registry.observers.add(changed, [StateChanged])
+        reach(hub)
+        await asyncio.wait_for(ready.wait(), 10)
+        assert found.ready
+
+
+async def test_while_somebody_else_tries_there_is_a_pause(tmp_path: Path, hub: Path) -> None:
+    slow = f"import os, time\nwhile not os.path.exists({str(hub)!r}): time.sleep(0.01)\nbroken"
+    async with started(tmp_path / "store") as (_, (version,)):
+        catalogue = Catalogue()
+        catalogue.add(version)
+        assert version.archive is not None
+        (version.archive.root / "handler.py").write_text(slow)
+        other = asyncio.create_task(version.scale(1, 1))
+        tries = asyncio.create_task(keep_trying(catalogue, version))
+        assert await asyncio.wait([tries], timeout=0.3) == (set(), {tries})
+        assert version.state is State.LOADING
+        reach(hub)
+        with pytest.raises(LoadFailed):
+            await other
+        (version.archive.root / "handler.py").write_text(ECHO)
+        await ended(tries)
+        assert version.ready
 
 
 async def test_what_cannot_be_read_or_hangs_is_not_tried_again(
