@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from kserve_torch.archives.archive import close_archive
 from kserve_torch.archives.store import ModelStore
 from kserve_torch.engine.background import keep
-from kserve_torch.errors import Conflict, NotReady, ServingError
+from kserve_torch.errors import Conflict, DownloadFailed, NotReady, ServingError
 from kserve_torch.models.catalogue import Catalogue
 from kserve_torch.models.factory import VersionFactory
 from kserve_torch.models.lineup import lineup, stem_of
@@ -52,6 +53,8 @@ class ConfiguredModels:
         self._factory = factory
         self._enter = enter
         self._withdraw = withdraw
+        #: Stand-ins for archives that could not be downloaded, and what they stand for.
+        self._to_fetch: dict[ModelVersion, StartupModel] = {}
 
     async def load(self, models: Sequence[StartupModel]) -> list[ModelVersion]:
         """Load them in parallel; see `Registry.start`."""
@@ -70,14 +73,34 @@ class ConfiguredModels:
     def try_again(self, versions: Iterable[ModelVersion]) -> None:
         """Go on loading those that failed, in the background."""
         for version in versions:
-            keep(keep_trying(self._catalogue, version))
+            model = self._to_fetch.pop(version, None)
+            again = version.try_again
+            if model is not None:
+                again = functools.partial(self._fetch_again, model, version)
+            keep(keep_trying(self._catalogue, version, again))
+
+    async def _fetch_again(self, model: StartupModel, stand_in: ModelVersion) -> None:
+        version = await self._factory.make(model.file, name=model.name)
+        if self._catalogue.draining or not self._has(stand_in):
+            self._withdraw(version)
+            return
+        self._withdraw(stand_in)
+        self._enter_configured(model, version)
+        if model.is_default and self._has(version):
+            self._catalogue.set_default(version.name, version.version)
+        failed = await self._start(model, version)
+        if failed is not None:
+            self.try_again([failed])
 
     async def _open(self, model: StartupModel) -> ModelVersion:
         try:
             return await self._factory.make(model.file, name=model.name)
         except ServingError as error:
             name = model.name or stem_of(model)
-            return self._factory.broken(model.file, name, model.version or "1.0", error)
+            stand_in = self._factory.broken(model.file, name, model.version or "1.0", error)
+            if isinstance(error, DownloadFailed):
+                self._to_fetch[stand_in] = model
+            return stand_in
 
     def _enter_configured(self, model: StartupModel, version: ModelVersion) -> None:
         version.loaded_at_startup = version.needed = True
@@ -101,7 +124,7 @@ class ConfiguredModels:
             _log_failure(model, error)
             if not self._has(version):
                 self._withdraw(version)
-            elif worth_another_try(error):
+            elif version in self._to_fetch or worth_another_try(error):
                 return version
         else:
             log.info("model %s %s is ready", version.name, version.version)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from kserve_torch.engine.pauses import BackOff
-from kserve_torch.errors import LoadFailed, OutOfMemory, ServingError
+from kserve_torch.errors import DownloadFailed, LoadFailed, OutOfMemory, ServingError
 from kserve_torch.models.version import State
 
 if TYPE_CHECKING:
@@ -24,15 +25,25 @@ log = logging.getLogger(__name__)
 
 def worth_another_try(error: ServingError) -> bool:
     """Whether loading may succeed next time; a load that hangs would keep one more thread."""
-    return isinstance(error, LoadFailed | OutOfMemory)
+    return isinstance(error, DownloadFailed | LoadFailed | OutOfMemory)
 
 
-async def keep_trying(catalogue: Catalogue, version: ModelVersion) -> None:
+async def keep_trying(
+    catalogue: Catalogue,
+    version: ModelVersion,
+    again: Callable[[], Awaitable[None]] | None = None,
+) -> None:
     """Load a version that has failed again, after growing pauses, until it is ready.
 
     It ends early when the version is removed, was loaded by somebody else, fails in another way,
     or has failed for ``maxRetryTimeoutInSec``.
+
+    Args:
+        catalogue: where it is.
+        version: the one that has failed.
+        again: one try; raises ServingError. By default `ModelVersion.try_again`.
     """
+    again = again or version.try_again
     limit = version.limits.max_retry_timeout
     back_off = BackOff(limit)
     back_off.next(time.monotonic())  # the first try has no pause, and was the server's start
@@ -45,12 +56,13 @@ async def keep_trying(catalogue: Catalogue, version: ModelVersion) -> None:
         if version.state is not State.UNAVAILABLE:
             return
         try:
-            await version.try_again()
+            await again()
         except ServingError as error:
             if not worth_another_try(error):
                 return
         else:
-            log.info("model %s %s is ready", version.name, version.version)
+            if version.ready:
+                log.info("model %s %s is ready", version.name, version.version)
             return
     log.error(
         "model %s %s is not loaded again: it has failed for %g s (maxRetryTimeoutInSec)",

@@ -2,8 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,8 +20,9 @@ from kserve_torch.models.registry import Registry
 from kserve_torch.models.retries import keep_trying
 from kserve_torch.models.version import ModelVersion, State
 from kserve_torch.server import startup_models
-from kserve_torch.settings import load_settings
+from kserve_torch.settings import StartupModel, load_settings
 
+from ..grpc.serving import until
 from ..makers import ECHO, make_archive
 
 #: Needs a file that may come later.
@@ -26,9 +30,12 @@ NEEDS = "import os\nif not os.path.exists({!r}): raise OSError('no route to the 
 
 
 @asynccontextmanager
-async def started(store: Path) -> AsyncIterator[tuple[Registry, list[ModelVersion]]]:
+async def started(
+    store: Path, *arguments: str
+) -> AsyncIterator[tuple[Registry, list[ModelVersion]]]:
     """A registry over ``store`` after its start, and the versions to be tried again."""
-    registry = Registry(load_settings(["--model_store", str(store)], {}, "kserve_torch"))
+    arguments = ("--model_store", str(store), *arguments)
+    registry = Registry(load_settings(arguments, {}, "kserve_torch"))
     try:
         yield registry, await registry.start(startup_models(registry.settings))
     finally:
@@ -143,6 +150,60 @@ async def test_while_somebody_else_tries_there_is_a_pause(tmp_path: Path, hub: P
         (version.archive.root / "handler.py").write_text(ECHO)
         await ended(tries)
         assert version.ready
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[str]:
+    """The URL of the folder ``remote`` over HTTP; what is not in it is a 404."""
+    folder = tmp_path / "remote"
+    folder.mkdir()
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(folder))
+    ) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+async def test_an_archive_that_could_not_be_downloaded_is_asked_for_again(
+    tmp_path: Path, hub: Path, host: str
+) -> None:
+    """It may have another name and version than the stand-in, and need tries of its own."""
+    url = f"{host}/download.mar"
+    async with started(tmp_path / "store", "--load_models", f"{url},m.mar") as (registry, failed):
+        assert {version.name for version in failed} == {"download", "m"}
+        reach(hub)
+        registry.try_again(failed)
+        await until(lambda: registry.find("m").ready)
+        assert not registry.ready()
+        late = tmp_path / "late"
+        files = {"handler.py": NEEDS.format(str(late))}
+        made = make_archive(tmp_path / "late.mar", files, modelName="digits", modelVersion="2.0")
+        made.rename(tmp_path / "remote" / "download.mar")
+        await until(lambda: registry.present("digits") is not None)
+        version = registry.find("digits", "2.0")
+        await until(lambda: "no route to the hub" in version.reason)
+        assert registry.present("download") is None
+        assert not registry.ready()
+        reach(late)
+        await until(registry.ready)
+        assert version.ready
+
+
+async def test_what_is_unloaded_while_it_is_downloaded_again_stays_away(
+    tmp_path: Path, hub: Path, host: str
+) -> None:
+    async with started(tmp_path / "store", "--load_models", f"{host}/m.mar") as (registry, failed):
+        (stand_in,) = failed
+        make_archive(tmp_path / "remote" / "m.mar", {"handler.py": ECHO})
+        model = StartupModel(name=None, file=f"{host}/m.mar")
+        fetching = asyncio.create_task(registry._configured._fetch_again(model, stand_in))
+        await asyncio.sleep(0)
+        await registry.unload("m")
+        await ended(fetching)
+        assert registry.all() == []
 
 
 async def test_what_cannot_be_read_or_hangs_is_not_tried_again(
