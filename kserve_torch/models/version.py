@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -75,6 +76,7 @@ class ModelVersion:
         self._load = load
         self._origin = origin
         self._firsts: dict[int | None, Instance] = {}
+        self._passing = threading.Lock()
         self._seen: Signature = NOTHING
         self._scaling = asyncio.Lock()
         stateful = archive is not None and archive.config.get("sequenceBatching", False)
@@ -154,7 +156,7 @@ class ModelVersion:
     async def scale(self, minimum: int, maximum: int) -> None:
         """Change the number of workers and wait until they are ready.
 
-        A version that failed to load is loaded again.
+        A version that failed to load is loaded again. If it fails, the bounds are those before.
 
         Raises:
             LoadFailed: a worker could not be started.
@@ -162,7 +164,13 @@ class ModelVersion:
         """
         async with self._scaling:
             if self.state is State.READY:
-                await self._queues.predict.scale(*self._bounds(minimum, maximum))
+                before = self.scaled_to
+                try:
+                    await self._queues.predict.scale(*self._bounds(minimum, maximum))
+                except ServingError:
+                    # Nobody would start the workers that are missing: the caller is told.
+                    await self._queues.predict.scale(*before)
+                    raise
             elif self.state is not State.UNAVAILABLE or self.archive is None:
                 raise self._not_ready()
             elif minimum:
@@ -332,12 +340,13 @@ class ModelVersion:
 
     def _pass_on(self, left: Instance) -> None:
         """Let another instance be the first one on its device: the first would stay in memory."""
-        for gpu_id, first in list(self._firsts.items()):
-            if first is left:
-                del self._firsts[gpu_id]
-        for worker in self._queues.workers:
-            if worker.instance is not None and worker.instance is not left:
-                self._firsts.setdefault(worker.instance.gpu_id, worker.instance)
+        with self._passing:  # several may leave at once, and must not be passed on to
+            for gpu_id, first in list(self._firsts.items()):
+                if first is left:
+                    del self._firsts[gpu_id]
+            for worker in self._queues.workers:
+                if worker.instance is not None and worker.instance is not left:
+                    self._firsts.setdefault(worker.instance.gpu_id, worker.instance)
 
     def _ran(self, verb: Verb, ran: Ran) -> None:
         self._emit(

@@ -619,6 +619,27 @@ async def test_calls_that_scale_at_the_same_time_do_not_add_up(tmp_path: Path) -
         assert len(version.workers) == 4
 
 
+async def test_scaling_that_fails_changes_nothing(tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    make_archive(tmp_path / "m.mar", {"handler.py": LOADS_WHILE.format(str(full), ECHO)})
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        full.touch()
+        with pytest.raises(OutOfMemory):
+            await registry.scale(version, 3, 3)
+        assert (version.scaled_to, version.ready_workers) == ((1, 1), 1)
+        assert (await registry.submit(request("a"))).results == ["a"]
+        full.unlink()
+        assert await registry.scale(version, 3, 3) == 3
+
+
+LOADS_WHILE = """
+import os
+if os.path.exists({!r}): raise MemoryError
+{}
+"""
+
+
 async def test_scaling_is_another_try_for_what_failed_to_load(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.touch()
