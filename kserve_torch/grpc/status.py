@@ -80,6 +80,6 @@ def status_of(error: Exception, method: str) -> Status:
     chosen = isinstance(error, PredictionError)
     return Status(
         code=code_of(error.http) if chosen else StatusCode[error.grpc],
-        text=error.message.encode()[:MAX_TEXT].decode(errors="ignore"),
+        text=error.message.encode(errors="replace")[:MAX_TEXT].decode(errors="ignore"),
         retry_after=error.retry_after if isinstance(error, Overloaded) else None,
     )

@@ -86,3 +86,8 @@ def test_unexpected_errors_are_logged_once_and_not_shown(caplog: pytest.LogCaptu
 
 def test_long_texts_are_cut() -> None:
     assert len(status_of(errors.InvalidInput("x" * 10**6), "s/M").text) == MAX_TEXT
+
+
+def test_texts_that_are_no_unicode_arrive() -> None:
+    """Half of a character, as JSON can have it, cannot be sent."""
+    assert status_of(errors.InvalidInput("a\ud83db"), "s/M").text == "a?b"
