@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -51,7 +52,8 @@ class ModelStore:
         """The file or folder that ``url`` names, downloaded if it is remote.
 
         Args:
-            url: a path within the store, or a ``file:``, ``http:`` or ``https:`` URL.
+            url: a path within the store, or a ``file:``, ``http:`` or ``https:`` URL. Of a path
+                that leads nowhere in the store, the last part counts, as in TorchServe.
 
         Raises:
             ModelNotFound: nothing is there, or the URL is not allowed.
@@ -64,7 +66,7 @@ class ModelStore:
         if ".." in PurePosixPath(path).parts:
             raise ModelNotFound(f"Relative path is not allowed in url: {url}")
         if scheme is None:
-            return self._within(url)
+            return self._named(url)
         self._check_allowed(url)
         if scheme[1].lower() == "file":
             return _local(url, Path(path))
@@ -90,7 +92,18 @@ class ModelStore:
         if path.parent.parent == self._downloads:
             _remove(path.parent)
 
-    def _within(self, name: str) -> Path:
+    def _named(self, name: str) -> Path:
+        # TorchServe reads the last part only: `--models m=model-store/m.mar` works there.
+        last = PurePosixPath(name).name
+        try:
+            return self._within(name)
+        except ModelNotFound:
+            if last and "://" not in name:
+                with suppress(ModelNotFound):
+                    return self._within(last, trusted=name in self._configured)
+            raise
+
+    def _within(self, name: str, *, trusted: bool = False) -> Path:
         if self._root is None:
             raise ModelNotFound("Model store has not been configured.")
         missing = ModelNotFound(f"Model not found at: {name}")
@@ -98,7 +111,7 @@ class ModelStore:
             root, path = _beneath(self._root, name)
         except (OSError, ValueError, RuntimeError):  # absent, a NUL byte, a loop of links
             raise missing from None
-        checked = root / name if name in self._configured else path
+        checked = root / name if trusted or name in self._configured else path
         if path == root or not checked.is_relative_to(root):
             raise missing
         return path

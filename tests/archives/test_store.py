@@ -75,6 +75,9 @@ def allowing(folder: Path, *patterns: str) -> ModelStore:
         ("./a.mar", "a.mar"),
         ("sub/d.mar", "sub/d.mar"),
         ("sub//d.mar", "sub/d.mar"),
+        ("model-store/a.mar", "a.mar"),
+        ("sub/a.mar", "a.mar"),
+        ("/home/model-server/model-store/a.mar", "a.mar"),
         ("unpacked", "unpacked"),
         ("link.mar", "a.mar"),
         ("%41.mar", "%41.mar"),
@@ -156,9 +159,11 @@ async def test_names_of_nothing(store: ModelStore, url: str) -> None:
 async def test_a_link_that_the_configuration_names(folder: Path, store: ModelStore) -> None:
     store.configure(["escape.mar", "loop.mar", "/etc/passwd", "."])
     assert await store.resolve("escape.mar") == folder.parent / "outside.mar"
-    for url in ("loop.mar", "/etc/passwd", ".", "./escape.mar"):
+    for url in ("loop.mar", "/etc/passwd", "."):
         with pytest.raises(ModelNotFound):
             await store.resolve(url)
+    store.configure(["store/escape.mar"])
+    assert await store.resolve("store/escape.mar") == folder.parent / "outside.mar"
 
 
 async def test_a_sibling_with_the_same_prefix(store: ModelStore, folder: Path) -> None:

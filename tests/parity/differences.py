@@ -149,11 +149,6 @@ DIFFERENCES = (
         steps=("management: POST /models (half of a JSON text)",),
     ),
     Difference(
-        reason="a path within the store is used as given; TorchServe drops its folders",
-        where=ANYTHING,
-        steps=("management: POST /models?url=sub/echo.mar",),
-    ),
-    Difference(
         reason="two dots in a file name do not leave the store",
         where=MESSAGE,
         steps=("management: POST /models?url=a..b.mar",),
