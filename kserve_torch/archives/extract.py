@@ -134,7 +134,7 @@ def _extract_zip(source: Path, target: Path, budget: _Budget) -> None:
             place = _place(target, info.filename)
             if place is None:
                 continue
-            if info.is_dir():
+            if info.filename.endswith(("/", "\\")):
                 place.mkdir(parents=True, exist_ok=True)
                 continue
             _refuse_special(info)

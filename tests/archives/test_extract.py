@@ -33,6 +33,16 @@ def test_two_dots_in_a_name_are_no_way_up(tmp_path: Path, work: Path) -> None:
     assert (archive.root / "x..y").is_file()
 
 
+def test_folders_as_windows_writes_them(tmp_path: Path, work: Path) -> None:
+    manifest_path = "MAR-INF\\MANIFEST.json"
+    files = {"MAR-INF\\": "", manifest_path: manifest(), "handler.py": "", "a\\b\\c.txt": "c"}
+    with zipfile.ZipFile(tmp_path / "a.mar", "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    root = open_archive(tmp_path / "a.mar", work).root
+    assert (root / "a/b/c.txt").read_text() == "c"
+
+
 @pytest.mark.parametrize(
     ("mode", "what"), [(stat.S_IFLNK, "a link"), (stat.S_IFCHR, "a device or pipe")]
 )
