@@ -37,6 +37,9 @@ FREE_BYTES = 1 << 30
 
 _CHUNK = 1 << 20
 
+#: The flag of zip entries whose names are UTF-8.
+_UTF8 = 0x800
+
 #: System errors that say that the machine ran out of something.
 _SCARCE = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
@@ -131,15 +134,30 @@ def _extract_zip(source: Path, target: Path, budget: _Budget) -> None:
     with zipfile.ZipFile(source) as archive:
         for info in archive.infolist():
             budget.entry()
-            place = _place(target, info.filename)
+            name = _name(info)
+            place = _place(target, name)
             if place is None:
                 continue
-            if info.filename.endswith(("/", "\\")):
+            if name.endswith(("/", "\\")):
                 place.mkdir(parents=True, exist_ok=True)
                 continue
             _refuse_special(info)
             with archive.open(info) as content:
                 _write(place, content, budget)
+
+
+def _name(info: zipfile.ZipInfo) -> str:
+    """The entry's name, as UTF-8 where it can be that.
+
+    ``zip`` on Linux and others write UTF-8 without the flag that says so; Java reads it all the
+    same, `zipfile` takes it for cp437.
+    """
+    if info.flag_bits & _UTF8:
+        return info.filename
+    try:
+        return info.filename.encode("cp437").decode()
+    except UnicodeError:
+        return info.filename
 
 
 def _refuse_special(info: zipfile.ZipInfo) -> None:

@@ -43,6 +43,27 @@ def test_folders_as_windows_writes_them(tmp_path: Path, work: Path) -> None:
     assert (root / "a/b/c.txt").read_text() == "c"
 
 
+class Unflagged(zipfile.ZipInfo):
+    """An entry whose name does not say that it is UTF-8."""
+
+    encoding = "utf-8"
+
+    def _encodeFilenameFlags(self) -> tuple[bytes, int]:
+        return self.filename.encode(self.encoding), self.flag_bits & ~0x800
+
+
+class Dos(Unflagged):
+    encoding = "cp437"
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZipInfo, Unflagged, Dos])
+def test_names_that_are_not_ascii(tmp_path: Path, work: Path, kind: type[zipfile.ZipInfo]) -> None:
+    source = make_archive(tmp_path / "a.mar", FILES)
+    with zipfile.ZipFile(source, "a") as archive:
+        archive.writestr(kind("größe/éa.txt"), "x")
+    assert (open_archive(source, work).root / "größe/éa.txt").read_text() == "x"
+
+
 @pytest.mark.parametrize(
     ("mode", "what"), [(stat.S_IFLNK, "a link"), (stat.S_IFCHR, "a device or pipe")]
 )
