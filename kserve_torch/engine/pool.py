@@ -313,7 +313,7 @@ class Pool:
 
     def _fewest(self) -> int:
         """How many workers there must be now: at least one while requests wait."""
-        if self.hung.too_many:
+        if self.hung.too_many or self.lane.closed:
             return 0
         return min(max(self.minimum, int(self.lane.waiting > 0)), self.maximum)
 

@@ -136,6 +136,16 @@ async def test_whoever_scales_waits_for_workers_that_are_loading_already(bench: 
     assert bench.pool.roster.ready == 1
 
 
+async def test_no_worker_is_replaced_once_the_queue_is_closed(bench: Bench) -> None:
+    """A worker may end between the two steps of an unload; another one would load in vain."""
+    await bench.pool.scale(1, 1)
+    loads: list[int] = []
+    bench.load = loads.append
+    bench.pool.lane.close()
+    assert await bench.pool.join(10)
+    assert (len(bench.pool._pauses), bench.pool.roster.all(), loads) == (0, [], [])
+
+
 async def test_the_first_worker_loads_the_weights_that_the_others_share(bench: Bench) -> None:
     indexes: list[int] = []
     held = Held()
