@@ -164,4 +164,6 @@ def _shows(authorization: str | None, key: str) -> bool:
 
 
 def _instant(seconds: float) -> str:
+    """A time since the epoch as text; of one that is too far off, the last that has one."""
+    seconds = min(seconds, datetime.max.replace(tzinfo=UTC).timestamp() - 1)
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

@@ -65,6 +65,13 @@ def test_a_key_opens_its_own_routes_only(tmp_path: Path, access: Access) -> None
     tokens.check(access, f"bearer {key}")
 
 
+def test_a_key_may_live_for_ever(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path, lifetime=60e10)
+    shown = keys(tmp_path)["inference"]
+    assert shown["expiration time"].startswith("9999-12-31")
+    tokens.check(Access.INFERENCE, f"Bearer {shown['key']}")
+
+
 def test_a_key_expires(tmp_path: Path) -> None:
     now = 1000.0
     tokens = Tokens(tmp_path, lifetime=60, clock=lambda: now)
