@@ -74,9 +74,7 @@ class ConfiguredModels:
         """Go on loading those that failed, in the background."""
         for version in versions:
             model = self._to_fetch.pop(version, None)
-            again = version.try_again
-            if model is not None:
-                again = functools.partial(self._fetch_again, model, version)
+            again = None if model is None else functools.partial(self._fetch_again, model, version)
             keep(keep_trying(self._catalogue, version, again))
 
     async def _fetch_again(self, model: StartupModel, stand_in: ModelVersion) -> None:
