@@ -25,6 +25,7 @@ from kserve_torch.grpc.protos import inference_pb2 as pb
 from kserve_torch.tracing import Tracing, tracing
 
 from .forks import Forks
+from .hosts import hosting
 from .makers import make_archive
 from .server import Server
 
@@ -81,16 +82,8 @@ class Collector:
 
             def log_message(self, *args: Any) -> None: ...
 
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Takes)
-        self.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
+        with hosting(Takes) as self.url:
             yield self
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
 
     @contextmanager
     def over_grpc(self) -> Iterator["Collector"]:

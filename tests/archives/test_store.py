@@ -19,6 +19,8 @@ from kserve_torch.archives.store import ModelStore
 from kserve_torch.errors import DownloadFailed, ModelNotFound
 from kserve_torch.settings import Settings
 
+from ..hosts import serving
+
 CONTENT = bytes(range(256)) * 64
 
 
@@ -158,7 +160,8 @@ async def test_names_of_nothing(store: ModelStore, url: str) -> None:
 
 async def test_a_link_that_the_configuration_names(folder: Path, store: ModelStore) -> None:
     store.configure(["escape.mar", "loop.mar", "/etc/passwd", "."])
-    assert await store.resolve("escape.mar") == folder.parent / "outside.mar"
+    for url in ("escape.mar", "./escape.mar"):
+        assert await store.resolve(url) == folder.parent / "outside.mar"
     for url in ("loop.mar", "/etc/passwd", "."):
         with pytest.raises(ModelNotFound):
             await store.resolve(url)
@@ -346,13 +349,10 @@ class Responder(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    with Host() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    server = Host()
+    with serving(server):
         yield server
         server.release.set()
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

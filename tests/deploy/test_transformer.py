@@ -4,13 +4,14 @@ import importlib.util
 import io
 import json
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from ..hosts import hosting
 
 SCRIPT = Path(__file__).parents[2] / "deploy/transformer/image_transformer.py"
 
@@ -165,11 +166,8 @@ class Predictor(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def predictor():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Predictor)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with hosting(Predictor) as url:
+        yield url.removeprefix("http://")
 
 
 @pytest.mark.parametrize("verb", ["predict", "explain"])

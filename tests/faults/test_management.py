@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import tarfile
-import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from ..hosts import hosting
 from ..makers import ECHO, make_archive, manifest, write_tar
 from ..server import ROOT
 from .actor import GRPC, PROTOCOLS, V1, Client, store_of, talking_to
@@ -47,11 +47,8 @@ seen: list[str] = []
 @pytest.fixture(scope="module")
 def inside() -> Iterator[str]:
     """The URL of a server that only insiders should reach."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Tricks)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with hosting(Tricks) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

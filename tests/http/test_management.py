@@ -4,10 +4,8 @@ import asyncio
 import json
 import logging
 import re
-import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 from kserve_torch.tokens import Tokens
 
+from ..hosts import hosting_files
 from ..makers import make_archive
 from .conftest import call, routed, settled
 
@@ -480,24 +479,8 @@ async def test_a_damaged_archive(management: Management, store: Path) -> None:
 @pytest.fixture
 async def archive_host(store: Path) -> AsyncIterator[str]:
     """The address of an HTTP server with the store's archives."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            content = (store / self.path.strip("/")).read_bytes()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with hosting_files(store) as url:
+        yield url
 
 
 @pytest.fixture

@@ -2,11 +2,8 @@
 
 import asyncio
 import logging
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -23,6 +20,7 @@ from kserve_torch.server import startup_models
 from kserve_torch.settings import StartupModel, load_settings
 
 from ..grpc.serving import until
+from ..hosts import hosting_files
 from ..makers import ECHO, make_archive
 
 #: Needs a file that may come later.
@@ -157,14 +155,8 @@ def host(tmp_path: Path) -> Iterator[str]:
     """The URL of the folder ``remote`` over HTTP; what is not in it is a 404."""
     folder = tmp_path / "remote"
     folder.mkdir()
-    with ThreadingHTTPServer(
-        ("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(folder))
-    ) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with hosting_files(folder) as url:
+        yield url
 
 
 async def test_an_archive_that_could_not_be_downloaded_is_asked_for_again(
