@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from kserve_torch.archives.archive import Archive
+from kserve_torch.engine.worker import Worker
 from kserve_torch.errors import LoadFailed, ModelNotFound, NotReady, ServerError
 from kserve_torch.events import WorkerChanged
 from kserve_torch.messages import Request
@@ -521,6 +522,52 @@ async def test_the_handler_of_a_worker_that_left_is_not_kept_in_memory(
         await until(gone)
 
 
+class Pausing:
+    """Queues of workers, one of which leaves while another one looks at them."""
+
+    def __init__(self, *workers: Worker) -> None:
+        self._workers = list(workers)
+        self.looked, self.gate = threading.Event(), threading.Event()
+
+    def leave(self, worker: Worker) -> None:
+        self._workers.remove(worker)
+
+    @property
+    def workers(self) -> list[Worker]:
+        found = list(self._workers)
+        if not self.looked.is_set():
+            self.looked.set()
+            assert self.gate.wait(10)
+        return found
+
+
+async def test_of_two_that_leave_at_once_neither_is_kept_in_memory(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"handler.py": ECHO, "model-config.yaml": "{minWorkers: 2, maxWorkers: 2}"}
+    make_archive(tmp_path / "m.mar", files, configFile="model-config.yaml")
+    async with serving(tmp_path, gate) as registry:
+        await registry.start([StartupModel(name=None, file="m.mar")])
+        version = registry.find("m")
+        first, second = version.workers
+        assert first.instance is not None
+        assert second.instance is not None
+        pausing = Pausing(second)
+        with monkeypatch.context() as patch:
+            patch.setattr(version, "_queues", pausing)
+            one = threading.Thread(target=version._pass_on, args=(first.instance,))
+            one.start()
+            assert pausing.looked.wait(10)
+            pausing.leave(second)
+            other = threading.Thread(target=version._pass_on, args=(second.instance,))
+            other.start()
+            other.join(0.1)  # it would have ended by now
+            pausing.gate.set()
+            one.join()
+            other.join()
+            assert version._firsts == {}
+
+
 @pytest.fixture
 def idle() -> Iterator[None]:
     """As on an idle server, nothing starts a garbage collection."""
@@ -600,11 +647,16 @@ async def test_links_that_were_there_at_the_start_are_followed(tmp_path: Path, g
             await registry.register("later.mar")
 
 
+def make_first_and_later(folder: Path, *, later: str = "import absent_package") -> None:
+    """Archives of a model that loads, and of one with the handler ``later``."""
+    make_archive(folder / "first.mar", {"handler.py": ECHO}, modelName="first")
+    make_archive(folder / "later.mar", {"handler.py": later}, modelName="later")
+
+
 async def test_a_model_that_comes_later_counts_once_it_has_been_ready(
     tmp_path: Path, gate: Gate
 ) -> None:
-    make_archive(tmp_path / "first.mar", {"handler.py": ECHO}, modelName="first")
-    make_archive(tmp_path / "later.mar", {"handler.py": "import absent_package"}, modelName="later")
+    make_first_and_later(tmp_path)
     async with serving(tmp_path, gate) as registry:
         with pytest.raises(LoadFailed):
             await registry.load("later")
@@ -612,7 +664,7 @@ async def test_a_model_that_comes_later_counts_once_it_has_been_ready(
         await registry.start(startup("first.mar"))
         assert registry.ready()
         assert registry.find("later").state is State.UNAVAILABLE
-        make_archive(tmp_path / "later.mar", {"handler.py": ECHO}, modelName="later")
+        make_first_and_later(tmp_path, later=ECHO)
         await registry.load("later")
         assert registry.ready()
         await registry.scale(registry.find("later"), 0, 0)
@@ -622,8 +674,7 @@ async def test_a_model_that_comes_later_counts_once_it_has_been_ready(
 async def test_a_model_that_is_registered_counts_once_a_worker_has_been_ready(
     tmp_path: Path, gate: Gate
 ) -> None:
-    make_archive(tmp_path / "first.mar", {"handler.py": ECHO}, modelName="first")
-    make_archive(tmp_path / "later.mar", {"handler.py": "import absent_package"}, modelName="later")
+    make_first_and_later(tmp_path)
     async with serving(tmp_path, gate) as registry:
         await registry.start(startup("first.mar"))
         version = await registry.register("later.mar", workers=0)
@@ -632,7 +683,7 @@ async def test_a_model_that_is_registered_counts_once_a_worker_has_been_ready(
             await registry.scale(version, 1, 1)
         assert registry.ready()
         await registry.unregister("later")
-        make_archive(tmp_path / "later.mar", {"handler.py": ECHO}, modelName="later")
+        make_first_and_later(tmp_path, later=ECHO)
         version = await registry.register("later.mar", workers=0)
         await registry.scale(version, 1, 1)
         assert registry.ready()
