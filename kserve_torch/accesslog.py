@@ -7,9 +7,8 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 
 from kserve_torch.events import Event, Responded
@@ -18,10 +17,20 @@ from kserve_torch.settings import Settings
 
 access = logging.getLogger(ACCESS)
 
-#: Lines are written together, at the latest after so many seconds, or once there are so many:
-#: writing them blocks the event loop.
+#: Lines are written together, at the latest after so many seconds: writing blocks the event loop.
 FLUSH_SECONDS = 0.1
+#: Or after so few once there are so many lines: not at once, when further answers or the requests
+#: of the next batch may wait for the event loop.
+SOON_SECONDS = 0.002
 FLUSH_LINES = 64
+
+#: The fields of a line, in order; times are in milliseconds. A failure has one more, ``error``: the
+#: class, as its text may quote the payload (DESIGN law 6).
+_NAMES = (
+    *("protocol", "model", "version", "status", "ms", "rows", "batch"),
+    *("queue_ms", "handler_ms", "id"),
+)
+_TEMPLATE = " ".join(f"{name}=%s" for name in _NAMES)
 
 
 class AccessLog:
@@ -48,14 +57,17 @@ class AccessLog:
         if not (self._on and isinstance(event, Responded) and access.isEnabledFor(logging.INFO)):
             return
         if not self._direct:
-            words = _words(_fields(event, one_line))
-            access.info("%s", words, extra={"fields": _fields(event, cut)})
+            access.info("%s", _words(event), extra={"fields": _fields(event)})
             return
         self._kept.append((time.time(), event))
-        if len(self._kept) >= FLUSH_LINES:
-            self.flush()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self.flush)
+        if self._timer is None:
+            self._flush_in(FLUSH_SECONDS)
+        elif len(self._kept) == FLUSH_LINES:
+            self._timer.cancel()
+            self._flush_in(SOON_SECONDS)
+
+    def _flush_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.flush)
 
     def flush(self) -> None:
         """Write the pending lines."""
@@ -69,46 +81,45 @@ class AccessLog:
             self._stream.flush()
 
 
-def _words(fields: Mapping[str, Any]) -> str:
-    return _template(tuple(fields)) % tuple(fields.values())
-
-
-@lru_cache
-def _template(names: tuple[str, ...]) -> str:
-    return " ".join(f"{name}=%s" for name in names)
+def _words(event: Responded) -> str:
+    words = _TEMPLATE % _values(event, one_line)
+    return f"{words} error={event.error}" if event.error else words
 
 
 def _text_line(moment: str, event: Responded) -> str:
-    return f"{moment} INFO {access.name}: {_words(_fields(event, one_line))}\n"
+    return f"{moment} INFO {access.name}: {_words(event)}\n"
 
 
 def _json_line(moment: str, event: Responded) -> str:
     head = {"time": moment, "level": "INFO", "logger": access.name}
-    return json.dumps(head | _fields(event, cut)) + "\n"
+    return json.dumps(head | _fields(event)) + "\n"
 
 
-def _fields(event: Responded, shown: Callable[[str], str]) -> dict[str, Any]:
-    """The fields of an access line, in order; times are in milliseconds.
+def _fields(event: Responded) -> dict[str, Any]:
+    fields = dict(zip(_NAMES, _values(event, cut), strict=True))
+    return fields | {"error": event.error} if event.error else fields
 
-    Of an error only the class is named: its text may quote the payload (DESIGN law 6).
+
+def _values(event: Responded, shown: Callable[[str], str]) -> tuple[Any, ...]:
+    """What an access line says of an answer, in the order of `_NAMES`.
 
     Args:
         event: the answer.
         shown: makes text from clients fit for the line.
     """
-    fields = {
-        "protocol": event.protocol,
-        "model": shown(event.model) or "-",
-        "version": shown(event.version) or "-",
-        "status": event.status,
-        "ms": _milliseconds(event.seconds),
-        "rows": event.rows,
-        "batch": event.timing.batch_rows,
-        "queue_ms": _milliseconds(event.timing.queued),
-        "handler_ms": _milliseconds(event.timing.handler),
-        "id": shown(event.request_id) or "-",
-    }
-    return fields | {"error": event.error} if event.error else fields
+    timing = event.timing
+    return (
+        event.protocol,
+        shown(event.model) or "-",
+        shown(event.version) or "-",
+        event.status,
+        _milliseconds(event.seconds),
+        event.rows,
+        timing.batch_rows,
+        _milliseconds(timing.queued),
+        _milliseconds(timing.handler),
+        shown(event.request_id) or "-",
+    )
 
 
 def _milliseconds(seconds: float) -> float:

@@ -6,6 +6,7 @@ machine, ``custom`` what handlers report and ``sdk`` KServe's histograms.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
@@ -56,8 +57,10 @@ _FREQUENT: dict[type, Callable[[Any], Any]] = {
     Finished: attrgetter("model", "version", "asked", "verb", "error"),
     Responded: attrgetter("protocol", "model", "version", "status"),
 }
-#: How many of them, and of the handlers' measurements, are kept before they are counted.
+#: How many of them, and of the handlers' measurements, are kept before they are counted; and how
+#: many seconds later: by then the answers are out, and handlers compute.
 _KEPT = 96
+_COUNT_SECONDS = 0.002
 
 #: How many removed versions are still shown. Registering one after the other, as in a roll-out,
 #: must not fill the memory with series.
@@ -108,12 +111,15 @@ class Metrics:
         self._measuring = threading.Lock()
 
     def __call__(self, event: Event) -> None:
-        """Count the event, by the next scrape at the latest; on any thread."""
+        """Count the event, by the next scrape at the latest.
+
+        On any thread, but requests' events on an event loop.
+        """
         kind = type(event)
         if kind in _FREQUENT:
             self._kept.append(event)
-            if len(self._kept) >= _KEPT:
-                self._count()
+            if len(self._kept) % _KEPT == 0:
+                asyncio.get_running_loop().call_later(_COUNT_SECONDS, self._count)
         elif isinstance(event, Measured):
             # Later: the answer would wait for it, with cold caches after the model's call.
             self._measured.append(event)

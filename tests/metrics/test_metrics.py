@@ -205,7 +205,7 @@ def test_stages_batches_refusals_and_failures_are_told_apart():
     ]
 
 
-def test_events_are_counted_alike_one_by_one_and_by_the_hundred():
+async def test_events_are_counted_alike_one_by_one_and_by_the_hundred():
     events = []
     for number in range(350):
         timing = Timing(queued=number / 1000, handler=0.5, batch_rows=4)
@@ -222,6 +222,19 @@ def test_events_are_counted_alike_one_by_one_and_by_the_hundred():
     assert counted(observed(*events)) == pytest.approx(counted(one_by_one))
     (sample,) = lines(one_by_one, "request_duration_seconds_count")
     assert sample.endswith(" 350.0")
+
+
+async def test_many_events_are_counted_and_forgotten_without_a_scrape():
+    metrics, timing = observed(), Timing(queued=0.25)
+    unused = sys.getrefcount(timing)
+    for _ in range(96):
+        metrics(Finished("mnist", "1.0", timing))
+    assert sys.getrefcount(timing) == unused + 96
+    while sys.getrefcount(timing) > unused:  # noqa: ASYNC110  # nobody tells
+        await asyncio.sleep(0.001)
+    assert 'queue_time_seconds_count{model_name="mnist",model_version="1.0"} 96.0' in lines(
+        metrics, "queue_time_seconds_count"
+    )
 
 
 def counted(metrics):
@@ -262,7 +275,7 @@ def remove_of_older_clients(histogram, *values):
     del histogram._metrics[values]
 
 
-def test_versions_that_left_long_ago_are_forgotten(monkeypatch):
+async def test_versions_that_left_long_ago_are_forgotten(monkeypatch):
     monkeypatch.setattr(Histogram, "remove", remove_of_older_clients)
     names = [
         name
@@ -377,7 +390,7 @@ def test_a_scrape_does_not_import_torch():
     subprocess.run([sys.executable, "-c", script], check=True, cwd=root, timeout=60)
 
 
-def test_an_event_costs_microseconds():
+async def test_an_event_costs_microseconds():
     metrics = observed(*LIGHT_LOAD)
     rounds = 500
     costs = []
