@@ -49,7 +49,10 @@ class Headers(Mapping[str, str]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value, or ``default``; faster than `Mapping`'s own, which catches a KeyError."""
-        return self._load().get(name.lower(), default)
+        table = self._table
+        if table is None:
+            table = self._load()
+        return table.get(name.lower(), default)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name.lower() in self._load()

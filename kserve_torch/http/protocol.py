@@ -47,6 +47,9 @@ class GuardedProtocol(HttpToolsProtocol):
     #: another request.
     _packet = 0
     _first_packet = 0
+    #: Whether a request has begun whose head is not complete.
+    _in_head = False
+    #: Runs while the connection's first request, or the rest of a later one's head, is awaited.
     _head_timer: asyncio.TimerHandle | None = None
     #: The request that was started last.
     _running: RequestResponseCycle | None = None
@@ -89,6 +92,8 @@ class GuardedProtocol(HttpToolsProtocol):
         except HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
             return
+        if self._in_head and self._head_timer is None:  # most heads are complete by now
+            self._head_timer = self.loop.call_later(self.patience, self._too_slow)
         if self._counting and self._head_bytes > MAX_HEAD:
             self._too_large()
 
@@ -135,8 +140,10 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         super().on_message_begin()
-        if self._head_timer is None:
-            self._wait_for_head(self.patience)
+        self._in_head = True
+        if self._head_timer is None:  # else this is the connection's first request
+            self._counting = True
+            self._head_bytes = 0
             self._first_packet = self._packet
 
     def on_headers_complete(self) -> None:
@@ -200,15 +207,21 @@ class GuardedProtocol(HttpToolsProtocol):
         if not isinstance(app, App):
             super()._start_asgi_task(cycle, self._breaking_off(cycle, app))  # type: ignore[arg-type]
             return
-        task = self.loop.create_task(self._serve(cycle, app))
-        task.add_done_callback(self.tasks.discard)
-        self.tasks.add(task)
+        self.tasks.add(self.loop.create_task(self._serve(cycle, app)))
 
     async def _serve(self, cycle: RequestResponseCycle, app: App) -> None:
-        if not is_whole(cycle, app):
-            await cycle.run_asgi(self._breaking_off(cycle, app))  # type: ignore[arg-type]  # as its
-            return
-        self._exchange = asyncio.current_task()
+        task = asyncio.current_task(self.loop)
+        assert task is not None
+        try:
+            if is_whole(cycle, app):
+                self._exchange = task
+                await self._serve_whole(cycle, app)
+            else:
+                await cycle.run_asgi(self._breaking_off(cycle, app))  # type: ignore[arg-type]
+        finally:
+            self.tasks.discard(task)
+
+    async def _serve_whole(self, cycle: RequestResponseCycle, app: App) -> None:
         try:
             await exchange(cycle, app)
         except asyncio.CancelledError:
@@ -249,7 +262,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._head_timer = self.loop.call_later(seconds, self._too_slow)
 
     def _end_of_head(self) -> None:
-        self._counting = False
+        self._counting = self._in_head = False
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -60,11 +60,19 @@ async def _start(send: Send, answer: Answer, close: bool) -> None:
 
 def raw_headers(answer: Answer, close: bool) -> list[tuple[bytes, bytes]]:
     """All headers of an answer, encoded; ``close`` says whether the connection is closed."""
-    headers = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in answer.headers]
-    if answer.content_type is not None:
-        headers.append((b"content-type", answer.content_type.encode("latin-1")))
-    if close:
-        headers.append((b"connection", b"close"))
+    headers = unsized_headers(answer.content_type, answer.headers, close)
     if isinstance(answer.body, bytes) and answer.status not in BODILESS:
         headers.append((b"content-length", b"%d" % len(answer.body)))
     return headers
+
+
+def unsized_headers(
+    content_type: str | None, headers: Iterable[tuple[str, str]], close: bool
+) -> list[tuple[bytes, bytes]]:
+    """The same without the content length."""
+    raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers]
+    if content_type is not None:
+        raw.append((b"content-type", content_type.encode("latin-1")))
+    if close:
+        raw.append((b"connection", b"close"))
+    return raw

@@ -135,6 +135,7 @@ class Serve:
         self._registry = registry
         self._protocol = protocol
         self._failed = failed
+        self._untold: list[Responded] = []
 
     async def __call__(
         self,
@@ -209,4 +210,12 @@ class Serve:
             call.headers if registry.tells_headers else NOTHING,
         )
         # The answer first: who sends the next request sees it counted.
-        asyncio.get_running_loop().call_soon(registry.emit, event)
+        if not self._untold:
+            asyncio.get_running_loop().call_soon(self._tell_all)
+        self._untold.append(event)
+
+    def _tell_all(self) -> None:
+        """Tell of all answers of one turn of the event loop, which are often a batch's."""
+        untold, self._untold = self._untold, []
+        for event in untold:
+            self._registry.emit(event)

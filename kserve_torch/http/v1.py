@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
 
 _PATH = re.compile(r"/v1/models/(?P<model>[^/:]+):(?P<verb>predict|explain)/?")
+_VERBS = {"predict": Verb.PREDICT, "explain": Verb.EXPLAIN}
 
 
 class V1:
@@ -49,7 +50,7 @@ class V1:
             return None
         if call.method != "POST":
             return method_not_allowed(call.method, call.path, ["POST"])
-        model, verb = match.group("model"), Verb(match.group("verb"))
+        model, verb = match["model"], _VERBS[match["verb"]]
         try:
             decoded = self._decoded(call, model)
             event = decoded.event

@@ -6,6 +6,7 @@ bodies and answers in pieces, would take a third of the event loop's time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import starmap
 
@@ -19,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from kserve_torch.http.app import App
 from kserve_torch.http.exchange import Answer
 from kserve_torch.http.http10 import STAYING
-from kserve_torch.http.sending import BODILESS, raw_headers, respond
+from kserve_torch.http.sending import BODILESS, respond, unsized_headers
 
 
 def is_whole(cycle: RequestResponseCycle, app: App) -> bool:
@@ -47,20 +48,20 @@ async def exchange(cycle: RequestResponseCycle, app: App) -> None:
         answer = await app.answer(cycle.scope, body)
         close = app.draining()
         if isinstance(answer.body, bytes) and answer.status not in BODILESS:
-            await _write(cycle, answer, answer.body, close)
+            if cycle.flow.write_paused and not cycle.disconnected:
+                await cycle.flow.drain()
+            _write(cycle, answer, answer.body, close)
         else:
             await respond(cycle.send, answer, head=False, close=close)  # type: ignore[arg-type]
     finally:
         cycle.on_response = _nothing  # breaks a reference cycle
 
 
-async def _write(cycle: RequestResponseCycle, answer: Answer, body: bytes, close: bool) -> None:
-    if cycle.flow.write_paused and not cycle.disconnected:
-        await cycle.flow.drain()
+def _write(cycle: RequestResponseCycle, answer: Answer, body: bytes, close: bool) -> None:
     if cycle.disconnected:
         return
     cycle.keep_alive = cycle.keep_alive and not (close or answer.close)
-    head = _head(cycle, answer)
+    head = _head(cycle, answer, len(body))
     cycle.response_started = cycle.response_complete = True
     cycle.transport.write(head + body)
     cycle.message_event.set()
@@ -69,14 +70,26 @@ async def _write(cycle: RequestResponseCycle, answer: Answer, body: bytes, close
     cycle.on_response()
 
 
-def _head(cycle: RequestResponseCycle, answer: Answer) -> bytes:
-    headers = [*cycle.default_headers, *raw_headers(answer, not cycle.keep_alive)]
-    if cycle.keep_alive and cycle.scope["http_version"] < "1.1":
-        headers.append(STAYING)
-    return b"".join((STATUS_LINE[answer.status], *starmap(_line, headers), b"\r\n"))
+def _head(cycle: RequestResponseCycle, answer: Answer, length: int) -> bytes:
+    stays = cycle.keep_alive and cycle.scope["http_version"] < "1.1"
+    about = _about(answer.content_type, tuple(answer.headers), not cycle.keep_alive, stays)
+    dated = _lines(cycle.default_headers)
+    return b"%b%b%bcontent-length: %d\r\n\r\n" % (STATUS_LINE[answer.status], dated, about, length)
 
 
-@lru_cache(maxsize=512)  # most answers share most of their headers
+@lru_cache(maxsize=64)  # most answers have the same
+def _about(
+    content_type: str | None, headers: tuple[tuple[str, str], ...], close: bool, stays: bool
+) -> bytes:
+    raw = unsized_headers(content_type, headers, close)
+    return _lines([*raw, STAYING] if stays else raw)
+
+
+def _lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    return b"".join(starmap(_line, headers))
+
+
+@lru_cache(maxsize=64)
 def _line(name: bytes, value: bytes) -> bytes:
     if HEADER_RE.search(name) or HEADER_VALUE_RE.search(value):
         raise ValueError(f"header {name!r} cannot be sent")
