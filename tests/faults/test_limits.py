@@ -179,6 +179,14 @@ def headers_that_do_not_come(client: Client) -> None:
     assert PATIENCE * 0.9 < time.monotonic() - began < PATIENCE + 5
 
 
+def headers_that_do_not_come_after_an_answer(client: Client) -> None:
+    with closing(connect(client)) as sock:
+        sock.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
+        sock.sendall(b"POST /v1/models/m:predict HTTP/1.1\r\nhost: x\r\nx-")
+        assert everything(sock).startswith(b"HTTP/1.1 408 ")
+
+
 def trickling(client: Client, head: str, piece: bytes) -> bytes:
     """What is answered to one that sends ``piece`` for ever."""
     ends = time.monotonic() + 20 * PATIENCE
@@ -222,6 +230,7 @@ def test_slow_clients(client: Client) -> None:
     """Together: each of them waits for the end of the server's patience."""
     checks: list[tuple[Callable[..., None], *tuple[object, ...]]] = [
         (headers_that_do_not_come,),
+        (headers_that_do_not_come_after_an_answer,),
         (headers_that_trickle,),
         (a_connection_without_a_request,),
         *((a_body_that_does_not_come, protocol) for protocol in PATHS),
