@@ -270,7 +270,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _too_slow(self) -> None:
         """Close a connection whose request is late; answer it if some of it has come."""
         self._head_timer = None
-        if self._head_bytes:
+        if self._in_head:
             text = f"the request's headers did not arrive within {self.patience:g} s"
             self._end(408, text)
         else:
