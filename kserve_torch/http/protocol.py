@@ -63,6 +63,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if len(self.connections) > self.most:
             self.app = over_limit(self.app, self.most)
             seconds = min(seconds, REFUSAL_SECONDS)
+        self._counting = True
         self._wait_for_head(seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -93,7 +94,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.send_400_response("Invalid HTTP request received.")
             return
         if self._in_head and self._head_timer is None:  # most heads are complete by now
-            self._head_timer = self.loop.call_later(self.patience, self._too_slow)
+            self._wait_for_head(self.patience)
         if self._counting and self._head_bytes > MAX_HEAD:
             self._too_large()
 
@@ -257,8 +258,6 @@ class GuardedProtocol(HttpToolsProtocol):
     # --- refusals ---
 
     def _wait_for_head(self, seconds: float) -> None:
-        self._counting = True
-        self._head_bytes = 0
         self._head_timer = self.loop.call_later(seconds, self._too_slow)
 
     def _end_of_head(self) -> None:

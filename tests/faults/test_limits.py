@@ -223,6 +223,13 @@ def a_body_that_does_not_come(client: Client, protocol: str) -> None:
     assert right_form(protocol, error, 408)
 
 
+def a_chunk_that_does_not_come(client: Client) -> None:
+    head = f"POST {PATHS[V1]} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\n"
+    status, error, _ = exchange(client, head.encode())
+    assert status == 408
+    assert "the body did not arrive" in str(error)
+
+
 def a_body_that_trickles(client: Client, framing: str, piece: bytes) -> None:
     head = f"POST {PATHS[V1]} HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n"
     assert b"did not arrive within" in trickling(client, head, piece)
@@ -236,6 +243,7 @@ def test_slow_clients(client: Client) -> None:
         (headers_that_trickle,),
         (a_connection_without_a_request,),
         *((a_body_that_does_not_come, protocol) for protocol in PATHS),
+        (a_chunk_that_does_not_come,),
         (a_body_that_trickles, "content-length: 1000", b" "),
         (a_body_that_trickles, "transfer-encoding: chunked", b"1\r\n \r\n"),
         (an_answer_that_nobody_takes,),
