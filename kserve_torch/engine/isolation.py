@@ -20,6 +20,7 @@ from kserve_torch.errors import (
     OutOfMemory,
     ServingError,
 )
+from kserve_torch.frozen import frozen
 from kserve_torch.messages import Reply, Request
 from kserve_torch.runtime.fault import RequestFault
 from kserve_torch.runtime.reasons import forget_frames, handler_failure
@@ -53,49 +54,89 @@ def isolate(
         The outcomes of some tickets, as soon as they are known; in the end one for each ticket.
         Tickets that are settled by others meanwhile are not run again.
     """
-    to_run, too_large, misfits = [batch], [], set[Ticket]()
-    charges: dict[Ticket, ServingError] = {}
-    while to_run:
-        part = to_run.pop()
-        if part is not batch:
-            too_late = not may_rerun()
-            dropped = [ticket for ticket in part if too_late or ticket.future.done()]
-            if dropped:
-                late = DeadlineExceeded(_NO_TIME)
-                yield [(ticket, charges.get(ticket, late)) for ticket in dropped]
-                part = [ticket for ticket in part if ticket not in dropped]
-            if not part:
-                continue
-        accused: Ticket | None = None
-        error: ServingError
+    return _Isolation(run, batch, lane, may_rerun).outcomes()
+
+
+@frozen()
+class _Failure:
+    """Why a part failed, and the ticket whose row the handler blames, if any."""
+
+    error: ServingError
+    accused: Ticket | None = None
+
+
+class _Isolation:
+    """The parts of one batch that are still to run, and what is known of its tickets."""
+
+    def __init__(
+        self, run: Run, batch: Sequence[Ticket], lane: Lane, may_rerun: Callable[[], bool]
+    ) -> None:
+        self._run = run
+        self._batch = batch
+        self._lane = lane
+        self._may_rerun = may_rerun
+        self._to_run: list[Sequence[Ticket]] = [batch]
+        self._charges: dict[Ticket, ServingError] = {}
+        #: Parts that did not fit into memory, and the tickets that did not even alone.
+        self._too_large: list[Sequence[Ticket]] = []
+        self._misfits: set[Ticket] = set()
+
+    def outcomes(self) -> Iterator[Outcomes]:
+        """Those of all tickets; see `isolate`."""
+        while self._to_run:
+            part = self._to_run.pop()
+            if part is not self._batch:
+                part, dropped = self._still_wanted(part)
+                if dropped:
+                    yield dropped
+                if not part:
+                    continue
+            tried = self._try(part)
+            if not isinstance(tried, _Failure):
+                yield list(zip(part, tried, strict=True))
+            elif settled := self._after(part, tried):
+                yield settled
+        for part in self._too_large:
+            # A request that does not fit even alone says nothing about batches of others.
+            if self._misfits.isdisjoint(part):
+                _shrink(self._lane, part)
+
+    def _still_wanted(self, part: Sequence[Ticket]) -> tuple[list[Ticket], Outcomes]:
+        """The tickets to run again; and the outcomes of the others, with their own error if any."""
+        too_late = not self._may_rerun()
+        dropped = [ticket for ticket in part if too_late or ticket.future.done()]
+        late = DeadlineExceeded(_NO_TIME)
+        outcomes: Outcomes = [(ticket, self._charges.get(ticket, late)) for ticket in dropped]
+        return [ticket for ticket in part if ticket not in dropped], outcomes
+
+    def _try(self, part: Sequence[Ticket]) -> list[Reply] | _Failure:
+        requests = [ticket.request for ticket in part]
         try:
-            requests = [ticket.request for ticket in part]
-            replies = run(requests if part is batch else [request.anew() for request in requests])
+            return self._run(
+                requests if part is self._batch else [request.anew() for request in requests]
+            )
         except DeviceLost:
             raise
         except RequestFault as fault:
-            accused, error = part[fault.index], fault.error
-            charges[accused] = error
+            return _Failure(fault.error, accused=part[fault.index])
         except Exception as failure:
             error = handler_failure(failure)
             forget_frames(failure)  # else its batch would stay in memory while the parts run
-        else:
-            yield list(zip(part, replies, strict=True))
-            continue
-        # Outside `except`: else this error and its traceback would be the context of later ones.
-        settled, rest = _sort(part, accused, error, lane)
-        if part is batch and rest:
-            _say(lane, len(batch), error)
-        if settled:
-            yield settled
-        to_run += _parts(rest, accused, whole=bool(settled))
+            return _Failure(error)
+
+    def _after(self, part: Sequence[Ticket], failure: _Failure) -> Outcomes:
+        """Plan what to run next; returns the outcomes that are final."""
+        error, accused = failure.error, failure.accused
+        if accused is not None:
+            self._charges[accused] = error
+        settled, rest = _sort(part, accused, error, self._lane)
+        if part is self._batch and rest:
+            _say(self._lane, len(part), error)
+        self._to_run += _parts(rest, accused, whole=bool(settled))
         if isinstance(error, OutOfMemory):
-            too_large.append(part)
-            misfits.update(ticket for ticket, _ in settled)
-    for part in too_large:
-        # A request that does not fit even alone says nothing about batches of others.
-        if misfits.isdisjoint(part):
-            _shrink(lane, part)
+            self._too_large.append(part)
+            self._misfits.update(ticket for ticket, _ in settled)
+        return settled
 
 
 def _parts(rest: list[Ticket], accused: Ticket | None, whole: bool) -> list[list[Ticket]]:
