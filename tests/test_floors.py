@@ -117,7 +117,8 @@ FLOORS: list[dict[str, str]] = [
             " models.version"
         ),
         "models.describe": "models.registry models.version",
-        "models.factory": "models.origin models.version",
+        "models.factory": "models.firsts models.origin models.version",
+        "models.firsts": "",
         "models.lineup": "models.version",
         "models.manager": "models.describe models.registration models.registry models.version",
         "models.origin": "",
@@ -129,7 +130,7 @@ FLOORS: list[dict[str, str]] = [
             "models.catalogue models.factory models.origin models.retries models.version"
         ),
         "models.retries": "models.catalogue models.version",
-        "models.version": "models.origin",
+        "models.version": "models.firsts models.origin",
     },
     {
         "accesslog": "logs",

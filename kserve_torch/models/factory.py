@@ -13,6 +13,7 @@ from kserve_torch.archives.archive import Archive, open_archive
 from kserve_torch.archives.store import ModelStore
 from kserve_torch.errors import NotReady, ServingError
 from kserve_torch.messages import NOTHING
+from kserve_torch.models.firsts import Firsts
 from kserve_torch.models.origin import Origin
 from kserve_torch.models.version import ModelVersion
 from kserve_torch.runtime.devices import gpu_for
@@ -112,7 +113,7 @@ class VersionFactory:
         name: str,
         limits: Limits,
         index: int,
-        firsts: dict[int | None, Instance],
+        firsts: Firsts,
     ) -> Instance:
         gpu_id = gpu_for(index, limits.device_type, limits.device_ids, self._settings.number_of_gpu)
         instance = Instance.load(
@@ -124,16 +125,16 @@ class VersionFactory:
             v2_rows=limits.v2_rows,
             measure=self._emit,
             options=self._options,
-            first=firsts.get(gpu_id),
+            first=firsts.on(gpu_id),
         )
         try:
             instance.warm_up()
         except BaseException:
             instance.close()
             raise
-        firsts.setdefault(gpu_id, instance)
+        firsts.add(instance)
         return instance
 
 
-def _never(index: int, firsts: dict[int | None, Instance]) -> Instance:
+def _never(index: int, firsts: Firsts) -> Instance:
     raise NotReady("this model could not be read")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -17,6 +16,7 @@ from kserve_torch.engine.worker import Ran, Worker, WorkerState
 from kserve_torch.errors import NotReady, ServingError
 from kserve_torch.events import Accepted, BatchRan, Event, Shed, StateChanged, WorkerChanged
 from kserve_torch.messages import NOTHING, Reply, Request, Verb
+from kserve_torch.models.firsts import Firsts
 from kserve_torch.models.origin import Origin
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class ModelVersion:
         version: the version, as the manifest says.
         archive: its opened archive; None if that could not even be read.
         limits: batch size, workers, time-outs, queue size.
-        load: makes a handler instance; called on a worker's thread with the worker's index and, by
-            device, the first instances, whose weights it shares and to which it adds itself.
+        load: makes a handler instance; called on a worker's thread with the worker's index and the
+            first instances, whose weights it shares and to which it adds itself.
         emit: takes every event.
         origin: what it was made from.
 
@@ -59,7 +59,7 @@ class ModelVersion:
         version: str,
         archive: Archive | None,
         limits: Limits,
-        load: Callable[[int, dict[int | None, Instance]], Instance],
+        load: Callable[[int, Firsts], Instance],
         emit: Callable[[Event], None],
         origin: Origin,
     ) -> None:
@@ -75,8 +75,7 @@ class ModelVersion:
         self._emit = emit
         self._load = load
         self._origin = origin
-        self._firsts: dict[int | None, Instance] = {}
-        self._passing = threading.Lock()
+        self._firsts = Firsts(self._instances)
         self._seen: Signature = NOTHING
         self._scaling = asyncio.Lock()
         stateful = archive is not None and archive.config.get("sequenceBatching", False)
@@ -338,15 +337,8 @@ class ModelVersion:
             self._firsts.clear()
         return instance
 
-    def _pass_on(self, left: Instance) -> None:
-        """Let another instance be the first one on its device: the first would stay in memory."""
-        with self._passing:  # several may leave at once, and must not be passed on to
-            for gpu_id, first in list(self._firsts.items()):
-                if first is left:
-                    del self._firsts[gpu_id]
-            for worker in self._queues.workers:
-                if worker.instance is not None and worker.instance is not left:
-                    self._firsts.setdefault(worker.instance.gpu_id, worker.instance)
+    def _instances(self) -> list[Instance]:
+        return [worker.instance for worker in self._queues.workers if worker.instance is not None]
 
     def _ran(self, verb: Verb, ran: Ran) -> None:
         self._emit(
@@ -356,7 +348,7 @@ class ModelVersion:
     def _worker_changed(self, worker: Worker) -> None:
         seconds = worker.load_seconds if worker.state is WorkerState.READY else 0.0
         if worker.state is not WorkerState.READY and worker.instance is not None:
-            self._pass_on(worker.instance)
+            self._firsts.left(worker.instance)
         self._tell(
             WorkerChanged(self.name, self.version, worker.number, worker.state.value, seconds)
         )

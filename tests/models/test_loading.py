@@ -555,17 +555,17 @@ async def test_of_two_that_leave_at_once_neither_is_kept_in_memory(
         pausing = Pausing(second)
         with monkeypatch.context() as patch:
             patch.setattr(version, "_queues", pausing)
-            one = threading.Thread(target=version._pass_on, args=(first.instance,))
+            one = threading.Thread(target=version._firsts.left, args=(first.instance,))
             one.start()
             assert pausing.looked.wait(10)
             pausing.leave(second)
-            other = threading.Thread(target=version._pass_on, args=(second.instance,))
+            other = threading.Thread(target=version._firsts.left, args=(second.instance,))
             other.start()
             other.join(0.1)  # it would have ended by now
             pausing.gate.set()
             one.join()
             other.join()
-            assert version._firsts == {}
+            assert version._firsts.on(None) is None
 
 
 @pytest.fixture
