@@ -1,7 +1,8 @@
 """Fetches an archive over HTTP: streamed, bounded, and never from inside the cluster.
 
 A registration URL comes from a client, so it must not become a way into the cluster: unless the
-operator set which URLs are allowed, it connects to addresses of the public Internet only.
+operator set which URLs are allowed, it connects to addresses of the public Internet only. Then it
+uses no proxy either, which would look up names by itself.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
+from urllib.request import getproxies
 
 import httpx
 
@@ -94,7 +96,7 @@ async def download(
     url: str,
     folder: Path,
     *,
-    check: Callable[[str], None],
+    check: Callable[[str, str], None],
     public_only: bool,
 ) -> Path:
     """Fetch ``url`` into ``folder``; the file is named like the last part of its path.
@@ -102,8 +104,10 @@ async def download(
     Args:
         url: an ``http`` or ``https`` URL.
         folder: exists; who has made it removes it if this fails or is cancelled.
-        check: called with every URL that a redirect leads to; raises if it is not allowed.
-        public_only: connect to addresses of the public Internet only.
+        check: called with every URL that a redirect leads to, and as it may be shown; raises if
+            it is not allowed.
+        public_only: connect to addresses of the public Internet only, and directly; otherwise
+            through the proxies that ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` say.
 
     Raises:
         DownloadFailed: it could not be fetched; the text says why.
@@ -111,19 +115,26 @@ async def download(
     """
     shown = _shown(url)
     target = folder / (PurePosixPath(unquote(httpx.URL(url).path)).name or "archive")
-    transport = PublicTransport() if public_only else httpx.AsyncHTTPTransport()
     try:
-        async with (
-            httpx.AsyncClient(transport=transport, timeout=_TIMEOUT, headers=_HEADERS) as client,
-            _opened(client, url, check) as response,
-        ):
+        async with _client(public_only) as client, _opened(client, url, check) as response:
             await _save(response, target, shown)
     except (ServingError, httpx.HTTPError, OSError, UnicodeError) as error:
         log.warning("download of %s failed: %s", shown, error)
+        if public_only and getproxies():
+            log.info("no proxy was used: that needs allowed_urls")
         if isinstance(error, ServingError) and not isinstance(error, DownloadFailed):
             raise
         raise DownloadFailed.of(shown, _reason(error)) from error
     return target
+
+
+def _client(public_only: bool) -> httpx.AsyncClient:
+    transport = PublicTransport() if public_only else None
+    try:
+        return httpx.AsyncClient(transport=transport, timeout=_TIMEOUT, headers=_HEADERS)
+    except (ValueError, ImportError, httpx.InvalidURL) as error:
+        log.warning("a proxy of the environment cannot be used: %s", error)
+        raise DownloadFailed("the server's proxy settings are wrong") from error
 
 
 def _reason(error: Exception) -> str:
@@ -139,7 +150,7 @@ def _reason(error: Exception) -> str:
 
 @asynccontextmanager
 async def _opened(
-    client: httpx.AsyncClient, url: str, check: Callable[[str], None]
+    client: httpx.AsyncClient, url: str, check: Callable[[str, str], None]
 ) -> AsyncIterator[httpx.Response]:
     """The final response after redirects, its body not yet read."""
     for _ in range(MAX_REDIRECTS + 1):
@@ -150,7 +161,7 @@ async def _opened(
                 yield response
                 return
             url = str(response.next_request.url)
-        check(url)
+        check(url, _shown(url))
     raise DownloadFailed(f"more than {MAX_REDIRECTS} redirects")
 
 

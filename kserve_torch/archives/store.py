@@ -116,9 +116,9 @@ class ModelStore:
             raise missing
         return path
 
-    def _check_allowed(self, url: str) -> None:
+    def _check_allowed(self, url: str, shown: str | None = None) -> None:
         if not any(pattern.fullmatch(url) for pattern in self._allowed):
-            raise ModelNotFound(f"Given URL {url} does not match any allowed URL(s)")
+            raise ModelNotFound(f"Given URL {shown or url} does not match any allowed URL(s)")
 
     async def _fetch(self, url: str) -> Path:
         # Most servers never need it, and importing it would take a tenth of their start.

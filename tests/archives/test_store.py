@@ -450,6 +450,14 @@ async def test_a_redirect_to_what_is_not_allowed(
     assert len(host.asked) == 1
 
 
+async def test_a_redirect_does_not_tell_secrets(open_store: ModelStore, host: Host) -> None:
+    target = "http://me:pw@storage.example/a.mar?signature=secret"
+    with pytest.raises(ModelNotFound) as caught:
+        await open_store.resolve(f"{host.url}/away.mar?{target}")
+    message = "Given URL http://storage.example/a.mar does not match any allowed URL(s)"
+    assert caught.value.message == message
+
+
 @pytest.mark.parametrize("path", ["a.mar", "unsized.mar"])
 async def test_too_large(
     open_store: ModelStore, host: Host, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
@@ -507,6 +515,55 @@ async def test_hosts_that_cannot_be_names(store: ModelStore, folder: Path, host:
     for any_store in (store, allowing(folder, ".*")):
         with pytest.raises(DownloadFailed, match="the connection failed"):
             await any_store.resolve(f"https://{host}/a.mar")
+
+
+# --- through a proxy ---
+
+
+async def test_a_proxy_of_the_environment(
+    folder: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", host.url)
+    url = "http://models.example/a.mar"
+    file = await allowing(folder, ".*").resolve(url)
+    assert file.read_bytes() == CONTENT
+    assert host.asked == [(url, "models.example")]
+
+
+async def test_hosts_that_need_no_proxy(
+    folder: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    file = await allowing(folder, ".*").resolve(f"{host.url}/a.mar")
+    assert file.read_bytes() == CONTENT
+
+
+async def test_no_proxy_where_addresses_are_checked(
+    store: ModelStore, host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "kserve_torch")
+    monkeypatch.setenv("HTTP_PROXY", host.url)
+    with pytest.raises(DownloadFailed, match="is not a public address"):
+        await store.resolve("http://127.0.0.1:1/a.mar")
+    assert host.asked == []
+    assert "no proxy was used: that needs allowed_urls" in caplog.text
+
+
+@pytest.mark.parametrize("proxy", ["socks5://me:secret@127.0.0.1:1", "gopher://x", "http://[::1"])
+async def test_a_proxy_that_cannot_be_used(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    proxy: str,
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", proxy)
+    with pytest.raises(DownloadFailed, match="the server's proxy settings are wrong"):
+        await allowing(folder, ".*").resolve("http://models.example/a.mar")
+    assert "a proxy of the environment cannot be used" in caplog.text
+    assert "secret" not in caplog.text
+    assert left(tmp_path) == []
 
 
 # --- inside of the cluster ---
