@@ -84,6 +84,14 @@ class StateChanged:
 
 
 @frozen()
+class DefaultChanged:
+    """A version became the default of its model, or is made it once more."""
+
+    model: str
+    version: str
+
+
+@frozen()
 class Responded:
     """A protocol edge sent an answer: its route's protocol, status and total seconds.
 
@@ -123,7 +131,17 @@ class Measured:
     request_id: str = ""
 
 
-Event = Accepted | Shed | Finished | BatchRan | WorkerChanged | StateChanged | Responded | Measured
+Event = (
+    Accepted
+    | Shed
+    | Finished
+    | BatchRan
+    | WorkerChanged
+    | StateChanged
+    | DefaultChanged
+    | Responded
+    | Measured
+)
 
 
 class Observer(Protocol):

@@ -21,7 +21,7 @@ from kserve_torch.children import SIGNALS, Children, keep_signals_from_forks
 from kserve_torch.edges import HttpServer, application, uvicorn_config
 from kserve_torch.events import Responded
 from kserve_torch.grpc import GrpcServer
-from kserve_torch.metrics import Metrics
+from kserve_torch.metrics import KINDS, Metrics
 from kserve_torch.models.registry import Registry
 from kserve_torch.process import run_until_done
 from kserve_torch.runtime import output
@@ -92,7 +92,7 @@ class Server:
         self.registry = Registry(settings)
         self.metrics = Metrics(settings, self.registry)
         self._access_log = AccessLog(settings)
-        self.registry.observers.add(self.metrics)
+        self.registry.observers.add(self.metrics, KINDS)
         self.registry.observers.add(self._access_log, [Responded])
         self._tracing = tracing(os.environ)
         if self._tracing is not None:

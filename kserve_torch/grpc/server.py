@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from kserve_torch.errors import SettingError
-from kserve_torch.events import Event, StateChanged, WorkerChanged
+from kserve_torch.events import DefaultChanged, Event, StateChanged, WorkerChanged
 from kserve_torch.grpc import health, management, oip, reflection, torchserve
 from kserve_torch.grpc.rpc import Authorise, Streams, bind
 from kserve_torch.tls import Renewal, identity
@@ -70,7 +70,8 @@ class GrpcServer:
         Raises:
             SettingError: a port is taken, or TLS is asked for and its files cannot be used.
         """
-        self._registry.observers.add(self._observe, [WorkerChanged, StateChanged])
+        changes = [WorkerChanged, StateChanged, DefaultChanged]
+        self._registry.observers.add(self._observe, changes)
         for binding in self._settings.grpc_bindings():
             server = grpc.aio.server(options=self._options(binding))
             server.add_generic_rpc_handlers(self._handlers(binding, tokens))

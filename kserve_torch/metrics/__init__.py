@@ -67,7 +67,7 @@ _COUNT_SECONDS = 0.002
 _LEFT = 20
 
 #: The method of a source that takes an event; of `_FREQUENT` ones, it takes a list.
-_TAKERS: dict[type, str] = {
+_TAKERS: dict[type[Event], str] = {
     Accepted: "accepted",
     Shed: "shed",
     Finished: "finished",
@@ -77,6 +77,8 @@ _TAKERS: dict[type, str] = {
     Responded: "responded",
     Measured: "measured",
 }
+#: The kinds of events that are counted.
+KINDS = tuple(_TAKERS)
 
 
 class Metrics:
@@ -111,7 +113,7 @@ class Metrics:
         self._measuring = threading.Lock()
 
     def __call__(self, event: Event) -> None:
-        """Count the event, by the next scrape at the latest.
+        """Count the event, one of `KINDS`, by the next scrape at the latest.
 
         On any thread, but requests' events on an event loop.
         """

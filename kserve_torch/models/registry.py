@@ -20,7 +20,7 @@ from kserve_torch.archives.store import ModelStore
 from kserve_torch.engine.background import keep
 from kserve_torch.engine.emissions import Emissions
 from kserve_torch.errors import Forbidden, InvalidInput, ServingError
-from kserve_torch.events import Observers
+from kserve_torch.events import DefaultChanged, Observers
 from kserve_torch.messages import MAX_ROWS, NOTHING, Reply, Request
 from kserve_torch.models.catalogue import Catalogue
 from kserve_torch.models.configured import ConfiguredModels
@@ -108,6 +108,11 @@ class Registry(Catalogue):
             answering.cancel()
 
     # --- loading and removing ---
+
+    def set_default(self, model: str, version: str) -> None:
+        """As `Catalogue.set_default`; observers are told, as the server may be ready by it."""
+        super().set_default(model, version)
+        self.emit(DefaultChanged(model, version))
 
     async def start(self, models: Sequence[StartupModel]) -> list[ModelVersion]:
         """Load the start-up models in parallel; one that fails stays, with its reason.

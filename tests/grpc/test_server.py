@@ -19,7 +19,7 @@ from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.tokens import Access, Tokens
 
 from ..server import free_ports, taken_port
-from .serving import Serving, Stub, until
+from .serving import Serving, Stub, until, write_archive
 
 
 async def refused(call: Any) -> grpc.StatusCode:
@@ -213,6 +213,26 @@ async def held(serving: Serving, pipe: Path) -> Any:
     running = native.Predictions(request)
     await until(lambda: serving.registry.find("gate").statistics().running)
     return running
+
+
+async def test_watchers_are_told_when_a_version_that_is_not_ready_becomes_the_default(
+    store: Path,
+) -> None:
+    serving = Serving(store)
+    write_archive(store, "later", "echo", version="2.0")
+    await serving.start(["echo"])
+    second = await serving.registry.register("later", name="echo")
+    await second.scale(0, 0)
+    await until(lambda: not second.ready)
+    watch = serving.stub(health.SERVICE, serving.settings.grpc_port).Watch(
+        health_pb2.HealthCheckRequest()
+    )
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+    serving.registry.set_default("echo", "2.0")
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    serving.registry.set_default("echo", "1.0")
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+    await serving.stop()
 
 
 async def test_stop_tells_watchers_refuses_new_calls_on_every_port_and_lets_running_ones_end(
