@@ -25,11 +25,12 @@ TRIAL_SECONDS = 1.0
 #: With long batches, the best candidate wins after one turn if all others take this many times as
 #: long: each further turn would cost clients as much again.
 CLEAR = 1.25
-#: Batches of a size between two trials. A trial that changes the choice is repeated after the first
-#: number: another program may have disturbed it. Each one that confirms the choice doubles the
-#: pause, up to the second number: a trial takes some 20 batches with each candidate, and all
-#: candidates but one are slower.
-AGAIN, AGAIN_AT_MOST = 200, 8000
+#: How long a size's batches compute between two trials, as a multiple of the trial's own time. A
+#: trial that changes the choice is repeated after the first multiple: another program may have
+#: disturbed it. Each one that confirms the choice doubles the pause, up to the second multiple: in
+#: a trial, all candidates but one are slower. Not a number of batches: those of a large model that
+#: was tried in a bad moment would take minutes, each twice as long as it need.
+AGAIN, AGAIN_AT_MOST = 10.0, 200.0
 #: A trial comes early once so many batches in a row take so many times as long as the choice took:
 #: where another program computes, threads that wait for each other may take twenty times as long.
 SLOW_BATCHES, SLOWER = 10, 2.5
@@ -115,24 +116,24 @@ class _Size:
     Attributes:
         trial: the present one, or the last if that has ended.
         chosen: what the last one chose.
-        again: batches from its end to the next one.
-        left: how many of those are still to come.
+        again: the pause from its end to the next one, as a multiple of its time.
+        left: seconds that batches still compute until then.
         cost: seconds per row of what the last one chose.
         slow: how many of the last batches took much longer.
     """
 
     trial: Trial
     chosen: int | None = None
-    again: int = AGAIN
-    left: int = AGAIN
+    again: float = AGAIN
+    left: float = 0.0
     cost: float = 0.0
     slow: int = 0
 
     def is_due(self, rows: int, seconds: float) -> bool:
         """Whether it is time for the next trial, after a batch that ran with the choice."""
-        self.left -= 1
+        self.left -= seconds
         self.slow = self.slow + 1 if seconds > SLOWER * self.cost * max(rows, 1) else 0
-        return self.left == 0 or self.slow == SLOW_BATCHES
+        return self.left <= 0 or self.slow == SLOW_BATCHES
 
     def settle(self) -> bool:
         """Take over what the trial chose; True if that is a change."""
@@ -142,7 +143,7 @@ class _Size:
         self.cost, self.slow = self.trial.cost(chosen), 0
         if not changed:
             self.again = min(2 * self.again, AGAIN_AT_MOST)
-        self.left = AGAIN if changed else self.again
+        self.left = (AGAIN if changed else self.again) * self.trial.seconds
         return changed
 
 
@@ -151,12 +152,13 @@ class Trial:
 
     Attributes:
         chosen: the thread count that it chose, or None before its end.
+        seconds: that its batches have taken, in whole turns.
     """
 
     def __init__(self, candidates: Sequence[int]) -> None:
         self._candidates = tuple(candidates)
         self._costs: dict[int, list[float]] = {count: [] for count in candidates}
-        self._seconds = 0.0
+        self.seconds = 0.0
         self._turns = 0
         self._turn: list[float] = []
         self.chosen: int | None = candidates[0] if len(self._candidates) == 1 else None
@@ -180,7 +182,7 @@ class Trial:
         if len(self._turn) < TURN and sum(self._turn) < TURN_SECONDS:
             return False
         seconds_of_turn = sum(self._turn)
-        self._seconds += seconds_of_turn
+        self.seconds += seconds_of_turn
         self._turn = []
         self._turns += 1
         if self._turns <= len(self._candidates) and seconds_of_turn >= TURN_SECONDS:
@@ -188,7 +190,7 @@ class Trial:
         rounds, others_to_come = divmod(self._turns, len(self._candidates))
         if others_to_come:
             return False
-        if rounds == TURNS or self._seconds >= TRIAL_SECONDS or self._is_clear():
+        if rounds == TURNS or self.seconds >= TRIAL_SECONDS or self._is_clear():
             self.chosen = self._best()
         return self.chosen is not None
 
@@ -206,7 +208,7 @@ class Trial:
     def _is_clear(self) -> bool:
         """Whether batches are long and the best candidate is far ahead of all others."""
         best, *others = sorted(map(self.cost, self._candidates))
-        long = self._seconds >= TURN_SECONDS * len(self._candidates)
+        long = self.seconds >= TURN_SECONDS * len(self._candidates)
         return not others or (long and others[0] > CLEAR * best)
 
     def _best(self) -> int:
