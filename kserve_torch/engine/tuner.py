@@ -30,7 +30,7 @@ CLEAR = 1.25
 #: disturbed it. Each one that confirms the choice doubles the pause, up to the second multiple: in
 #: a trial, all candidates but one are slower. Not a number of batches: those of a large model that
 #: was tried in a bad moment would take minutes, each twice as long as it need.
-AGAIN, AGAIN_AT_MOST = 10.0, 200.0
+AGAIN, AGAIN_AT_MOST = 5.0, 200.0
 #: A trial comes early once so many batches in a row take so many times as long as the choice took:
 #: where another program computes, threads that wait for each other may take twenty times as long.
 SLOW_BATCHES, SLOWER = 10, 2.5

@@ -151,7 +151,7 @@ def test_a_large_model_does_not_keep_for_minutes_what_was_best_beside_a_neighbou
     tuner = Tuner([1, 2])
     assert settle(tuner, {1: 0.17, 2: 0.3}) == 3
     batch = 2 * 0.17
-    assert rest(tuner, batch) * batch < 20
+    assert rest(tuner, batch) * batch < 10
     settle(tuner, {1: 0.17, 2: 0.1})
     assert tuner.next(2) == 2
 
