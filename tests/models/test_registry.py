@@ -379,11 +379,11 @@ async def test_handlers_have_an_event_loop(tmp_path: Path) -> None:
 
 async def test_what_fails_its_warm_up_leaves_nothing_behind(tmp_path: Path) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": ACTOR, "warmup.json": '{"instances": [1]}'})
-    before = {name for name in sys.modules if name.startswith(PREFIX)}
+    before = {name for name in sys.modules.copy() if name.startswith(PREFIX)}
     async with serving(tmp_path) as registry:
         with pytest.raises(LoadFailed, match="warm-up"):
             await registry.register("m.mar")
-        assert {name for name in sys.modules if name.startswith(PREFIX)} == before
+        assert {name for name in sys.modules.copy() if name.startswith(PREFIX)} == before
 
 
 async def test_a_full_queue_sheds(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
     for namespace in made:
         namespace.close()
     ours = {namespace.name for namespace in made}
-    assert not [name for name in sys.modules if name.partition(".")[0] in ours]
+    assert not [name for name in sys.modules.copy() if name.partition(".")[0] in ours]
 
 
 def in_thread(work: Callable[[], Any]) -> Any:
@@ -830,7 +830,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         file.write_text(text.replace("def handle", "def answer"))
     monkeypatch.syspath_prepend(package.parent)
     yield
-    for name in [name for name in sys.modules if name.startswith("kt_installed")]:
+    for name in [name for name in sys.modules.copy() if name.startswith("kt_installed")]:
         del sys.modules[name]
 
 

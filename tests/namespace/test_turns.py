@@ -53,7 +53,9 @@ def meeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Where threads meet that import the installed package ``ring``."""
     monkeypatch.syspath_prepend(write(tmp_path / "installed", RING))
     yield importlib.import_module("meeting")
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("ring", "meeting")]:
+    for name in [
+        name for name in list(sys.modules) if name.partition(".")[0] in ("ring", "meeting")
+    ]:
         del sys.modules[name]
 
 
