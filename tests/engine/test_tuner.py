@@ -161,8 +161,11 @@ def test_a_choice_that_has_become_much_slower_is_tried_again_at_once() -> None:
     tuner = Tuner([1, 2])
     alone, disturbed = {1: 2.0e-3, 2: 1.0e-3}, {1: 4.0e-3, 2: 50.0e-3}
     settle(tuner, alone)
+    for _ in range(3000):  # confirmed several times: the next trial is far away
+        assert tuner.note(2, 2 * alone[tuner.next(2)]) is None
     assert tuner.next(2) == 2
     seen = tried(tuner, disturbed)
+    assert seen[:SLOW_BATCHES] == [2] * SLOW_BATCHES
     assert seen.count(2) <= SLOW_BATCHES + 2 * TURN
     assert tuner.next(2) == 1
 
