@@ -57,7 +57,7 @@ FLOORS: list[dict[str, str]] = [
     {
         "handler": (
             "runtime.context runtime.devices runtime.profiler runtime.torchload "
-            "runtime.torchstate runtime.tying"
+            "runtime.paramdata runtime.torchstate runtime.tying"
         ),
         "ts": (
             "handler runtime.context runtime.devices runtime.entry runtime.processor "

@@ -28,6 +28,7 @@ from kserve_torch.handler.compile import (
     uncompiled,
     wants_aot,
 )
+from kserve_torch.handler.folding import FoldedNorms
 from kserve_torch.handler.labels import load_label_mapping
 from kserve_torch.handler.layout import ChannelsLast
 from kserve_torch.handler.rows import as_targets, payload, payloads
@@ -92,6 +93,7 @@ class BaseHandler:
     target: Any = 0
     __found_out: ClassVar[bool] = True
     __ordered: ChannelsLast | None = None
+    __folded: FoldedNorms | None = None
     #: Whether the model has refused integers and taken them as floats.
     __takes_floats = False
 
@@ -228,9 +230,10 @@ class BaseHandler:
             return output
 
     def __run_model(self, *args: Any, **kwargs: Any) -> Any:
-        if self.__ordered is None or self.__ordered.model is not self.model:
+        if self.__folded is None or self.__folded.model is not self.model:
             self.__ordered = ChannelsLast(self.model)
-        return self.__ordered(*args, **kwargs)
+            self.__folded = FoldedNorms(self.__ordered)
+        return self.__folded(*args, **kwargs)
 
     @timed
     def postprocess(self, data: Any) -> list[Any]:

@@ -7,29 +7,58 @@ half of the time and all of it. But a model may rely on the default format, most
 
 from __future__ import annotations
 
-import copy
 import logging
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
-from kserve_torch.runtime.tying import are_tied, is_plain, tie
+from kserve_torch.handler.trial import (
+    TRIES,
+    NothingToCompare,
+    agree,
+    copy_of,
+    is_image_batch,
+    is_suitable,
+)
+from kserve_torch.runtime.tying import are_tied, tie
 
 log = logging.getLogger(__name__)
 
-#: Largest difference between the answers in both formats, relative to the largest number.
-TOLERANCE = 1e-5
 #: Most bytes of convolution weights and buffers for a trial, during which they are held twice.
 LARGEST = 256 * 2**20
-#: Batches that the model may refuse before there are no more trials.
-TRIES = 3
 #: How ``Tensor.view`` begins to say that it cannot take this memory format.
 _NEEDS_CONTIGUOUS = "view size is not compatible"
 
+
+class _Callers:
+    """The threads that are calling a model, whose weights nobody may move meanwhile."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Whether one of them asks and there is no other; more have to wait."""
+        with self._lock:
+            yield self._count == 1
+
+
+#: By model: a handler may keep one for all its instances, or call it on threads of its own.
+_callers: weakref.WeakKeyDictionary[Any, _Callers] = weakref.WeakKeyDictionary()
 #: Models in channels-last format; several instances of one share their weights.
 _rearranged: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 _lock = threading.Lock()
@@ -50,6 +79,8 @@ class ChannelsLast:
         self.model = model
         self._tries = TRIES if _is_suitable(model) else 0
         self._chosen = False
+        with _lock:
+            self._callers = _callers.setdefault(model, _Callers()) if self._tries else _Callers()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's output, its tensors contiguous.
@@ -57,7 +88,11 @@ class ChannelsLast:
         Raises:
             Exception: whatever the model raises.
         """
-        if self._tries and args and not kwargs and all(map(_is_image_batch, args)):
+        with self._callers:
+            return self._call(*args, **kwargs)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        if self._tries and args and not kwargs and all(map(is_image_batch, args)):
             return self._try(*args)
         if not self._chosen:
             return self.model(*args, **kwargs)
@@ -67,6 +102,11 @@ class ChannelsLast:
             if not self.give_up(error):
                 raise
         return self.model(*args, **kwargs)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether there will be no more trials."""
+        return not self._tries
 
     def give_up(self, error: BaseException | None) -> bool:
         """Return to the default format if it is in use and ``error`` asks for the other one."""
@@ -82,7 +122,7 @@ class ChannelsLast:
         self._tries -= 1
         try:
             twins = _twins(self.model, torch.channels_last)
-            twin = _copy(self.model, twins)
+            twin = copy_of(self.model, twins)
             inputs = [value.clone(memory_format=torch.channels_last) for value in args]
         except Exception as error:  # a model may hold anything, also what cannot be copied
             log.info("the model keeps the default memory format: %s", error)
@@ -92,45 +132,39 @@ class ChannelsLast:
         tries, self._tries = self._tries, 0
         try:
             output = _contiguous(twin(*inputs))
-            self._chosen = _agree(output, expected)
-        except _NothingToCompare:
+            if not agree(output, expected):
+                return expected
+        except NothingToCompare:
             self._tries = tries
+            return expected
         except Exception as error:
             log.info("the model keeps the default memory format: %s", error)
-        if not self._chosen:
             return expected
-        _rearrange(self.model, twins)
+        with self._callers.alone() as alone:
+            if not alone:  # the next batch may decide
+                self._tries = tries
+                return expected
+            _rearrange(self.model, twins)
+        self._chosen = True
         log.info("the model uses the channels-last memory format")
         return output
 
 
 def _is_suitable(model: Any) -> bool:
-    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+    if not is_suitable(model):
         return False
-    if model.training or hasattr(model, "_orig_mod"):  # the latter is from torch.compile
-        return False
-    modules = list(model.modules())
     copied = [*(each for each in model.parameters() if each.dim() == 4), *model.buffers()]
+    convolutions = (nn.Conv2d, nn.ConvTranspose2d)
     return (
-        any(type(module) in (nn.Conv2d, nn.ConvTranspose2d) for module in modules)
-        and not any(module._forward_hooks or module._forward_pre_hooks for module in modules)
-        and all(_is_plain_float32(parameter) for parameter in model.parameters())
+        any(isinstance(module, convolutions) for module in model.modules())
         and sum(tensor.nbytes for tensor in copied) <= LARGEST
     )
-
-
-def _is_plain_float32(tensor: torch.Tensor) -> bool:
-    return is_plain(tensor) and tensor.device.type == "cpu" and tensor.dtype is torch.float32
-
-
-def _is_image_batch(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dim() == 4 and _is_plain_float32(value)
 
 
 def _last(value: Any) -> Any:
     # Always a copy, also if both formats are the same, as with one channel: a model may change its
     # input, and gets it again in the default format if it refuses this one.
-    return value.clone(memory_format=torch.channels_last) if _is_image_batch(value) else value
+    return value.clone(memory_format=torch.channels_last) if is_image_batch(value) else value
 
 
 @torch.inference_mode(False)
@@ -146,11 +180,6 @@ def _twins(model: nn.Module, order: torch.memory_format) -> dict[int, torch.Tens
 
 
 @torch.inference_mode(False)
-def _copy(model: nn.Module, twins: dict[int, torch.Tensor]) -> nn.Module:
-    return copy.deepcopy(model, {**twins})
-
-
-@torch.inference_mode(False)
 def _rearrange(model: nn.Module, twins: dict[int, torch.Tensor]) -> None:
     """Make ``model`` hold the twins, or those that another instance of it holds already."""
     for parameter in model.parameters():
@@ -160,36 +189,6 @@ def _rearrange(model: nn.Module, twins: dict[int, torch.Tensor]) -> None:
             if other is not model and are_tied(other, model):
                 tie([model], [other])
         _rearranged.add(model)
-
-
-class _NothingToCompare(Exception):
-    """Both answers are empty, as a detector's are for a picture without objects."""
-
-
-def _agree(output: Any, expected: Any) -> bool:
-    given, wanted = list(_tensors(output)), list(_tensors(expected))
-    if not any(tensor.numel() for tensor in (*given, *wanted)):
-        raise _NothingToCompare
-    return len(given) == len(wanted) and all(map(_close, given, wanted))
-
-
-def _tensors(output: Any) -> Iterator[torch.Tensor]:
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, list | tuple | dict):
-        for item in output.values() if isinstance(output, dict) else output:
-            yield from _tensors(item)
-    else:
-        raise TypeError(f"an output of type {type(output).__name__} cannot be compared")
-
-
-def _close(given: torch.Tensor, wanted: torch.Tensor) -> bool:
-    if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
-        return False
-    if not wanted.is_floating_point():
-        return torch.equal(given, wanted)
-    size = wanted.abs().nan_to_num(0, posinf=0).amax().item() if wanted.numel() else 0.0
-    return torch.allclose(given, wanted, rtol=TOLERANCE, atol=TOLERANCE * size, equal_nan=True)
 
 
 def _contiguous(output: Any) -> Any:

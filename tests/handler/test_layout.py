@@ -1,6 +1,7 @@
 """Channels last: for models that it changes nothing for, and for no other."""
 
 import logging
+import threading
 from collections import OrderedDict, namedtuple
 
 import pytest
@@ -242,6 +243,29 @@ def test_an_empty_answer_decides_nothing():
         assert not is_last(model)
         model.flat = torch.Tensor.flatten
         call(PICTURES)
+    assert is_last(model)
+
+
+def test_the_weights_do_not_move_while_another_thread_reads_them():
+    """A handler may keep one model for all its instances."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def waiting(hidden):
+        if not leave.is_set() and threading.current_thread() is not threading.main_thread():
+            inside.set()
+            leave.wait(20)
+        return hidden
+
+    model = Net(waiting)
+    other = threading.Thread(target=answers, args=(model, PICTURES))
+    other.start()
+    assert inside.wait(20)
+    answers(model, PICTURES, PICTURES)
+    moved = is_last(model)
+    leave.set()
+    other.join()
+    assert not moved
+    answers(model, PICTURES)
     assert is_last(model)
 
 

@@ -1,0 +1,428 @@
+"""Folded batch norms: the same answers, and a model that everybody else finds as it was."""
+
+import copy
+import threading
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from kserve_torch.handler import folding
+from kserve_torch.handler.base import BaseHandler
+from kserve_torch.handler.folding import FoldedNorms
+from kserve_torch.handler.folds import Misused
+from kserve_torch.handler.layout import ChannelsLast
+from kserve_torch.runtime import paramdata
+from kserve_torch.runtime.tying import tie
+
+PICTURES = torch.arange(2 * 3 * 8 * 8, dtype=torch.float32).reshape(2, 3, 8, 8).sin()
+
+
+def trained(norm):
+    """A batch norm with numbers as training leaves them."""
+    for index, tensor in enumerate((norm.running_mean, norm.running_var, norm.weight, norm.bias)):
+        if tensor is not None:
+            tensor.data.copy_(0.5 + torch.arange(tensor.numel()).add(index).sin().abs())
+    return norm
+
+
+class Net(nn.Module):
+    """Two convolutions with their batch norms, and a way from one to the other."""
+
+    def __init__(self, way=nn.functional.relu, **options):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(3, 4, 3, **options)
+        self.first_norm = trained(nn.BatchNorm2d(4))
+        self.second = nn.Conv2d(4, 5, 3, bias=False)
+        self.second_norm = trained(nn.BatchNorm2d(5))
+        self.way = way
+        self.eval()
+
+    def forward(self, pictures):
+        hidden = self.way(self.first_norm(self.first(pictures)))
+        return self.second_norm(self.second(hidden))
+
+
+def folded(model):
+    """A model's caller after the batches that it takes to decide; whether it folds."""
+    call = FoldedNorms(ChannelsLast(model))
+    with torch.inference_mode():
+        for _ in range(2):
+            call(PICTURES)
+    return call, call._folds is not None
+
+
+def norms_called(model, call):
+    """How many batch norms still compute in one call."""
+    seen = []
+    original = torch.nn.functional.batch_norm
+
+    def counted(*args, **kwargs):
+        seen.append(args)
+        return original(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
+        patch.setattr(nn.functional, "batch_norm", counted)
+        answer = call(PICTURES)
+    return len(seen), answer
+
+
+def assert_folds(call, model, expected=None):
+    count, answer = norms_called(model, call)
+    assert count == 0
+    torch.testing.assert_close(answer, Net()(PICTURES).detach() if expected is None else expected)
+
+
+def assert_plain(call, model):
+    """It answers as the model does, and computes each batch norm."""
+    count, answer = norms_called(model, call)
+    assert count == 2
+    with torch.no_grad():
+        torch.testing.assert_close(answer, model(PICTURES))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"bias": False}, {"padding": 1, "padding_mode": "reflect"}, {"stride": 2, "dilation": 1}],
+)
+def test_the_answers_stay(options):
+    model = Net(**options)
+    expected = model(PICTURES).detach()
+    call, folds = folded(model)
+    assert folds
+    assert_folds(call, model, expected)
+
+
+def test_batch_norms_without_weights():
+    model = Net()
+    model.first_norm = trained(nn.BatchNorm2d(4, affine=False)).eval()
+    expected = model(PICTURES).detach()
+    call, folds = folded(model)
+    assert folds
+    assert_folds(call, model, expected)
+
+
+def test_whoever_else_calls_the_model_gets_what_was_there():
+    model = Net()
+    call, _ = folded(model)
+    outputs = []
+    hook = model.first.register_forward_hook(lambda *args: outputs.append(args[-1]))
+    pictures = PICTURES.clone().requires_grad_()
+    model(pictures).sum().backward()
+    hook.remove()
+    plain = Net()
+    torch.testing.assert_close(outputs[0], plain.first(PICTURES))
+    assert model.first.weight.grad is not None
+    assert pictures.grad is not None
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    assert repr(model) == repr(plain)
+    assert_folds(call, model)
+
+
+def test_a_copy_is_a_model_of_its_own():
+    model = Net()
+    call, _ = folded(model)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        twin.first_norm.bias.add_(1)
+    assert_folds(call, model)
+    again, folds = folded(twin)
+    assert folds
+    with torch.no_grad():
+        assert_folds(again, twin, twin(PICTURES))
+
+
+def load(model, **options):
+    other = {name: tensor * 1.5 for name, tensor in Net().state_dict().items()}
+    model.load_state_dict(other, **options)
+
+
+def through_data(model):
+    model.first.weight.data.mul_(2)
+
+
+def another_weight(model):
+    model.first.weight = nn.Parameter(model.first.weight.detach() * 2)
+
+
+def other_statistics(model):
+    model.second_norm.running_mean.add_(1)
+
+
+def no_bias(model):
+    model.second_norm.bias = None
+
+
+def moved(model):
+    model.first.weight.data = model.first.weight.detach() * 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        load,
+        lambda model: load(model, assign=True),
+        through_data,
+        another_weight,
+        other_statistics,
+        no_bias,
+        moved,
+        lambda model: model.second_norm.train(),
+    ],
+    ids=["load", "assign", "data", "weight", "statistics", "bias", "moved", "training"],
+)
+def test_a_model_that_is_changed_answers_as_it_is_then(change):
+    paramdata.install()
+    model = Net()
+    call, folds = folded(model)
+    assert folds
+    change(model)
+    assert_plain(call, model)
+    assert_plain(call, model)
+
+
+def test_what_is_not_used_any_more_is_freed():
+    model = Net()
+    call, _ = folded(model)
+    weight = weakref.ref(call._folds._folds[0].weight)
+    another_weight(model)
+    assert_plain(call, model)
+    assert weight() is None
+
+
+def test_a_hook_sees_what_it_would_have_seen():
+    model = Net()
+    call, _ = folded(model)
+    outputs = []
+    model.second.register_forward_hook(lambda *args: outputs.append(args[-1]))
+    assert_plain(call, model)
+    with torch.no_grad():
+        plain = Net()
+        hidden = plain.way(plain.first_norm(plain.first(PICTURES)))
+        torch.testing.assert_close(outputs[0], plain.second(hidden))
+
+
+class Twice(Net):
+    """The first convolution's output goes to two places."""
+
+    def forward(self, pictures):
+        hidden = self.first(pictures)
+        return self.first_norm(hidden) + hidden
+
+
+class Listed(Net):
+    """It leaves its forward pass with the answer."""
+
+    def forward(self, pictures):
+        hidden = self.first(pictures)
+        return [self.first_norm(hidden), hidden]
+
+
+class Again(Net):
+    """Its modules are called twice."""
+
+    def forward(self, pictures):
+        once = self.first_norm(self.first(pictures))
+        return once + self.first_norm(self.first(pictures * 2))
+
+
+class Doubled(Net):
+    """The batch norm is called twice with one tensor."""
+
+    def forward(self, pictures):
+        hidden = self.first(pictures)
+        return self.first_norm(hidden) + self.first_norm(hidden)
+
+
+class Between(Net):
+    """Something happens between the convolution and its batch norm."""
+
+    def forward(self, pictures):
+        return self.first_norm(self.first(pictures).tanh())
+
+
+class Inside(Net):
+    """The output is changed in place before."""
+
+    def forward(self, pictures):
+        hidden = self.first(pictures)
+        hidden.mul_(2)
+        return self.first_norm(hidden)
+
+
+class Random(Net):
+    """It never answers the same."""
+
+    def forward(self, pictures):
+        return super().forward(pictures) + torch.rand(())
+
+
+class Uncopied(Net):
+    def __deepcopy__(self, memo):
+        raise TypeError("there is only one of me")
+
+
+@pytest.mark.parametrize("kind", [Twice, Listed, Again, Doubled, Between, Inside, Random, Uncopied])
+def test_models_that_are_not_folded(kind):
+    model = kind()
+    with torch.no_grad():
+        expected = kind()(PICTURES)
+    call, folds = folded(model)
+    assert not folds
+    if kind is not Random:
+        with torch.inference_mode():
+            found = call(PICTURES)
+        torch.testing.assert_close(found, expected)
+
+
+class Choosy(Net):
+    """Where the first convolution's output goes depends on the picture."""
+
+    def forward(self, pictures):
+        hidden = self.first(pictures)
+        normalized = self.first_norm(hidden)
+        return normalized if pictures.max() < 2 else self.other(hidden, normalized)
+
+    @staticmethod
+    def other(hidden, normalized):
+        return hidden + normalized
+
+
+class Leaving(Choosy):
+    """So does whether it is part of the answer."""
+
+    @staticmethod
+    def other(hidden, normalized):
+        return (hidden, normalized)
+
+
+class Skipping(Net):
+    """So does whether it is normalized."""
+
+    def forward(self, pictures):
+        hidden = self.first(pictures)
+        return self.first_norm(hidden) if pictures.max() < 2 else (hidden,)
+
+
+@pytest.mark.parametrize("kind", [Choosy, Leaving, Skipping])
+def test_a_model_that_turns_out_to_use_more(kind):
+    model = kind()
+    call, folds = folded(model)
+    assert folds
+    with torch.inference_mode():
+        for _ in range(2):
+            torch.testing.assert_close(call(PICTURES * 3), kind()(PICTURES * 3))
+    torch.testing.assert_close(call(PICTURES), kind()(PICTURES))
+    assert call._folds is None
+
+
+def test_a_batch_that_the_model_refuses_changes_nothing():
+    model = Net()
+    call, _ = folded(model)
+    with pytest.raises(RuntimeError, match="channels"), torch.inference_mode():
+        call(torch.ones(1, 5, 8, 8))
+    assert_folds(call, model)
+
+
+def test_only_a_few_batches_may_tell_nothing():
+    call = FoldedNorms(ChannelsLast(Net(lambda hidden: hidden)))
+    wrong, empty = torch.ones(1, 5, 8, 8), torch.ones(0, 3, 8, 8)
+    with torch.inference_mode():
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="channels"):
+                call(wrong)
+        call(PICTURES)
+        call(empty)
+        assert call._folds is None
+        call(PICTURES)
+    assert call._folds is not None
+
+
+def test_an_empty_answer_decides_nothing():
+    model = Net()
+    call = FoldedNorms(ChannelsLast(model))
+    with torch.inference_mode():
+        call(PICTURES)
+        model.way = lambda hidden: hidden[:0]
+        assert len(call(PICTURES)) == 0
+        assert call._folds is None
+        model.way = nn.functional.relu
+        call(PICTURES)
+    assert_folds(call, model)
+
+
+def test_a_model_within_another_ones_call_is_not_folded():
+    outer, inner = Net(), Net()
+    call, _ = folded(outer)
+    folded(inner)
+    count, _ = norms_called(inner, lambda pictures: call._folds.run(inner, pictures))
+    assert count == 2
+
+
+def test_a_large_model_is_left_alone(monkeypatch):
+    # 3 x 4 and 4 x 5 times 3 x 3 numbers of 4 bytes
+    for limit, wanted in ((1151, False), (1152, True)):
+        monkeypatch.setattr(folding, "LARGEST", limit)
+        _, folds = folded(Net())
+        assert folds is wanted
+
+
+def test_instances_share_what_is_folded_and_other_models_do_not():
+    models = [Net() for _ in range(3)]
+    tie([models[1]], [models[0]])
+    calls = [folded(model)[0] for model in models]
+    places = [call._folds._folds[0].weight.data_ptr() for call in calls]
+    assert places[0] == places[1] != places[2]
+    for call, model in zip(calls, models, strict=True):
+        assert_folds(call, model)
+
+
+def test_instances_of_other_statistics_do_not_share():
+    one, two = Net(), Net()
+    tie([two], [one])
+    two.first_norm.running_mean.add_(1)
+    first, second = folded(one)[0], folded(two)[0]
+    assert_folds(first, one)
+    assert_folds(second, two, two(PICTURES).detach())
+
+
+def test_a_model_that_several_threads_call_while_it_is_folded():
+    """As handlers do that keep their model in a global variable."""
+    expected = Net()(PICTURES).detach()
+    for _ in range(10):
+        model = Net()
+        calls = [FoldedNorms(ChannelsLast(model)) for _ in range(4)]
+        found, start = [], threading.Barrier(4)
+
+        def serve(call, found=found, start=start):
+            start.wait()
+            with torch.inference_mode():
+                found.extend(call(PICTURES) for _ in range(10))
+
+        threads = [threading.Thread(target=serve, args=(call,)) for call in calls]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == 40
+        for answer in found:
+            torch.testing.assert_close(answer, expected)
+
+
+def test_a_batch_norm_of_another_convolution_says_so():
+    model = Net()
+    call, _ = folded(model)
+    model.second_norm = model.first_norm  # which the second convolution knows nothing of
+    with pytest.raises(Misused), torch.inference_mode():
+        call._folds.run(lambda: model.second_norm(model.second(torch.ones(1, 4, 8, 8))))
+
+
+def test_a_handler_calls_its_model_so(folder, load):
+    loaded = load(BaseHandler(), folder)
+    loaded.handler.model = Net()
+    answers = [loaded.ask({"data": PICTURES[0].tolist()})[0] for _ in range(3)]
+    assert type(loaded.handler.model.first) is not nn.Conv2d
+    for answer in answers:
+        torch.testing.assert_close(torch.tensor(answer), Net()(PICTURES[:1])[0].detach())
