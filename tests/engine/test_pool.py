@@ -21,6 +21,8 @@ from kserve_torch.errors import DeadlineExceeded, HandlerError, LoadFailed, NotR
 from kserve_torch.messages import Reply, Request, RowReply
 from kserve_torch.settings import Limits
 
+from ..threads import workers_end
+
 _ids = itertools.count()
 
 
@@ -88,11 +90,12 @@ class Bench:
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     """Its parameter is the pool's courtesy, or its limits."""
     given = getattr(request, "param", None)
-    bench = Bench(**given) if isinstance(given, dict) else Bench(given)
-    yield bench
-    bench.pool.close()
-    bench.pool.lane.close()
-    assert await bench.pool.join(10)
+    async with workers_end():
+        bench = Bench(**given) if isinstance(given, dict) else Bench(given)
+        yield bench
+        bench.pool.close()
+        bench.pool.lane.close()
+        assert await bench.pool.join(10)
 
 
 def die() -> None:

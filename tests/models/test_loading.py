@@ -34,6 +34,7 @@ from kserve_torch.startup import startup_models
 
 from ..grpc.serving import until
 from ..makers import ECHO, make_archive, write
+from ..threads import workers_end
 
 #: Is initialised when the file is there.
 GATED = """
@@ -78,12 +79,13 @@ def gate(tmp_path: Path) -> Gate:
 @asynccontextmanager
 async def serving(store: Path, gate: Gate, *options: str) -> AsyncIterator[Registry]:
     settings = load_settings(["--model_store", str(store), *options], {}, "kserve_torch")
-    registry = Registry(settings)
-    try:
-        yield registry
-    finally:
-        gate.open()
-        await registry.close(5.0)
+    async with workers_end():
+        registry = Registry(settings)
+        try:
+            yield registry
+        finally:
+            gate.open()
+            await registry.close(5.0)
 
 
 def remove(path: Path) -> None:

@@ -42,6 +42,7 @@ from kserve_torch.server import startup_models
 from kserve_torch.settings import load_settings
 
 from ..makers import ECHO, make_archive
+from ..threads import workers_end
 
 #: Answers with the version it was told; its rows say what it is to do.
 ACTOR = """
@@ -71,15 +72,21 @@ class Actor:
 """
 
 
+#: The file that says that a test is over.
+OVER = "over"
+
+
 @asynccontextmanager
 async def serving(store: Path, *options: str) -> AsyncIterator[Registry]:
     """A registry over ``store``."""
     settings = load_settings(["--model_store", str(store), *options], {}, "kserve_torch")
-    registry = Registry(settings)
-    try:
-        yield registry
-    finally:
-        await registry.close(5.0)
+    async with workers_end():
+        registry = Registry(settings)
+        try:
+            yield registry
+        finally:
+            await registry.close(5.0)
+            (store / OVER).touch()
     assert not registry.workdir.exists()
 
 
@@ -474,20 +481,27 @@ async def test_a_hung_worker_is_replaced(tmp_path: Path) -> None:
         assert version.ready
 
 
+#: Its calls hang until the file is there.
 HANGS = """
-import threading
-forever = threading.Event()
+import pathlib, time
 class H:
     def initialize(self, context): pass
     def handle(self, data, context):
-        forever.wait(30)
+        while not pathlib.Path({over!r}).exists():
+            time.sleep(0.005)
         return data
 """
 
 
+def hanging(archive: Path, yaml: str) -> None:
+    """Write an archive whose handler hangs until `serving` ends."""
+    handler = HANGS.format(over=str(archive.parent / OVER))
+    files = {"handler.py": handler, "model-config.yaml": yaml}
+    make_archive(archive, files, configFile="model-config.yaml")
+
+
 async def test_too_many_hung_threads_end_liveness(tmp_path: Path) -> None:
-    yaml = {"model-config.yaml": "minWorkers: 4\nmaxWorkers: 4\nresponseTimeout: 0.3"}
-    make_archive(tmp_path / "m.mar", {"handler.py": HANGS, **yaml}, configFile="model-config.yaml")
+    hanging(tmp_path / "m.mar", "minWorkers: 4\nmaxWorkers: 4\nresponseTimeout: 0.3")
     async with serving(tmp_path) as registry:
         version = await registry.register("m.mar")
         *replies, waiting = await gather(registry, *(request("x") for _ in range(5)))
@@ -501,8 +515,7 @@ async def test_too_many_hung_threads_end_liveness(tmp_path: Path) -> None:
 
 
 async def test_a_handler_hangs_also_if_nobody_waits_for_it(tmp_path: Path) -> None:
-    yaml = {"model-config.yaml": "responseTimeout: 1\nclientTimeoutInMills: 100"}
-    make_archive(tmp_path / "m.mar", {"handler.py": HANGS, **yaml}, configFile="model-config.yaml")
+    hanging(tmp_path / "m.mar", "responseTimeout: 1\nclientTimeoutInMills: 100")
     async with serving(tmp_path) as registry:
         version = await registry.register("m.mar")
         hung = asyncio.Event()

@@ -22,6 +22,7 @@ from kserve_torch.settings import StartupModel, load_settings
 from ..grpc.serving import until
 from ..hosts import hosting_files
 from ..makers import ECHO, make_archive
+from ..threads import workers_end
 
 #: Needs a file that may come later.
 NEEDS = "import os\nif not os.path.exists({!r}): raise OSError('no route to the hub')\n" + ECHO
@@ -33,11 +34,12 @@ async def started(
 ) -> AsyncIterator[tuple[Registry, list[ModelVersion]]]:
     """A registry over ``store`` after its start, and the versions to be tried again."""
     arguments = ("--model_store", str(store), *arguments)
-    registry = Registry(load_settings(arguments, {}, "kserve_torch"))
-    try:
-        yield registry, await registry.start(startup_models(registry.settings))
-    finally:
-        await registry.close(5.0)
+    async with workers_end():
+        registry = Registry(load_settings(arguments, {}, "kserve_torch"))
+        try:
+            yield registry, await registry.start(startup_models(registry.settings))
+        finally:
+            await registry.close(5.0)
 
 
 def reach(hub: Path) -> None:
