@@ -46,8 +46,9 @@ FLOORS: list[dict[str, str]] = [
         "namespace.lent": "namespace.aliases namespace.imports namespace.scopes",
         "namespace.loader": (
             "namespace.aliases namespace.figures namespace.imports namespace.lent "
-            "namespace.scopes namespace.searchpath namespace.workdir"
+            "namespace.loggers namespace.scopes namespace.searchpath namespace.workdir"
         ),
+        "namespace.loggers": "namespace.scopes",
         "namespace.packages": "archives.archive namespace.loader",
         "namespace.scopes": "",
         "namespace.searchpath": "",

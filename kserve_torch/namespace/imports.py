@@ -15,7 +15,6 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.util
-import logging
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -141,12 +140,3 @@ def forget(package: str) -> None:
     for name, module in sys.modules.copy().items():
         if name.partition(".")[0] == package or isinstance(module, Alias):
             sys.modules.pop(name, None)
-
-
-def forget_loggers(package: str) -> None:
-    """Forget the loggers of an archive's modules: `logging` itself never forgets a name."""
-    loggers = logging.root.manager.loggerDict
-    with logging._lock:  # type: ignore[attr-defined]  # others iterate under it
-        for name in [*loggers]:
-            if name.partition(".")[0] == package:
-                del loggers[name]

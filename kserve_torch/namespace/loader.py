@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace import aliases, figures, imports, lent, searchpath
+from kserve_torch.namespace import aliases, figures, imports, lent, loggers, searchpath
 from kserve_torch.namespace.scopes import PREFIX, scopes, thread
 from kserve_torch.namespace.workdir import own_directory, working_in
 
@@ -211,8 +211,8 @@ class Namespace:
         searchpath.release(self.root)
         with _lock:
             imports.forget(self.name)
-            imports.forget_loggers(self.name)
             scopes.pop(self.name, None)
+        loggers.forget(self.name)
         for folder in (str(self.root), *self.path):
             # Copied first, because other threads add to it.
             for name in [name for name in list(sys.path_importer_cache) if name.startswith(folder)]:

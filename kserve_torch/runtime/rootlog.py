@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 
+from kserve_torch.namespace import loggers
+
 log = logging.getLogger(__name__)
 
 #: Prefixes of the names of the server's own loggers, and of those of archives' modules.
@@ -23,12 +25,14 @@ def keep() -> None:
     global _kept
     root = logging.getLogger()
     _kept = root.level, list(root.handlers)
+    loggers.own_handlers()
 
 
 def release() -> None:
     """Forget it; `restore` does nothing from then on."""
     global _kept
     _kept = None
+    loggers.share_handlers()
 
 
 def restore() -> None:

@@ -4,7 +4,6 @@ import importlib.metadata
 import importlib.util
 import inspect
 import io
-import logging
 import os
 import pickle
 import py_compile
@@ -258,16 +257,6 @@ def test_closing_frees_the_modules(make: Make) -> None:
     namespace.close()
     gc.collect()
     assert references() is None
-
-
-def test_closing_forgets_the_loggers_of_its_modules_only(make: Make) -> None:
-    logs = "import logging\nlogging.getLogger(__name__)"
-    one, two = make("one", handler=logs), make("two", handler=logs)
-    names = [namespace.import_module("handler").__name__ for namespace in (one, two)]
-    one.close()
-    loggers = {*logging.root.manager.loggerDict}
-    assert {*names} & loggers == {names[1]}
-    assert "kserve_torch" in {name.partition(".")[0] for name in loggers}
 
 
 def test_packages_of_one_model(make: Make, tmp_path: Path) -> None:

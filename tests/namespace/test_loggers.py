@@ -1,0 +1,171 @@
+import logging
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kserve_torch.namespace import loggers
+from kserve_torch.namespace.loader import Namespace
+
+from ..makers import write
+
+Make = Callable[..., Namespace]
+
+#: Says on its root logger's handler what is logged; a test adds how it is added.
+HANDLER = """
+import logging, logging.config, threading
+log = logging.getLogger(__name__)
+said = []
+class Said(logging.Handler):
+    closed = False
+    def emit(self, record):
+        said.append(record.getMessage())
+    def close(self):
+        super().close()
+        self.closed = True
+said_by = Said()
+"""
+ADDS = {
+    "addHandler": "logging.getLogger().addHandler(said_by)",
+    "basicConfig": "logging.basicConfig(handlers=[said_by], force=True)",
+    "dictConfig": """
+        logging.config.dictConfig({
+            "version": 1,
+            "disable_existing_loggers": False,
+            "handlers": {"it": {"()": lambda: said_by}},
+            "root": {"handlers": ["it"], "level": "INFO"},
+        })
+    """,
+}
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Makes a namespace whose ``handler.py`` is `HANDLER` and more."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    made: list[Namespace] = []
+
+    def make_one(more: str = ADDS["addHandler"]) -> Namespace:
+        text = HANDLER + textwrap.dedent(more)
+        made.append(Namespace(write(tmp_path / str(len(made)), {"handler.py": text})))
+        return made[-1]
+
+    loggers.own_handlers()
+    root.setLevel(logging.INFO)
+    yield make_one
+    loggers.share_handlers()
+    for namespace in made:
+        namespace.close()
+    root.setLevel(level)
+    root.handlers[:] = before
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An installed module that logs on its own, as soon as an archive imports it."""
+    text = f"{HANDLER}log.addHandler(said_by)\nlog.propagate = False\nsay = log.info\n"
+    monkeypatch.syspath_prepend(write(tmp_path / "installed", {"talkative.py": text}))
+    yield Library()
+    del sys.modules["talkative"]
+
+
+class Library:
+    """The module, once it is imported."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.modules["talkative"], name)
+
+
+@pytest.mark.parametrize("add", ADDS.values(), ids=ADDS)
+def test_an_archives_handler_gets_what_the_archive_logs(make: Make, add: str) -> None:
+    one, two = make(add), make()
+    first, second = (namespace.import_module("handler") for namespace in (one, two))
+    library, server = logging.getLogger("library"), logging.getLogger("kserve_torch.test")
+    server.info("from the server")
+    first.log.info("from one")
+    second.log.info("from two")
+    with two.activate():
+        library.info("for two")
+    assert first.said == ["from one"]
+    assert second.said == ["from two", "for two"]
+
+
+def test_each_archive_writes_its_own_lines_of_a_logger_that_all_have(make: Make) -> None:
+    add = (
+        "app = logging.getLogger('app')\napp.addHandler(said_by)\nsay = lambda text: app.info(text)"
+    )
+    first, second = (make(add).import_module("handler") for _ in "12")
+    first.say("one")
+    second.say("two")
+    assert (first.said, second.said) == (["one"], ["two"])
+
+
+def test_a_librarys_handler_gets_what_it_logs_for_any_archive(make: Make, library: Any) -> None:
+    first, second = (make("import talkative").import_module("handler") for _ in "12")
+    first.talkative.say("one")
+    second.talkative.say("two")
+    assert library.said == ["one", "two"]
+
+
+def test_its_threads_count_as_the_archives(make: Make) -> None:
+    handler = make(
+        f"{ADDS['addHandler']}\n"
+        "thread = threading.Thread(target=lambda: logging.getLogger('library').info('aside'))"
+    ).import_module("handler")
+    handler.thread.start()
+    handler.thread.join()
+    assert handler.said == ["aside"]
+
+
+def test_a_handler_that_is_added_twice_is_filtered_once(make: Make) -> None:
+    twice = f"{ADDS['addHandler']}\n{ADDS['addHandler']}"
+    handler = make(twice).import_module("handler")
+    assert len(handler.said_by.filters) == 1
+    handler.log.info("once")
+    assert handler.said == ["once"]
+
+
+def test_the_servers_handlers_get_everything(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    handler = make().import_module("handler")
+    added = logging.NullHandler()
+    logging.getLogger().addHandler(added)
+    assert added.filters == []
+    handler.log.info("from an archive")
+    assert "from an archive" in caplog.messages
+
+
+def test_handlers_are_shared_where_nobody_asked(make: Make) -> None:
+    loggers.share_handlers()
+    handler = make().import_module("handler")
+    logging.getLogger("kserve_torch.test").info("from the server")
+    assert handler.said == ["from the server"]
+
+
+def test_closing_takes_the_archives_handlers_away(make: Make) -> None:
+    one, two = make(), make()
+    first, second = (namespace.import_module("handler").said_by for namespace in (one, two))
+    one.close()
+    assert first.closed
+    assert not second.closed
+    assert first not in logging.getLogger().handlers
+    assert second in logging.getLogger().handlers
+
+
+def test_a_handler_that_cannot_be_closed_is_taken_away(make: Make) -> None:
+    namespace = make(f"said_by.close = lambda: 1 / 0\n{ADDS['addHandler']}")
+    handler = namespace.import_module("handler").said_by
+    namespace.close()
+    assert handler not in logging.getLogger().handlers
+
+
+def test_closing_forgets_the_loggers_of_its_modules_only(make: Make) -> None:
+    one, two = make(), make()
+    names = [namespace.import_module("handler").__name__ for namespace in (one, two)]
+    one.close()
+    known = {*logging.root.manager.loggerDict}
+    assert {*names} & known == {names[1]}
+    assert "kserve_torch" in {name.partition(".")[0] for name in known}
