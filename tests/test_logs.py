@@ -150,6 +150,15 @@ SET_UPS = {
     "dictConfig": "import logging.config\nlogging.config.dictConfig({'version': 1, 'root': {}})",
     "disable": "import logging\nlogging.disable(logging.CRITICAL)",
     "level": "import logging\nlogging.getLogger().setLevel(logging.CRITICAL)",
+    "format": (
+        "import logging\nfor each in logging.getLogger().handlers:\n"
+        "    each.setFormatter(logging.Formatter('%(nothing)s'))\n    each.setLevel(60)"
+    ),
+    "filter": (
+        "import logging\nfor each in logging.getLogger().handlers:\n"
+        "    each.addFilter(lambda record: record.nothing)"
+    ),
+    "factory": "import logging\nlogging.setLogRecordFactory(lambda *args, **options: 1 / 0)",
     "force": "import logging, sys\nlogging.basicConfig(stream=sys.stdout, force=True)",
 }
 

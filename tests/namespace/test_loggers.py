@@ -1,7 +1,9 @@
+import io
 import logging
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +56,10 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
         made.append(Namespace(write(tmp_path / str(len(made)), {"handler.py": text})))
         return made[-1]
 
-    loggers.own_handlers()
+    loggers.separate(root.handlers)
     root.setLevel(logging.INFO)
     yield make_one
-    loggers.share_handlers()
+    loggers.share()
     for namespace in made:
         namespace.close()
     root.setLevel(level)
@@ -138,8 +140,86 @@ def test_the_servers_handlers_get_everything(make: Make, caplog: pytest.LogCaptu
     assert "from an archive" in caplog.messages
 
 
+@pytest.fixture
+def servers() -> Iterator[logging.StreamHandler[io.StringIO]]:
+    """A handler of the server."""
+    handler = logging.StreamHandler(io.StringIO())
+    logging.getLogger().addHandler(handler)
+    yield handler
+    logging.getLogger().removeHandler(handler)
+
+
+@pytest.mark.parametrize("filter", ["1 / 0", "'secret' not in record.getMessage()"])
+def test_an_archives_filter_of_the_servers_handler_sees_its_own_records_only(
+    make: Make, servers: logging.StreamHandler[io.StringIO], filter: str
+) -> None:
+    loggers.separate([servers])
+    namespace = make(
+        "for each in logging.getLogger().handlers:\n"
+        f"    if type(each) is logging.StreamHandler: each.addFilter(lambda record: {filter})"
+    )
+    archive = namespace.import_module("handler")
+    logging.getLogger("kserve_torch.test").info("a secret of the server")
+    with suppress(ZeroDivisionError):
+        archive.log.info("a secret of its own")
+    assert servers.stream.getvalue() == "a secret of the server\n"
+    namespace.close()
+    assert servers.filters == []
+
+
+#: As handlers make records that know of the running request.
+FACTORY = """
+before = logging.getLogRecordFactory()
+running = threading.local()
+def factory(*args, **options):
+    record = before(*args, **options)
+    record.request = running.request
+    return record
+logging.setLogRecordFactory(factory)
+def say(text):
+    running.request = "r1"
+    log.info(text)
+"""
+
+
+def test_a_record_factory_makes_the_archives_records_only(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    namespace = make(FACTORY)
+    archive, other = namespace.import_module("handler"), make(FACTORY).import_module("handler")
+    logging.getLogger("kserve_torch.test").info("from the server")
+    archive.say("one")
+    with pytest.raises(AttributeError):
+        other.log.info("too early")
+    requests = [getattr(record, "request", None) for record in caplog.records]
+    assert requests == [None, "r1"]
+    namespace.close()
+    archive.log.info("after the end")
+    assert not hasattr(caplog.records[-1], "request")
+
+
+def test_a_factory_of_the_servers_own_stays(
+    make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Record(logging.LogRecord):
+        pass
+
+    loggers.share()
+    before = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(Record)
+    try:
+        loggers.separate([])
+        make(FACTORY).import_module("handler").say("one")
+        logging.getLogger("kserve_torch.test").info("from the server")
+        assert [type(record) for record in caplog.records] == [Record, Record]
+        loggers.share()
+        assert logging.getLogRecordFactory() is Record
+    finally:
+        logging.setLogRecordFactory(before)
+
+
 def test_handlers_are_shared_where_nobody_asked(make: Make) -> None:
-    loggers.share_handlers()
+    loggers.share()
     handler = make().import_module("handler")
     logging.getLogger("kserve_torch.test").info("from the server")
     assert handler.said == ["from the server"]
