@@ -81,7 +81,7 @@ def share() -> None:
 
 def _add(logger: logging.Logger, hdlr: logging.Handler) -> None:
     package = _adding_package(sys._getframe(1))
-    if package in scopes and hdlr not in logger.handlers:
+    if package in scopes:
         added = _added.setdefault(package, [])
         if all(hdlr is not other for _, other in added):
             hdlr.filters.insert(0, _From(package))

@@ -92,6 +92,7 @@ def test_an_archives_handler_gets_what_the_archive_logs(make: Make, add: str) ->
     second.log.info("from two")
     with two.activate():
         library.info("for two")
+        server.info("from the server, for two")
     assert first.said == ["from one"]
     assert second.said == ["from two", "for two"]
 
@@ -111,6 +112,18 @@ def test_a_librarys_handler_gets_what_it_logs_for_any_archive(make: Make, librar
     first.talkative.say("one")
     second.talkative.say("two")
     assert library.said == ["one", "two"]
+
+
+def test_filters_of_an_archives_handler_see_its_own_records_only(make: Make) -> None:
+    blind = "blind = lambda record: record.getMessage() == 'its own' or 1 / 0\n"
+    adds = f"said_by.addFilter(blind)\n{ADDS['addHandler']}"
+    handler = make(blind + adds).import_module("handler")
+    logging.getLogger("kserve_torch.test").info("from the server")
+    handler.log.info("its own")
+    assert handler.said == ["its own"]
+    handler.said_by.removeFilter(handler.blind)
+    handler.log.info("something else")
+    assert handler.said == ["its own", "something else"]
 
 
 def test_its_threads_count_as_the_archives(make: Make) -> None:
@@ -154,17 +167,20 @@ def test_an_archives_filter_of_the_servers_handler_sees_its_own_records_only(
     make: Make, servers: logging.StreamHandler[io.StringIO], filter: str
 ) -> None:
     loggers.separate([servers])
-    namespace = make(
+    add = (
         "for each in logging.getLogger().handlers:\n"
-        f"    if type(each) is logging.StreamHandler: each.addFilter(lambda record: {filter})"
+        "    if type(each) is logging.StreamHandler: each.addFilter(lambda record: {})"
     )
+    namespace = make(add.format(filter))
     archive = namespace.import_module("handler")
     logging.getLogger("kserve_torch.test").info("a secret of the server")
     with suppress(ZeroDivisionError):
         archive.log.info("a secret of its own")
     assert servers.stream.getvalue() == "a secret of the server\n"
+    make(add.format(True)).import_module("handler")
+    assert len(servers.filters) == 2
     namespace.close()
-    assert servers.filters == []
+    assert len(servers.filters) == 1
 
 
 #: As handlers make records that know of the running request.
@@ -196,12 +212,16 @@ def test_a_record_factory_makes_the_archives_records_only(
     namespace.close()
     archive.log.info("after the end")
     assert not hasattr(caplog.records[-1], "request")
+    assert not loggers._factories.keys() & {namespace.name}  # it would keep the archive in memory
 
 
 def test_a_factory_of_the_servers_own_stays(
     make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Record(logging.LogRecord):
+        pass
+
+    class Other(Record):
         pass
 
     loggers.share()
@@ -212,6 +232,11 @@ def test_a_factory_of_the_servers_own_stays(
         make(FACTORY).import_module("handler").say("one")
         logging.getLogger("kserve_torch.test").info("from the server")
         assert [type(record) for record in caplog.records] == [Record, Record]
+        logging.setLogRecordFactory(Other)  # as a library does
+        assert logging.getLogRecordFactory() is Other
+        logging.getLogger("kserve_torch.test").info("from the server")
+        assert type(caplog.records[-1]) is Other
+        logging.setLogRecordFactory(loggers._make)
         loggers.share()
         assert logging.getLogRecordFactory() is Record
     finally:
