@@ -14,17 +14,17 @@ class BackOff:
     """How long each pause is; the time is passed in.
 
     Args:
-        limit: seconds of repeated failure after which no more workers are started.
+        limit: seconds of failed starts after which no more workers are started.
     """
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._failures = 0
-        self._since = 0.0
+        self._since: float | None = None
 
     def next(self, now: float) -> float | None:
-        """Seconds to wait before the next start; None once it has failed for too long."""
-        if self._failures == 0:
+        """Seconds to wait before the next start; None once starts have failed for too long."""
+        if self._since is None:
             self._since = now
         elif now - self._since > self._limit:
             return None
@@ -32,9 +32,14 @@ class BackOff:
         self._failures += 1
         return pause
 
+    def started(self) -> None:
+        """Begin to count the limit anew: a start has succeeded. The pauses stay as long."""
+        self._since = None
+
     def reset(self) -> None:
-        """Start over: a worker has succeeded."""
+        """Start over with the shortest pause: a worker has succeeded."""
         self._failures = 0
+        self._since = None
 
 
 class Pauses:
@@ -79,6 +84,10 @@ class Pauses:
             timer.cancel()
         self._timers = []
 
+    def started(self) -> None:
+        """As `BackOff.started`."""
+        self._back_off.started()
+
     def reset(self) -> None:
-        """Start over with the shortest pause: a worker has succeeded."""
+        """As `BackOff.reset`."""
         self._back_off.reset()

@@ -161,8 +161,8 @@ class Pool:
         late, soonest = self.hung.late(limit, time.monotonic())
         why = f"its handler has not answered for {limit:g} s"
         lost = [worker for worker, since in late if self._abandon(worker, since, why, error)]
-        for _ in lost:  # not before all of them are counted: it may be too many
-            self._replace()
+        if lost:  # not before all of them are counted: it may be too many
+            self._replace(len(lost))
         return soonest
 
     def close(self) -> None:
@@ -235,13 +235,14 @@ class Pool:
     def _changed(self, worker: Worker, error: BaseException | None) -> None:
         if worker.state is WorkerState.HUNG:
             if self.hung.came_back(worker):
-                self._replace()
+                self._replace(self.maximum)  # none was replaced while too many hung
             return
         with self._lock:
             started = self._starting.end(worker)
             if worker.state is WorkerState.READY:
                 self.given_up = False
                 self.reason = ""
+                self._pauses.started()
             else:
                 self.roster.remove(worker)
         self._changed_hook(worker)
@@ -299,13 +300,13 @@ class Pool:
 
     # --- replacements ---
 
-    def _replace(self) -> None:
-        """Start a worker after the next pause, if there are too few."""
+    def _replace(self, most: int = 1) -> None:
+        """Start up to ``most`` workers, each after the next pause, if there are too few."""
         with self._lock:
             coming = self.roster.size + len(self._pauses)
-            if coming < self._fewest():
-                self._start_later()
-                return
+            missing = min(most, self._fewest() - coming)
+            while missing > 0 and self._start_later():
+                missing -= 1
             gone = not coming and not self.roster.all()  # those that leave may serve what waits
             nobody = gone and (self.hung.too_many or not self.maximum)
         if nobody:
@@ -323,15 +324,16 @@ class Pool:
             return f"{len(self.hung)} handler threads are hung"
         return "it has no worker: scale it up to serve requests"
 
-    def _start_later(self) -> None:
+    def _start_later(self) -> bool:
         try:
             if self._pauses.begin():
-                return
+                return True
             self.given_up = True
         except RuntimeError as error:  # the system has no more threads: the next request tries
             self.reason = brief(error)
         log.error("%s: giving up on starting workers: %s", self.lane.label, self.reason)
         self._refuse_if_empty()
+        return False
 
     def _respawn(self) -> None:
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kserve_torch.archives.archive import close_archive
@@ -55,6 +55,8 @@ class ConfiguredModels:
         self._withdraw = withdraw
         #: Stand-ins for archives that could not be downloaded, and what they stand for.
         self._to_fetch: dict[ModelVersion, StartupModel] = {}
+        #: Models whose default version the configuration names.
+        self._decided: set[str] = set()
 
     async def load(self, models: Sequence[StartupModel]) -> list[ModelVersion]:
         """Load them in parallel; see `Registry.start`."""
@@ -75,7 +77,13 @@ class ConfiguredModels:
         for version in versions:
             model = self._to_fetch.pop(version, None)
             again = None if model is None else functools.partial(self._fetch_again, model, version)
-            keep(keep_trying(self._catalogue, version, again))
+            keep(self._keep_trying(version, again))
+
+    async def _keep_trying(
+        self, version: ModelVersion, again: Callable[[], Awaitable[None]] | None
+    ) -> None:
+        await keep_trying(self._catalogue, version, again)
+        self._default_to(version)
 
     async def _fetch_again(self, model: StartupModel, stand_in: ModelVersion) -> None:
         version = await self._factory.make(model.file, name=model.name)
@@ -89,6 +97,7 @@ class ConfiguredModels:
         failed = await self._start(model, version)
         if failed is not None:
             self.try_again([failed])
+        self._default_to(version)
 
     async def _open(self, model: StartupModel) -> ModelVersion:
         try:
@@ -104,6 +113,8 @@ class ConfiguredModels:
         version.loaded_at_startup = version.needed = True
         if model.is_default or version.name not in self.origins:
             self.origins[version.name] = version.origin
+        if model.is_default:
+            self._decided.add(version.name)
         try:
             self._enter(version)
         except Conflict as error:  # a client was quicker
@@ -140,6 +151,13 @@ class ConfiguredModels:
         for model, version in here:
             if model.is_default:
                 self._catalogue.set_default(version.name, version.version)
+
+    def _default_to(self, version: ModelVersion) -> None:
+        """Make a version that is ready late the default in the place of one that cannot load."""
+        default = self._catalogue.present(version.name)
+        failed = default is not None and default.state is State.UNAVAILABLE
+        if failed and version.ready and version.name not in self._decided and self._has(version):
+            self._catalogue.set_default(version.name, version.version)
 
     def _has(self, version: ModelVersion) -> bool:
         """Whether it is served still: a client may have unloaded it meanwhile."""

@@ -17,6 +17,15 @@ def test_what_works_again_begins_anew() -> None:
     assert [back_off.next(now=500.0), back_off.next(now=501.0)] == [0, 1]
 
 
+def test_only_starts_that_fail_count_towards_the_limit() -> None:
+    """What starts and then hangs, or dies, once in ten minutes can be started."""
+    back_off = BackOff(limit=100.0)
+    assert [back_off.next(now=0.0), back_off.next(now=90.0)] == [0, 1]
+    back_off.started()
+    assert [back_off.next(now=600.0), back_off.next(now=700.0)] == [1, 2]
+    assert back_off.next(now=700.1) is None
+
+
 def test_the_pauses_are_torchserves() -> None:
     assert BACK_OFF == (0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55)
 

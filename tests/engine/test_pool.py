@@ -483,6 +483,68 @@ async def test_what_waits_for_a_pool_that_is_worn_out_is_answered(
     assert await bench.result(lambda: "served") == "served"
 
 
+@pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)
+async def test_once_not_too_many_hang_all_that_are_missing_are_started(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one for each that comes back: the others may never come back."""
+    monkeypatch.setattr(hung, "HUNG_LIMIT", 2)
+    monkeypatch.setattr(pauses, "BACK_OFF", (0.0,))
+    await bench.pool.scale(3, 3)
+    held = [bench.hold(), bench.hold()]
+    for one in held:
+        await one.begun()
+    bench.pool.give_up_hung()
+    assert bench.pool.roster.size == 1
+    held[0].gate.set()
+    await until(lambda: bench.pool.roster.ready == 3)
+    assert len(bench.pool.hung) == 1
+    held[1].gate.set()
+    await until(lambda: not bench.pool.hung)
+    assert (bench.pool.roster.size, len(bench.pool._pauses)) == (3, 0)
+    for one in held:
+        with pytest.raises(DeadlineExceeded):
+            await one.ticket.future
+
+
+@pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)
+async def test_all_that_hang_at_once_are_replaced(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pauses, "BACK_OFF", (0.0,))
+    await bench.pool.scale(2, 2)
+    held = [bench.hold(), bench.hold()]
+    for one in held:
+        await one.begun()
+    bench.pool.give_up_hung()
+    await until(lambda: bench.pool.roster.ready == 2)
+    for one in held:
+        one.gate.set()
+        with pytest.raises(DeadlineExceeded):
+            await one.ticket.future
+
+
+@pytest.mark.parametrize(
+    "bench", [{"response_timeout": 0.0, "max_retry_timeout": 0.0}], indirect=True
+)
+async def test_who_hangs_again_long_after_is_replaced_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its starts succeed; nobody else would start one, and the server is live."""
+    monkeypatch.setattr(pauses, "BACK_OFF", (0.0,))
+    await bench.pool.scale(1, 1)
+    for _ in range(2):
+        held = bench.hold()
+        await held.begun()
+        bench.pool.give_up_hung()
+        held.gate.set()
+        with pytest.raises(DeadlineExceeded):
+            await held.ticket.future
+        await until(lambda: bench.pool.roster.ready and not bench.pool.hung)
+    assert not bench.pool.given_up
+    assert await bench.result(lambda: "served") == "served"
+
+
 async def test_a_worker_that_tidies_up_is_waited_for(bench: Bench) -> None:
     tidying, gate = threading.Event(), threading.Event()
 

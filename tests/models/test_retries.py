@@ -152,6 +152,32 @@ async def test_while_somebody_else_tries_there_is_a_pause(tmp_path: Path, hub: P
         assert version.ready
 
 
+@pytest.mark.parametrize("named", [False, True])
+async def test_who_is_ready_late_takes_the_place_of_a_default_that_cannot_load(
+    tmp_path: Path, hub: Path, named: bool
+) -> None:
+    """As it would have if it had been ready at once; not if the configuration names the other."""
+    make_archive(tmp_path / "store" / "m.mar", {"handler.py": "broken"})
+    files = {"handler.py": NEEDS.format(str(hub))}
+    make_archive(tmp_path / "store" / "n.mar", files, modelName="m", modelVersion="2.0")
+    models = [
+        StartupModel(name="m", file="m.mar", is_default=named),
+        StartupModel(name="m", file="n.mar", version="2.0"),
+    ]
+    async with workers_end():
+        registry = Registry(load_settings(["--model_store", str(tmp_path / "store")], {}, "x"))
+        failed = await registry.start(models)
+        assert registry.version_of("m") == "1.0"
+        registry.try_again(failed)
+        reach(hub)
+        late = registry.find("m", "2.0")
+        await until(lambda: late.ready)
+        await until(lambda: named or registry.ready())
+        assert registry.version_of("m") == ("1.0" if named else "2.0")
+        assert registry.ready() is not named
+        await registry.close(5.0)
+
+
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[str]:
     """The URL of the folder ``remote`` over HTTP; what is not in it is a 404."""
