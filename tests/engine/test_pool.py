@@ -511,12 +511,13 @@ async def test_once_not_too_many_hang_all_that_are_missing_are_started(
 async def test_all_that_hang_at_once_are_replaced(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pauses, "BACK_OFF", (0.0,))
+    monkeypatch.setattr(pauses, "BACK_OFF", (0.1,))
     await bench.pool.scale(2, 2)
     held = [bench.hold(), bench.hold()]
     for one in held:
         await one.begun()
     bench.pool.give_up_hung()
+    assert len(bench.pool._pauses) + bench.pool.roster.size == 2
     await until(lambda: bench.pool.roster.ready == 2)
     for one in held:
         one.gate.set()
