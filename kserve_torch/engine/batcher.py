@@ -75,8 +75,10 @@ class Lane:
         self._window = window
         self._max_rows = window.max_rows
         self._shrunk = -math.inf
-        self._wake = threading.Condition(threading.Lock())
-        self._idle = 0
+        self._lock = threading.Lock()
+        #: What idle workers wait for, last the one that has waited for the shortest time: it is
+        #: woken first, so that those that are not needed any more are idle for long.
+        self._idle: list[threading.Condition] = []
         self._closed = False
         #: ``time.monotonic()`` at which the last batch was formed.
         self.last_batch = -math.inf
@@ -93,7 +95,7 @@ class Lane:
             NotReady: the lane is closed.
         """
         ticket = Ticket(request, asyncio.get_running_loop(), time.monotonic())
-        with self._wake:
+        with self._lock:
             if self._closed:
                 raise NotReady(f"{self.label} is not taking requests: it is being unloaded")
             # A description takes all the room of a batch and so goes alone (CONTRACT B1).
@@ -107,32 +109,32 @@ class Lane:
             # The first request wakes a worker, and so does the one that completes a batch; those
             # between need not.
             if self._idle and (len(self._window) == 1 or self._window.is_complete):
-                self._wake.notify()
+                self._idle.pop().notify()
         return ticket
 
     def withdraw(self, ticket: Ticket) -> bool:
         """Take a request out of the queue; False if a worker has taken it already."""
-        with self._wake:
+        with self._lock:
             return self._window.remove(ticket)
 
     def statistics(self) -> LaneStatistics:
         """A snapshot for metrics and tests."""
-        with self._wake:
+        with self._lock:
             since = self._window.oldest()
             age = 0.0 if since is None else time.monotonic() - since
             return LaneStatistics(len(self._window), age)
 
     def close(self) -> list[Ticket]:
         """Take no more requests and stop the workers; returns what still waited, to be answered."""
-        with self._wake:
+        with self._lock:
             self._closed = True
-            self._wake.notify_all()
+        self.rouse()
         return self.flush()
 
     def flush(self) -> list[Ticket]:
         """Take out all waiting requests; the caller answers them."""
         left: list[Ticket] = []
-        with self._wake:
+        with self._lock:
             while batch := self._window.take():
                 left.extend(batch)
         return left
@@ -149,7 +151,8 @@ class Lane:
             idle_limit: seconds without work after which an empty list is returned; asked again
                 whenever the worker is woken.
         """
-        with self._wake:
+        woken = threading.Condition(self._lock)
+        with self._lock:
             free_since = time.monotonic()
             while not (self._closed or stopping.is_set()):
                 now = time.monotonic()
@@ -160,11 +163,10 @@ class Lane:
                     due = free_since + limit - now
                     if due <= 0:
                         break
-                self._idle += 1
-                try:
-                    self._wake.wait(due if due is None else min(due, threading.TIMEOUT_MAX))
-                finally:
-                    self._idle -= 1
+                self._idle.append(woken)
+                woken.wait(due if due is None else min(due, threading.TIMEOUT_MAX))
+                if woken in self._idle:  # nobody woke it
+                    self._idle.remove(woken)
             return []
 
     def _form(self) -> list[Ticket]:
@@ -173,13 +175,14 @@ class Lane:
         if self._window.max_rows < self._max_rows:
             self._grow(self.last_batch)
         if self._idle and len(self._window):
-            self._wake.notify()
+            self._idle.pop().notify()
         return batch
 
     def rouse(self) -> None:
         """Wake all idle workers, so that one that is to stop sees its event."""
-        with self._wake:
-            self._wake.notify_all()
+        with self._lock:
+            while self._idle:
+                self._idle.pop().notify()
 
     def limit_rows(self, rows: int) -> None:
         """Form batches of at most ``rows``: more do not fit into memory.
@@ -187,7 +190,7 @@ class Lane:
         What took the memory may have been another model, or rows of unusual size: the limit is
         doubled after each `SHRUNK_SECONDS`, until batches have their full size again.
         """
-        with self._wake:
+        with self._lock:
             self._window.max_rows = max(1, min(self._window.max_rows, rows))
             self._shrunk = time.monotonic()
 
@@ -198,7 +201,7 @@ class Lane:
 
     def form_batches(self, rows: int, delay: float) -> None:
         """Form batches of up to ``rows`` from now on, whose first row waits up to ``delay`` s."""
-        with self._wake:
+        with self._lock:
             self._max_rows = self._window.max_rows = rows
             self._window.max_delay = delay
 

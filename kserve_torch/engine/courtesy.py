@@ -53,14 +53,19 @@ class Courtesy:
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Run the block: one at a time if the foreground is busy, else beside other turns."""
-        alone = self._busy() and self._lock.acquire(timeout=PATIENCE_SECONDS)
+        lock = self._lock
+        alone = self._busy() and lock.acquire(timeout=PATIENCE_SECONDS)
         began, used = time.monotonic(), time.process_time()
         try:
             yield
             self._rest(time.process_time() - used, time.monotonic() - began)
         finally:
             if alone:
-                self._lock.release()
+                lock.release()
+
+    def give_up_turn(self) -> None:
+        """Let others have their turn although one has not ended: it hangs."""
+        self._lock = threading.Lock()
 
     def _rest(self, used: float, elapsed: float) -> None:
         """Sleep until ``used`` seconds of CPU time are within the limit; at most `LONGEST_REST`."""

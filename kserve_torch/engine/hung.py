@@ -72,15 +72,13 @@ class Hung:
                 self._count()
             return batch
 
-    def came_back(self, worker: Worker) -> bool:
-        """Note that a hung thread has ended after all; False if that was noted before."""
+    def came_back(self, worker: Worker) -> None:
+        """Note that a hung thread ends after all."""
         with self._roster.lock:
-            known = worker in self._workers
             self._workers.discard(worker)
             self._count()
-        if known:
-            log.info("%s: worker %d is no longer hung", self._label, worker.number)
-        return known
+            worker.state = WorkerState.STOPPED
+        log.info("%s: worker %d is no longer hung", self._label, worker.number)
 
     def _count(self) -> None:
         self.too_many = len(self) >= HUNG_LIMIT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -40,6 +41,26 @@ class BackOff:
         """Start over with the shortest pause: a worker has succeeded."""
         self._failures = 0
         self._since = None
+
+
+class Growth:
+    """When a worker may be started because requests wait, after starts have failed."""
+
+    def __init__(self) -> None:
+        self._back_off = BackOff(math.inf)
+        self._pause_ends = -math.inf
+
+    def may_start(self, now: float) -> bool:
+        """Whether the pause after the last failure is over."""
+        return now >= self._pause_ends
+
+    def failed(self, now: float) -> None:
+        """Begin a pause, longer than the one before."""
+        self._pause_ends = now + (self._back_off.next(now) or 0.0)
+
+    def succeeded(self) -> None:
+        """Start over with the shortest pause."""
+        self._back_off.reset()
 
 
 class Pauses:

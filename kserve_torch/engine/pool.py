@@ -20,7 +20,7 @@ from kserve_torch.engine.background import joined
 from kserve_torch.engine.batcher import Lane, deliver
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.hung import Hung
-from kserve_torch.engine.pauses import Pauses
+from kserve_torch.engine.pauses import Growth, Pauses
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.starts import Starts
 from kserve_torch.engine.tuner import Tuners
@@ -97,6 +97,7 @@ class Pool:
         )
         self.hung = Hung(self.roster, lane.label)
         self._pauses = Pauses(limits.max_retry_timeout, self._respawn)
+        self._growth = Growth()
 
     # --- what others ask of it ---
 
@@ -139,15 +140,25 @@ class Pool:
             return [*self._starting.awaited(), *(self._starting.begin() for _ in range(missing))]
 
     def relieve(self) -> None:
-        """Start one more worker if requests wait too long and the maximum allows it."""
+        """Start one more worker, as requests wait too long, if the maximum allows it.
+
+        After a start that failed there is a pause; without a worker, what waits is then refused.
+        """
         with self._lock:
             if self.hung.too_many or len(self._starting) or self.roster.size >= self.maximum:
                 return
-            started = self._starting.begin()
-        started.add_done_callback(self._try_again)
+            may_start = self._growth.may_start(time.monotonic())
+            started = self._starting.begin() if may_start else None
+        if started is None:
+            self._refuse_if_empty()
+        else:
+            started.add_done_callback(self._try_again)
 
     def _try_again(self, started: Future[Worker]) -> None:
-        if started.exception() is not None:
+        if started.exception() is None:
+            self._growth.succeeded()
+        else:
+            self._growth.failed(time.monotonic())
             self._replace()
 
     def give_up_hung(self) -> float | None:
@@ -234,8 +245,9 @@ class Pool:
 
     def _changed(self, worker: Worker, error: BaseException | None) -> None:
         if worker.state is WorkerState.HUNG:
-            if self.hung.came_back(worker):
-                self._replace(self.maximum)  # none was replaced while too many hung
+            self.hung.came_back(worker)
+            self._changed_hook(worker)
+            self._replace(self.maximum)  # none was replaced while too many hung
             return
         with self._lock:
             started = self._starting.end(worker)
@@ -279,6 +291,8 @@ class Pool:
             if batch is None:
                 return False
             started = self._starting.end(worker)
+        if self._courtesy is not None:
+            self._courtesy.give_up_turn()
         self._changed_hook(worker)
         log.error(
             "%s: worker %d is hung: %s; %d requests fail",

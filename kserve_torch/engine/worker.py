@@ -60,7 +60,7 @@ class Worker:
         lane: where its batches come from.
         load: makes the instance, on the worker's thread.
         changed: called on the worker's thread after every change of state, with the error if it is
-            FAILED; also when the thread of a HUNG worker has ended.
+            FAILED; also when the thread of a HUNG worker ends.
         ran: called on the event loop after the answers of a batch have gone out.
         index: its place in its pool.
         tuners: choose the number of intra-op threads.
@@ -200,8 +200,10 @@ class Worker:
     def _become(self, state: WorkerState, error: BaseException | None = None) -> None:
         with self._lock:
             self._since = None
-            if self.state is WorkerState.HUNG:
-                error = None  # it was given up and replaced before
+            if self.state is WorkerState.HUNG:  # it was given up and replaced before
+                error = None
+                if state is WorkerState.READY:
+                    return
             else:
                 self.state = state
         self._changed(self, error)

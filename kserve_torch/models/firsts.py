@@ -39,7 +39,3 @@ class Firsts:
             for other in self._present():
                 if other is not instance:
                     self.add(other)
-
-    def clear(self) -> None:
-        """Forget all of them."""
-        self._by_device.clear()

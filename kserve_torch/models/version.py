@@ -167,8 +167,9 @@ class ModelVersion:
                 try:
                     await self._queues.predict.scale(*self._bounds(minimum, maximum))
                 except ServingError:
-                    # Nobody would start the workers that are missing: the caller is told.
-                    await self._queues.predict.scale(*before)
+                    if self.state is State.READY:  # it was not unloaded meanwhile
+                        # Nobody would start the workers that are missing: the caller is told.
+                        await self._queues.predict.scale(*before)
                     raise
             elif self.state is not State.UNAVAILABLE or self.archive is None:
                 raise self._not_ready()
@@ -333,8 +334,6 @@ class ModelVersion:
     def _instance(self, index: int) -> Instance:
         instance = self._load(index, self._firsts)
         self._seen = self._seen or instance.signature
-        if not self._queues.workers:  # the worker was given up while it loaded
-            self._firsts.clear()
         return instance
 
     def _instances(self) -> list[Instance]:

@@ -14,6 +14,8 @@ from kserve_torch.engine.window import Window
 from kserve_torch.errors import HandlerError, NotReady, Overloaded
 from kserve_torch.messages import Reply, Request, RowReply, Timing, Verb
 
+from ..grpc.serving import until
+
 
 def lane(rows: int = 4, delay: float = 0.0, capacity: int = 10) -> Lane:
     return Lane("m 1.0 predict", Window(rows, delay, capacity))
@@ -137,7 +139,24 @@ async def test_a_description_goes_alone() -> None:
 
 
 async def test_a_worker_without_work_goes_home() -> None:
-    assert lane().take(threading.Event(), idle_limit=lambda: 0.01) == []
+    queue = lane()
+    assert queue.take(threading.Event(), idle_limit=lambda: 0.01) == []
+    assert queue._idle == []
+
+
+async def test_who_has_been_idle_for_the_shortest_time_is_woken() -> None:
+    """So the others are idle for long, and those that are not needed may stop."""
+    queue = lane()
+    takers = []
+    for count in (1, 2, 3):
+        takers.append(Taker(queue))
+        await until(lambda count=count: len(queue._idle) == count)  # type: ignore[misc]
+    for name in "abc":
+        await queue.submit(request(name)).future
+        await until(lambda: len(queue._idle) == 3)
+    for taker in takers:
+        taker.stop()
+    assert [taker.seen for taker in takers] == [[], [], [["a"], ["b"], ["c"]]]
 
 
 async def test_answers_to_futures_that_are_done_are_dropped() -> None:

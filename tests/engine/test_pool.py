@@ -546,6 +546,84 @@ async def test_who_hangs_again_long_after_is_replaced_again(
     assert await bench.result(lambda: "served") == "served"
 
 
+@pytest.mark.parametrize("bench", [{"startup_timeout": 0.1}], indirect=True)
+async def test_a_worker_that_loaded_too_late_has_ended_once(bench: Bench) -> None:
+    held = bench.load = Held()
+    with pytest.raises(NotReady):
+        await bench.pool.scale(1, 1)
+    bench.load = lambda index: Loaded()
+    held.gate.set()
+    assert await bench.result(lambda: "served") == "served"
+    assert [state.value for _, state in bench.changes] == ["HUNG", "STOPPED", "READY"]
+
+
+@pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)
+async def test_it_is_told_when_a_worker_hangs_and_when_it_has_ended_after_all(bench: Bench) -> None:
+    await bench.pool.scale(1, 1)
+    held = bench.hold()
+    await held.begun()
+    bench.pool.give_up_hung()
+    await until(lambda: len(bench.changes) == 3)
+    held.gate.set()
+    with pytest.raises(DeadlineExceeded):
+        await held.ticket.future
+    await until(lambda: len(bench.changes) == 4)
+    assert [state.value for _, state in bench.changes] == ["READY", "HUNG", "READY", "STOPPED"]
+
+
+async def test_after_failed_starts_there_is_a_pause_before_the_next_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pauses, "BACK_OFF", (0.0, 60.0))
+    await bench.pool.scale(1, 2)
+    loads: list[int] = []
+    bench.load = lambda index: loads.append(index) or 1 / 0  # type: ignore[func-returns-value]
+    for _ in range(3):
+        bench.pool.relieve()
+        await until(lambda: not len(bench.pool._starting))
+    assert loads == [1, 1]
+    assert await bench.result(lambda: "served") == "served"
+
+
+async def test_in_the_pause_after_failed_starts_requests_without_a_worker_are_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pauses, "BACK_OFF", (60.0,))
+    bench.pool.maximum = 1
+    bench.load = lambda index: 1 / 0
+    for _ in range(2):  # the first one is there when the start fails
+        waiting = bench.submit(lambda: None).future
+        bench.pool.relieve()
+        with pytest.raises(NotReady, match="no worker could be started: ZeroDivisionError"):
+            await asyncio.wait_for(waiting, 10)
+        await until(lambda: not bench.pool._growth.may_start(time.monotonic()))
+    assert [state for _, state in bench.changes] == [WorkerState.FAILED]
+    monkeypatch.setattr(pauses, "BACK_OFF", (0.0,))
+    bench.pool._growth.failed(time.monotonic())
+    bench.load = lambda index: Loaded()
+    bench.pool.relieve()
+    assert await bench.result(lambda: "served") == "served"
+    await until(lambda: not bench.pool._growth._back_off._failures)
+
+
+async def test_a_worker_of_the_background_that_hangs_keeps_no_turn() -> None:
+    polite = courtesy.Courtesy(busy=lambda: True)
+    async with workers_end():
+        bench = Bench(polite, response_timeout=0.0)
+        await bench.pool.scale(1, 1)
+        held = bench.hold()
+        await held.begun()
+        assert polite._lock.locked()
+        bench.pool.give_up_hung()
+        assert not polite._lock.locked()
+        await until(lambda: bench.pool.roster.ready)
+        bench.pool.close()
+        held.gate.set()
+        with pytest.raises(DeadlineExceeded):
+            await held.ticket.future
+        assert await bench.pool.join(10)
+
+
 async def test_a_worker_that_tidies_up_is_waited_for(bench: Bench) -> None:
     tidying, gate = threading.Event(), threading.Event()
 
