@@ -36,7 +36,7 @@ from kserve_torch.metrics.custom import HandlerMetrics
 from kserve_torch.metrics.engine import EngineMetrics
 from kserve_torch.metrics.family import Family
 from kserve_torch.metrics.host import DeviceMetrics, GpuMetrics, HostMetrics
-from kserve_torch.metrics.sdk import KServeMetrics, process_text
+from kserve_torch.metrics.sdk import KServeMetrics, names_in, process_text
 from kserve_torch.metrics.serving import ServingMetrics
 from kserve_torch.metrics.torchserve import LEGACY, TorchServeMetrics
 
@@ -182,12 +182,16 @@ class Metrics:
         families = list(chain.from_iterable(map(self._families, self._sources)))
         lines = chain.from_iterable(family.lines(names) for family in families)
         own = "".join(f"{line}\n" for line in lines)
-        taken = {family.name for family in families}
-        return own.encode() + process_text(names, taken, self._report)
+        taken = frozenset[str]().union(*(family.names for family in families))
+        # Handlers' labels may hold lone surrogates, as of undecodable file names; UTF-8 has none.
+        encoded = own.encode(errors="xmlcharrefreplace")
+        return encoded + process_text(names, taken, self._report)
 
     def _handler_metrics(self, settings: Settings) -> HandlerMetrics:
-        taken = {family.name for source in self._sources for family in self._families(source)}
-        taken.update(metric.name for metric in REGISTRY.collect())
+        families = chain.from_iterable(map(self._families, self._sources))
+        taken = set().union(
+            *(family.names for family in families), *map(names_in, REGISTRY.collect())
+        )
         config, detect = settings.metrics_config, settings.model_metrics_auto_detect
         return HandlerMetrics(config, detect, socket.gethostname(), taken)
 

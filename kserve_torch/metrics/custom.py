@@ -12,7 +12,7 @@ from typing import Any
 
 from kserve_torch.errors import SettingError
 from kserve_torch.events import Finished, Measured
-from kserve_torch.metrics.family import CLIENT_SECONDS, Family, counter, gauge, histogram
+from kserve_torch.metrics.family import CLIENT_SECONDS, Family, counter, gauge, histogram, names_of
 from kserve_torch.metrics.torchserve import help_text
 from kserve_torch.settings.metrics_file import (
     AUTOMATIC,
@@ -48,10 +48,11 @@ class HandlerMetrics:
         config: the ``metrics_config`` file, or None for TorchServe's default one.
         auto_detect: ``model_metrics_auto_detect``: also show metrics that the file does not list.
         hostname: the value of the label ``Hostname`` that every metric has.
-        taken: the names of the server's own families.
+        taken: the names of the server's own families and their samples.
 
     Raises:
-        SettingError: the file cannot be read or has an entry that is not a metric.
+        SettingError: the file cannot be read or has an entry that is not a metric, or one that
+            cannot be shown.
     """
 
     def __init__(
@@ -59,14 +60,15 @@ class HandlerMetrics:
     ) -> None:
         self._host = hostname
         self._auto_detect = auto_detect
-        self._taken = frozenset(taken)
+        self._taken = set(taken)
         self._complained: set[str] = set()
         self._lock = threading.Lock()
-        listed = read_metrics_config(config) if config else {}
-        if clash := self._taken & listed.keys():
-            raise SettingError(f"metrics_config: {min(clash)!r} is the name of a server metric")
         self._families = {automatic.name: _family(automatic) for automatic in AUTOMATIC}
-        self._families.update(listed)
+        self._families.update(read_metrics_config(config) if config else {})
+        for family in self._families.values():
+            if fault := self._fault(family.name, family.kind, family.labels):
+                raise SettingError(f"metrics_config: {family.name!r}: {fault}")
+            self._taken |= family.names
 
     def families(self) -> Iterable[Family[Any]]:
         """The listed families and those that were detected."""
@@ -116,17 +118,31 @@ class HandlerMetrics:
             self._complain(
                 event.name, "list it in metrics_config or set model_metrics_auto_detect=true"
             )
-        elif event.name in self._taken:
-            self._complain(event.name, "the server has a metric of that name")
         elif event.kind not in _MAKERS or not METRIC_NAME.fullmatch(event.name):
             self._complain(event.name, f"not a name and type for Prometheus ({event.kind})")
         else:
-            labels = [_label(name) for name, _ in event.dimensions]
-            unit = UNITS.get(event.unit, event.unit) if event.unit else ""
             with self._lock:
-                new = _make(event.kind, event.name, unit, dict.fromkeys([*labels, HOSTNAME]))
-                return self._families.setdefault(event.name, new)
+                return self._families.get(event.name) or self._add(event)
         return None
+
+    def _add(self, event: Measured) -> Family[Any] | None:
+        labels = dict.fromkeys([*(_label(name) for name, _ in event.dimensions), HOSTNAME])
+        if fault := self._fault(event.name, event.kind, labels):
+            self._complain(event.name, fault)
+            return None
+        unit = UNITS.get(event.unit, event.unit) if event.unit else ""
+        new = self._families[event.name] = _make(event.kind, event.name, unit, labels)
+        self._taken |= new.names
+        return new
+
+    def _fault(self, name: str, kind: str, labels: Iterable[str]) -> str:
+        """Why a metric would make the whole text unreadable for some of its readers, or ""."""
+        if clash := names_of(name, kind) & self._taken:
+            return f"another metric has the name {min(clash)}"
+        for label in labels:
+            if label.startswith("__") or (label, kind) == ("le", "histogram"):
+                return f"the label {label} is Prometheus' own"
+        return ""
 
     def _complain(self, name: str, reason: str) -> None:
         if name not in self._complained:

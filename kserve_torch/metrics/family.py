@@ -23,6 +23,9 @@ CLIENT_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.
 #: Bounds for the rows of a batch.
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
+#: What the names of a metric's samples have after its own, by its type.
+_SUFFIXES = {"histogram": ("_bucket", "_count", "_sum"), "summary": ("_count", "_sum")}
+
 #: One sample of a series: a suffix of the family's name, an extra label as text, the value.
 Sample = tuple[str, str, float]
 
@@ -111,6 +114,11 @@ class Family(Generic[S]):
         self._series: dict[tuple[str, ...], S] = {}
         self._lock = threading.Lock()
 
+    @property
+    def names(self) -> frozenset[str]:
+        """See `names_of`."""
+        return names_of(self.name, self.kind)
+
     def series(self, *values: str) -> S:
         """The series of these label values, one per label name."""
         found = self._series.get(values)
@@ -149,6 +157,11 @@ class Family(Generic[S]):
                 name = self.name + suffix
                 braced = f"{{{labels}}}" if labels else ""
                 yield name, f"{name}{braced} {_number(value)}"
+
+
+def names_of(name: str, kind: str) -> frozenset[str]:
+    """The names that a metric and its samples have; no other metric of the text may have them."""
+    return frozenset([name, *(name + suffix for suffix in _SUFFIXES.get(kind, ()))])
 
 
 def counter(name: str, text: str, labels: Sequence[str] = ()) -> Family[Value]:

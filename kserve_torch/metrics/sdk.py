@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from kserve_torch.events import Finished
 from kserve_torch.messages import Verb
-from kserve_torch.metrics.family import CLIENT_SECONDS, Family, histogram
+from kserve_torch.metrics.family import CLIENT_SECONDS, Family, histogram, names_of
 
 _PREDICT, _EXPLAIN = "request_predict_seconds", "request_explain_seconds"
 #: Their names and texts.
@@ -58,34 +58,42 @@ class KServeMetrics:
 
 def process_text(
     names: Collection[str] | None,
-    taken: Collection[str],
+    taken: frozenset[str],
     report: Callable[[str, Exception | None], None],
 ) -> bytes:
     """The metrics in prometheus_client's default registry, where handlers may have put their own.
 
     Args:
         names: families or samples to keep; None keeps all.
-        taken: the names of the server's own families; one that is there twice makes the whole text
-            unreadable for some of its readers.
+        taken: the names of the server's own families and their samples; one that is there twice
+            makes the whole text unreadable for some of its readers.
         report: takes what hides a metric, and the error if there is one.
     """
     texts: list[bytes] = []
-    try:
-        for metric in REGISTRY.collect():
-            name = f"{metric.name}_total" if metric.type == "counter" else metric.name
-            if name in taken:
-                if name not in _HISTOGRAMS:
-                    why = "the server has a metric of that name"
-                    report(f"handler metric {name} is not shown on /metrics: {why}", None)
-            elif names is None or not _names(metric).isdisjoint(names):
-                texts.append(generate_latest(_Only(metric)))
-    except Exception as error:  # a handler's collector may raise anything
-        report("a metric in prometheus_client's registry cannot be measured", error)
+    # Not by REGISTRY.collect(), which ends with the first collector that raises.
+    for collector, known_as in list(REGISTRY._collector_to_names.items()):
+        try:
+            for metric in collector.collect():
+                if clash := names_in(metric) & taken:
+                    _report_clash(metric, min(clash), report)
+                elif names is None or not {metric.name, *names_in(metric)}.isdisjoint(names):
+                    texts.append(generate_latest(_Only(metric)))
+        except Exception as error:  # a handler's collector may raise anything
+            name = known_as[0] if known_as else type(collector).__name__
+            report(f"metric {name} is not shown on /metrics: it cannot be measured", error)
     return b"".join(texts)
 
 
-def _names(metric: Metric) -> set[str]:
-    return {metric.name, *(sample.name for sample in metric.samples)}
+def names_in(metric: Metric) -> frozenset[str]:
+    """The names that a metric of prometheus_client and its samples have in the text."""
+    name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+    return names_of(name, metric.type).union(sample.name for sample in metric.samples)
+
+
+def _report_clash(metric: Metric, name: str, report: Callable[[str, None], None]) -> None:
+    if metric.name not in _HISTOGRAMS:
+        why = f"another metric has the name {name}"
+        report(f"handler metric {metric.name} is not shown on /metrics: {why}", None)
 
 
 class _Only(Collector):

@@ -30,7 +30,7 @@ model_metrics:
 MODEL = (("ModelName", "mnist"), ("Level", "Model"))
 
 
-def handler_metrics(config=None, detect=False, taken=("queue_depth",)):
+def handler_metrics(config=None, detect=False, taken=("queue_depth", "queue_count")):
     return HandlerMetrics(config, detect, "host-1", taken)
 
 
@@ -105,7 +105,10 @@ def test_auto_detection_takes_type_labels_and_unit_from_the_first_report(unit, s
 @pytest.mark.parametrize(
     ("event", "reason"),
     [
-        (measured("queue_depth", "gauge", 1), "the server has a metric of that name"),
+        (measured("queue_depth", "gauge", 1), "another metric has the name queue_depth"),
+        (measured("queue", "histogram", 1), "another metric has the name queue_count"),
+        (measured("m", "gauge", 1, (("__name__", "n"),)), "the label __name__ is Prometheus' own"),
+        (measured("m", "histogram", 1, (("le", "1"),)), "the label le is Prometheus' own"),
         (measured("no good", "gauge", 1), "not a name and type for Prometheus"),
         (measured("m", "summary", 1), "not a name and type for Prometheus (summary)"),
         (measured("HandlerTime", "counter", 1), "reported as counter"),
@@ -118,6 +121,16 @@ def test_reports_that_cannot_be_shown_are_explained(caplog, event, reason):
     metrics.measured(event)
     assert text(metrics) == before
     assert reason in caplog.text
+
+
+@pytest.mark.parametrize("first", ["Wait", "Wait_count"])
+def test_of_two_metrics_whose_samples_have_one_name_the_first_is_shown(first, caplog):
+    metrics = handler_metrics(detect=True)
+    events = [measured("Wait", "histogram", 1), measured("Wait_count", "counter", 1)]
+    for event in sorted(events, key=lambda event: event.name != first):
+        metrics.measured(event)
+    assert {"Wait", "Wait_count"} & {family.name for family in metrics.families()} == {first}
+    assert "another metric has the name Wait_count" in caplog.text
 
 
 def test_dimension_names_become_labels_that_prometheus_allows():
@@ -166,6 +179,16 @@ def test_empty_file_lists_nothing(tmp_path):
     assert read_metrics_config(path) == {}
 
 
-def test_a_listed_name_of_the_server_is_refused(config):
-    with pytest.raises(SettingError, match="'Brightness' is the name of a server metric"):
-        handler_metrics(config, taken=("Brightness",))
+@pytest.mark.parametrize(
+    ("taken", "clash"), [("Brightness", "Brightness"), ("Pixels_sum", "Pixels")]
+)
+def test_a_listed_name_of_the_server_is_refused(config, taken, clash):
+    refused = f"metrics_config: '{clash}': another metric has the name {taken}"
+    with pytest.raises(SettingError, match=refused):
+        handler_metrics(config, taken=(taken,))
+
+
+def test_listed_metrics_whose_samples_have_one_name_are_refused(config):
+    config.write_text(CONFIG.replace("Brightness", "Pixels_count"))
+    with pytest.raises(SettingError, match="'Pixels': another metric has the name Pixels_count"):
+        handler_metrics(config)

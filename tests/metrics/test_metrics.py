@@ -308,6 +308,17 @@ def test_kserve_histograms_are_fed_and_shown():
     } <= types(metrics.exposition().decode()).keys()
 
 
+def test_labels_of_handlers_that_cannot_be_encoded_hide_nothing_and_stay_apart():
+    files = ["\udcfe", "\udcff"]
+    events = [Measured("Decode", "gauge", "\udcff", (("File", file),), 1.0) for file in files]
+    metrics = observed(*LIGHT_LOAD, *events, detect=True)
+    assert [line.split(",")[0] for line in lines(metrics, "Decode")] == [
+        'Decode{File="&#56574;"',
+        'Decode{File="&#56575;"',
+    ]
+    assert "queue_depth" in types(metrics.exposition().decode())
+
+
 def test_names_filter_own_and_foreign_families():
     metrics = observed(*LIGHT_LOAD)
     text = metrics.exposition(["QueueTime", "process_open_fds", "batch_rows_count"]).decode()

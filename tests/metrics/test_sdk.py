@@ -82,18 +82,31 @@ def registered():
         yield register
 
 
-@pytest.mark.parametrize("kind", [Broken, WithoutValue])
+def undecodable():
+    gauge = Gauge("undecodable", "of a handler", ["file"], registry=None)
+    gauge.labels("\udcff").set(1)
+    return gauge
+
+
+@pytest.mark.parametrize("kind", [Broken, WithoutValue, undecodable])
 def test_a_handlers_collector_that_fails_hides_nothing_else(kind, registered, caplog):
     metrics = observed(*LIGHT_LOAD)
     registered(kind())
+    registered(Gauge("later", "of another handler", registry=None))
     texts = [metrics.exposition().decode() for _ in range(2)]
-    for name in ("queue_depth", "process_resident_memory_bytes"):
+    for name in ("queue_depth", "process_resident_memory_bytes", "later"):
         assert all(f"# TYPE {name} " in text for text in texts)
     assert caplog.text.count("cannot be measured") == 1
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(Counter, "requests"), (Counter, "requests_total"), (Gauge, "queue_depth")]
+    ("kind", "name"),
+    [
+        (Counter, "requests"),
+        (Counter, "requests_total"),
+        (Gauge, "queue_depth"),
+        (Gauge, "request_duration_seconds_count"),
+    ],
 )
 def test_a_handlers_own_metric_with_a_name_of_the_servers_is_named_and_not_shown(
     kind, name, registered, caplog
@@ -105,7 +118,7 @@ def test_a_handlers_own_metric_with_a_name_of_the_servers_is_named_and_not_shown
         declared = [line for line in text.splitlines() if line.startswith("# TYPE ")]
         assert len(declared) == len(set(declared))
         assert "of a handler" not in text
-    assert caplog.text.count("the server has a metric of that name") == 1
+    assert caplog.text.count("another metric has the name") == 1
 
 
 def test_a_handlers_own_metric_is_shown(registered):

@@ -81,6 +81,13 @@ def test_labels_of_the_same_names_are_not_added_again(metrics, measured):
     assert measured[0].dimensions == (("Level", "Host"), ("ModelName", "m"))
 
 
+def test_label_names_are_measured_as_text(metrics, measured):
+    dimensions = [Dimension(3, "x")]
+    metrics.add_counter("n", 1, dimensions=dimensions)
+    metrics.get_metric("n").update(1, dimensions=dimensions)
+    assert [event.dimensions for event in measured] == [(("3", "x"), *MODEL), (("3", "x"),)]
+
+
 def test_no_default_is_a_mutable_object():
     for _, method in inspect.getmembers(MetricsCacheYamlImpl, inspect.isfunction):
         for parameter in inspect.signature(method).parameters.values():

@@ -83,7 +83,7 @@ class CachingMetric(MetricAbstract):
         self, value: float, request_id: str = "", dimensions: Sequence[Dimension] = ()
     ) -> None:
         """Take ``value`` with new label names; for old handlers."""
-        self.dimension_names = [dimension.name for dimension in dimensions]
+        self.dimension_names = [str(dimension.name) for dimension in dimensions]
         self.add_or_update(value, [dimension.value for dimension in dimensions], request_id)
 
 

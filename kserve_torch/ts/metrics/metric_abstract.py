@@ -24,7 +24,7 @@ class MetricAbstract(ABC):
     ) -> None:
         self.metric_name = metric_name
         self.unit = UNITS.get(unit, unit)
-        self.dimension_names = list(dimension_names or ())
+        self.dimension_names = [*map(str, dimension_names or ())]
         self.metric_type = metric_type
 
     @abstractmethod
