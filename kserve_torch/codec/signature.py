@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from kserve_torch.codec.datatypes import DATATYPES
 from kserve_torch.codec.document import is_sendable
 from kserve_torch.codec.mapping import MAPPINGS
@@ -66,6 +68,21 @@ def seen(rows: Sequence[Row], results: Sequence[Any], *, batch: bool = False) ->
         ],
         "outputs": [_told(t, [-1, *t.shape[1:]] if batch else t.shape) for t in outputs],
     }
+
+
+def empty(outputs: Sequence[Mapping[str, Any]], *, flatten: bool = False) -> list[Tensor]:
+    """The output tensors of a batch without rows, which no handler sees.
+
+    Args:
+        outputs: as in a `Signature`. Dimension 0 is 0, and so are those of any length.
+        flatten: give every tensor the shape [0].
+    """
+    tensors: list[Tensor] = []
+    for output in outputs:
+        shape = [0] if flatten else [0, *(max(dim, 0) for dim in output["shape"][1:])]
+        array = np.empty(shape, DATATYPES[output["datatype"]].dtype)
+        tensors.append(Tensor(name=output["name"], datatype=output["datatype"], array=array))
+    return tensors
 
 
 def _told(tensor: Tensor, shape: Sequence[int]) -> Mapping[str, Any]:

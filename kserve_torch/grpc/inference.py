@@ -12,7 +12,7 @@ from kserve_torch.codec.v2 import V2Request, verb_of
 from kserve_torch.grpc import convert
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.grpc.rpc import Call
-from kserve_torch.http.serve import check_rows, row_headers
+from kserve_torch.http.serve import check_rows, outputs_of, row_headers
 from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Tensor, fresh_id
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Inference:
 
     def __init__(self, registry: Registry, message: pb.ModelInferRequest, call: Call) -> None:
         version = registry.find(message.model_name, message.model_version or None)
+        self._version = version
         self._limits: Limits = version.limits
         self._mapping = MAPPINGS[self._limits.v2_rows]
         self._trailing = call.trailing
@@ -73,8 +74,8 @@ class Inference:
             PredictionError: the handler gave a row an error status.
             InvalidInput: the request selects an output that does not exist.
         """
-        names = [tensor.name for tensor in self._decoded.inputs]
-        return self._response(reply, self._outputs(reply, names), self._decoded)
+        check_rows(reply)
+        return self._response(reply, outputs_of(self._version, self._decoded, reply), self._decoded)
 
     def part(self, rows: Mapping[int, RowReply]) -> pb.ModelInferResponse:
         """The response with intermediate results by row; not every selected output need be there.
@@ -88,15 +89,12 @@ class Inference:
         if self._limits.v2_rows == "tensor":
             inputs = [inputs[row] for row in rows]
         names = [one.name for one in inputs]
-        outputs = self._outputs(reply, names)
+        check_rows(reply)
+        outputs = self._mapping.outputs(reply.results, names, self._limits.v2_flatten)
         if self._decoded.outputs is not None:
             selected = {output.name for output in self._decoded.outputs}
             outputs = [tensor for tensor in outputs if tensor.name in selected]
         return self._response(reply, outputs, replace(self._decoded, outputs=None))
-
-    def _outputs(self, reply: Reply, names: Sequence[str]) -> list[Tensor]:
-        check_rows(reply)
-        return self._mapping.outputs(reply.results, names, self._limits.v2_flatten)
 
     def _response(
         self, reply: Reply, outputs: Sequence[Tensor], request: V2Request

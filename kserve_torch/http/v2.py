@@ -13,7 +13,7 @@ from kserve_torch.codec.mapping import MAPPINGS
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import Answer, Call
-from kserve_torch.http.serve import Serve, check_rows, deadline, row_headers
+from kserve_torch.http.serve import Serve, check_rows, deadline, outputs_of, row_headers
 from kserve_torch.messages import Reply, Request, Verb, fresh_id
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ class Inference:
         self, call: Call, verb: Verb, asked: str | None, found: ModelVersion, decoded: V2Request
     ) -> None:
         self._decoded = decoded
-        self._mapping = mapping = MAPPINGS[found.limits.v2_rows]
-        self._flatten = found.limits.v2_flatten
+        self._found = found
+        mapping = MAPPINGS[found.limits.v2_rows]
         self.request = Request(
             id=decoded.id or call.headers.get("x-request-id") or fresh_id(),
             model=found.name,
@@ -124,13 +124,12 @@ class Inference:
         check_rows(reply)
         headers = row_headers(reply)
         decoded = self._decoded
-        names = [tensor.name for tensor in decoded.inputs]
         body, json_length = v2_reply.encode(
             reply.model,
             reply.version,
             # Echoed even if empty, which counts as none here (CONTRACT O21).
             self.request.id if decoded.id is None else decoded.id,
-            self._mapping.outputs(reply.results, names, self._flatten),
+            outputs_of(self._found, decoded, reply),
             decoded,
             dict(headers),
         )

@@ -24,7 +24,7 @@ from kserve_torch.codec.mapping import MAPPINGS
 from kserve_torch.codec.rows import in_base64
 from kserve_torch.codec.v2 import RequestedOutput, V2Request, verb_of
 from kserve_torch.errors import ModelNotFound, NotReady, ServingError
-from kserve_torch.http.serve import check_rows, row_headers
+from kserve_torch.http.serve import check_rows, outputs_of, row_headers
 from kserve_torch.messages import Request, Verb, fresh_id
 from kserve_torch.sdk import infer_types
 from kserve_torch.sdk.errors import translated
@@ -244,8 +244,7 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         reply = await self._loaded().submit(request)
         check_rows(reply)
         own = dict(row_headers(reply))
-        names = [one.name for one in inputs]
-        outputs = mapping.outputs(reply.results, names, found.limits.v2_flatten)
+        outputs = outputs_of(found, decoded, reply)
         head = (self.name, reply.version, request.id)
         return infer_types.encode(*head, outputs, decoded, own, from_grpc=from_grpc), own
 

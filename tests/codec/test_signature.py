@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kserve_torch.codec.rows import split_batch
-from kserve_torch.codec.signature import is_signature, seen
+from kserve_torch.codec.signature import empty, is_signature, seen
 from kserve_torch.messages import Tensor
 
 GOOD = {"name": "x", "datatype": "FP32", "shape": [-1, 3]}
@@ -53,6 +53,14 @@ def test_bad_signatures(value: Any) -> None:
 
 def tensor(name: str, *shape: int) -> Tensor:
     return Tensor(name=name, datatype="FP32", array=np.zeros(shape, np.float32))
+
+
+def test_empty_tensors_have_the_known_dimensions() -> None:
+    outputs = [GOOD, {"name": "y", "datatype": "BYTES", "shape": [4, -1, 2]}]
+    told = [(one.name, one.datatype, one.shape, one.array.dtype) for one in empty(outputs)]
+    assert told == [("x", "FP32", (0, 3), np.float32), ("y", "BYTES", (0, 0, 2), object)]
+    flat = empty([*outputs, {**GOOD, "shape": []}], flatten=True)
+    assert [one.shape for one in flat] == [(0,), (0,), (0,)]
 
 
 def test_what_a_request_shows() -> None:

@@ -120,6 +120,13 @@ async def test_one_tensor_as_a_batch_of_rows(serving: Serving) -> None:
     assert np.frombuffer(response.raw_output_contents[0], "<i8").tolist() == [2, 4, 6, 8]
 
 
+async def test_a_batch_without_rows_has_the_selected_outputs(serving: Serving) -> None:
+    request = infer("batch", ("INT64", []))
+    request.outputs.add(name="y")
+    response = await serving.oip().ModelInfer(request)
+    assert [(output.name, list(output.shape)) for output in response.outputs] == [("y", [0])]
+
+
 async def test_outputs_are_selected(serving: Serving) -> None:
     request = infer("echo", ("INT32", [1]), ("INT32", [2]))
     request.outputs.add(name="b")

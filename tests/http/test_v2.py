@@ -194,6 +194,30 @@ async def test_a_body_that_is_the_declared_input(registry: Registry, store: Path
 
 
 @pytest.mark.parametrize(
+    ("signature", "asked", "outputs"),
+    [
+        ("signature: {outputs: [{name: y, datatype: INT64, shape: [-1, 2]}]}", "y", "y INT64 0 2"),
+        ("signature: {outputs: [{name: y, datatype: INT64, shape: [-1, 2]}]}", "", "y INT64 0 2"),
+        ("", "y", "y FP64 0"),
+        ("", "", "x FP64 0"),
+    ],
+)
+async def test_a_batch_without_rows_has_the_outputs_of_others(
+    registry: Registry, store: Path, signature: str, asked: str, outputs: str
+) -> None:
+    files = {"c.yaml": f"v2_rows: batch\n{signature}", "handler.py": ECHO}
+    make_archive(store / "rows.mar", files, modelName="rows", configFile="c.yaml")
+    await registry.load("rows")
+    body = {"inputs": [{"name": "x", "shape": [0, 3], "datatype": "FP32", "data": []}]}
+    selected = {"outputs": [{"name": asked}]} if asked else {}
+    answer = await answered(registry, body | selected, "/v2/models/rows/infer")
+    assert answer.status == 200
+    (output,) = parsed(answer)["outputs"]
+    told = (output["name"], output["datatype"], *output["shape"])
+    assert (" ".join(map(str, told)), output["data"]) == (outputs, [])
+
+
+@pytest.mark.parametrize(
     "path", ["/v2/models/echo/explain", "/v2/models/echo/versions/1.0/explain"]
 )
 async def test_explain(registry: Registry, path: str) -> None:
