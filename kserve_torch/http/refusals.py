@@ -9,7 +9,9 @@ import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from kserve_torch.codec.document import JSON
-from kserve_torch.http.exchange import json_answer
+from kserve_torch.errors import Overloaded
+from kserve_torch.http.app import error_answer
+from kserve_torch.http.exchange import Call, json_answer
 from kserve_torch.http.sending import refuse, respond
 
 #: Answered on every connection: a kubelet whose probe is refused would restart the pod.
@@ -32,14 +34,14 @@ def over_limit(app: Application, connections: int) -> Application:
         app: the server's.
         connections: how many may be open at a time.
     """
-    text = f"{connections} connections are open (max_connections)"
-    refused = json_answer({"error": text}, 503, [("retry-after", "1")])
+    error = Overloaded(f"{connections} connections are open (max_connections)")
 
     async def answer(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         if scope["path"] in _ALWAYS:
             await app(scope, receive, send)
         else:
-            await refuse(send, refused, receive)
+            call = Call(method=scope["method"], path=scope["path"])
+            await refuse(send, error_answer(call, error), receive)
 
     return answer
 

@@ -334,6 +334,11 @@ def test_connections_over_the_limit(client: Client) -> None:
         status, error, head = exchange(client, request.format("/v1/models").encode())
         assert (status, list(error)) == (503, ["error"])
         assert b"retry-after: 1" in head
+        status, error, head = exchange(client, request.format("/predictions/m").encode())
+        assert right_form(NATIVE, error, 503)
+        assert (status, error["type"]) == (503, "ServiceUnavailableException")
+        assert b"retry-after: 1" in head
+        assert b"x-request-id: " in head
         # A probe that were refused would have the pod restarted.
         status, live, _ = exchange(client, request.format("/v2/health/live").encode())
         assert (status, live) == (200, {"live": True})
