@@ -132,7 +132,13 @@ class OpenInference:
         self, message: pb.ModelInferRequest, call: Call
     ) -> AbstractContextManager[Exchange]:
         id_ = message.id or call.headers.get("x-request-id", "")
-        asked = Request(id=id_, model=message.model_name, version=message.model_version, rows=())
+        asked = Request(
+            id=id_,
+            model=message.model_name,
+            version=message.model_version,
+            rows=(),
+            headers=call.headers,
+        )
         return reported(self._registry, Exchange(PROTOCOL, self._most, asked))
 
     # --- the model repository ---

@@ -53,7 +53,7 @@ class TorchServeInference:
 
     async def Predictions(self, message: pb.PredictionsRequest, call: Call) -> bytes:
         """Answer one request: the input map is the handler's one row (CONTRACT R5)."""
-        with self._reported(message) as exchange:
+        with self._reported(message, call) as exchange:
             prediction = Prediction(self._registry, self._settings, message, call)
             exchange.request = prediction.request
             exchange.reply = await self._registry.submit(prediction.request)
@@ -63,7 +63,7 @@ class TorchServeInference:
         self, message: pb.PredictionsRequest, call: Call
     ) -> AsyncGenerator[bytes]:
         """Answer one request with every result that a streaming handler sends."""
-        with self._reported(message) as exchange:
+        with self._reported(message, call) as exchange:
             prediction = Prediction(self._registry, self._settings, message, call)
             request = exchange.request = prediction.request
             async with self._registry.stream(request) as (parts, answering):
@@ -73,8 +73,16 @@ class TorchServeInference:
                 exchange.reply = await answering
                 yield exchange.serialize(prediction.response, exchange.reply)
 
-    def _reported(self, message: pb.PredictionsRequest) -> AbstractContextManager[Exchange]:
-        asked = Request(id="", model=message.model_name, version=message.model_version, rows=())
+    def _reported(
+        self, message: pb.PredictionsRequest, call: Call
+    ) -> AbstractContextManager[Exchange]:
+        asked = Request(
+            id="",
+            model=message.model_name,
+            version=message.model_version,
+            rows=(),
+            headers=call.headers,
+        )
         return reported(self._registry, Exchange(PROTOCOL, self._most, asked))
 
     async def StreamPredictions2(

@@ -234,6 +234,17 @@ async def test_a_refused_request_is_reported_with_its_id_and_version(serving: Se
     assert seen == [("1.0", 400, "bad"), ("1.0", 400, "worse")]
 
 
+async def test_a_refused_request_is_reported_with_its_headers_to_who_asks_for_them(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub, parent = serving.oip(), (("traceparent", "00-1-2-01"),)
+    monkeypatch.setattr(serving.registry, "tells_headers", True)
+    serving.events.clear()
+    await refused(stub.ModelInfer(pb.ModelInferRequest(model_name="nobody"), metadata=parent))
+    (event,) = serving.responses()
+    assert event.headers["traceparent"] == "00-1-2-01"
+
+
 # --- streams --------------------------------------------------------------------------------------
 
 

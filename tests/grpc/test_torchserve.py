@@ -127,6 +127,17 @@ async def test_a_stream_in_an_envelope_ends_with_the_whole_answer(store: Any) ->
         await serving.stop()
 
 
+async def test_a_refused_request_is_reported_with_its_headers_to_who_asks_for_them(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub, parent = native(serving), (("traceparent", "00-1-2-01"),)
+    monkeypatch.setattr(serving.registry, "tells_headers", True)
+    serving.events.clear()
+    await refused(stub.Predictions(predict("nobody"), metadata=parent))
+    await refused(stub.StreamPredictions(predict("nobody"), metadata=parent).read())
+    assert [event.headers["traceparent"] for event in serving.responses()] == ["00-1-2-01"] * 2
+
+
 async def test_a_stream_that_fails_half_way(serving: Serving) -> None:
     serving.events.clear()
     stream = native(serving).StreamPredictions(predict("words", data=b"a crash"))
