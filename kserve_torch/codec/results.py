@@ -136,10 +136,9 @@ def _from_list(result: Sequence[Any], name: str) -> tuple[str, np.ndarray]:
         parts = [_from_array(part, name) for part in result]
         if len({(datatype, part.shape) for datatype, part in parts}) == 1:
             return parts[0][0], np.stack([part for _, part in parts])
-    else:
-        values = _rectangular(result)
-        if values is not None:
-            return _typed("", values, name)
+    values = _rectangular(result)
+    if values is not None:
+        return _typed("", values, name)
     return "BYTES", _bytes_array([_text(item, name) for item in result])
 
 

@@ -90,7 +90,11 @@ def only(result):
         ([torch._neg_view(torch.ones(1)), 1.0], ("BYTES", (2,), ["[-1.0]", "1.0"])),
         (torch.tensor([1j]).conj().imag, ("FP32", (1,), [-1.0])),
         ([np.ones(2), np.ones(1)], ("BYTES", (2,), ["[1.0,1.0]", "[1.0]"])),
-        ([np.ones(1, "f4"), np.ones(1, "i8")], ("BYTES", (2,), ["[1.0]", "[1]"])),
+        ([np.ones(1, "f4"), np.ones(1, "i8")], ("FP64", (2, 1), [1.0, 1.0])),
+        ([np.int64(3), np.float32(0.5)], ("FP64", (2,), [3.0, 0.5])),
+        ([np.int64(1), np.uint64(2**63)], ("UINT64", (2,), [1, 2**63])),
+        ([torch.tensor(3), torch.tensor(0.5, requires_grad=True)], ("FP64", (2,), [3.0, 0.5])),
+        ([np.ones(1), np.array(["a"])], ("BYTES", (2,), ["[1.0]", '["a"]'])),
     ],
 )
 def test_one_result(result, expected):
