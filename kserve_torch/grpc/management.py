@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import orjson
 
-from kserve_torch.errors import InvalidInput
+from kserve_torch.errors import InvalidInput, VersionNotFound
 from kserve_torch.grpc.protos import management_pb2 as pb
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.http.exchange import Call as HttpCall
@@ -94,7 +94,9 @@ class TorchServeManagement:
         given = {name: value for name, value in params.items() if value}
         rest = HttpCall(method=method, path=path, query=urlencode(given), management=True)
         answer = await self._rest.route(rest)
-        assert answer is not None
+        if answer is None:  # over REST, /models/{model}/invoke is an inference
+            model, version = path.split("/")[2:]
+            raise VersionNotFound(f"Model version: {version} does not exist for model: {model}")
         assert isinstance(answer.body, bytes)
         said = orjson.loads(answer.body)
         if isinstance(said, dict) and "status" in said:

@@ -96,6 +96,10 @@ async def test_refusals(models: Serving) -> None:
         ),
         (stub.UnregisterModel(pb.UnregisterModelRequest(model_name="x")), "NOT_FOUND"),
         (
+            stub.DescribeModel(pb.DescribeModelRequest(model_name="m", model_version="invoke")),
+            "NOT_FOUND",
+        ),
+        (
             stub.ScaleWorker(pb.ScaleWorkerRequest(model_name="m", min_worker=2, max_worker=1)),
             "INVALID_ARGUMENT",
         ),
