@@ -9,7 +9,6 @@ from __future__ import annotations
 import linecache
 import re
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,9 @@ from typing import Any
 from kserve_torch.archives.bare import made_up_manifest
 from kserve_torch.archives.config import CONFIG_NAME, checked_config, read_yaml
 from kserve_torch.archives.extract import blamed, extract
-from kserve_torch.archives.folders import MODEL_NAME, descend, packed_inside
+from kserve_torch.archives.folders import MODEL_NAME, descend, fresh_folder, packed_inside
 from kserve_torch.archives.manifest import Manifest, parse_manifest, read_manifest
-from kserve_torch.errors import InvalidArchive, LoadFailed, ModelNotFound
+from kserve_torch.errors import InvalidArchive, ModelNotFound
 from kserve_torch.messages import NOTHING
 
 #: By the file ending of weights that contain their model.
@@ -89,7 +88,7 @@ def open_archive(
         if not source.is_dir():
             if not source.is_file():
                 raise InvalidArchive(f"{source.name}: neither a file nor a folder")
-            extracted = _fresh_folder(workdir / "models")
+            extracted = fresh_folder(workdir / "models")
             extract(source, extracted)
         root = descend(extracted or source)
         manifest, bare = _manifest(root, handler, default_handler)
@@ -120,14 +119,6 @@ def close_archive(archive: Archive) -> None:
     # first, because other threads add to it.
     for name in [name for name in list(linecache.cache) if name.startswith(str(archive.root))]:
         linecache.cache.pop(name, None)
-
-
-def _fresh_folder(parent: Path) -> Path:
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(dir=parent))
-    except OSError as error:
-        raise LoadFailed(f"the work folder cannot be written to: {error.strerror}") from error
 
 
 def _manifest(

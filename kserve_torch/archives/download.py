@@ -118,7 +118,7 @@ async def download(
     try:
         async with _client(public_only) as client, _opened(client, url, check) as response:
             await _save(response, target, shown)
-    except (ServingError, httpx.HTTPError, OSError, UnicodeError) as error:
+    except (ServingError, httpx.HTTPError, OSError, ValueError) as error:
         log.warning("download of %s failed: %s", shown, error)
         if public_only and getproxies():
             log.info("no proxy was used: that needs allowed_urls")

@@ -1,16 +1,18 @@
 """What a folder holds: archives, as a model store does, or the files of one archive.
 
-Hidden files and the marks that KServe's agent leaves do not count.
+Hidden files and the marks that KServe's agent leaves do not count. New folders are made here, too.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from kserve_torch.archives.manifest import MANIFEST_PATH
+from kserve_torch.errors import LoadFailed
 
 log = logging.getLogger(__name__)
 
@@ -100,3 +102,16 @@ def packed_inside(folder: Path) -> Path | None:
     inside = list(visible(folder)) if folder.is_dir() else []
     alone = len(inside) == 1 and inside[0].is_file() and inside[0].name.endswith(PACKED)
     return inside[0] if alone else None
+
+
+def fresh_folder(parent: Path) -> Path:
+    """Make a folder for one archive within the work folder's ``parent``.
+
+    Raises:
+        LoadFailed: that cannot be written to.
+    """
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(dir=parent))
+    except OSError as error:
+        raise LoadFailed(f"the work folder cannot be written to: {error.strerror}") from error

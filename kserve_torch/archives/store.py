@@ -11,13 +11,12 @@ import importlib
 import os
 import re
 import shutil
-import tempfile
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from kserve_torch.archives.folders import PACKED
+from kserve_torch.archives.folders import PACKED, fresh_folder
 from kserve_torch.errors import DownloadFailed, ModelNotFound
 
 if TYPE_CHECKING:
@@ -58,6 +57,7 @@ class ModelStore:
         Raises:
             ModelNotFound: nothing is there, or the URL is not allowed.
             DownloadFailed: it could not be fetched.
+            LoadFailed: the work folder cannot be written to.
         """
         if not url:
             raise ModelNotFound("empty url")
@@ -125,8 +125,7 @@ class ModelStore:
         await asyncio.to_thread(importlib.import_module, "kserve_torch.archives.download")
         from kserve_torch.archives.download import download
 
-        self._downloads.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(dir=self._downloads))
+        folder = fresh_folder(self._downloads)
         try:
             public_only = self._public_only and url not in self._configured
             return await download(url, folder, check=self._check_allowed, public_only=public_only)

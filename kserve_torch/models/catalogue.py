@@ -6,6 +6,8 @@ at any moment there is exactly one default.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from kserve_torch.errors import Conflict, ModelNotFound, VersionNotFound
 from kserve_torch.models.version import ModelVersion, State
 from kserve_torch.runtime import devices
@@ -151,14 +153,27 @@ class Catalogue:
             chosen.needed = True
         self._defaults[model] = chosen
 
-    def replace(self, version: ModelVersion) -> list[ModelVersion]:
-        """Replace all other versions of its name by this one; returns those."""
-        others = [
-            other for other in self._models.get(version.name, {}).values() if other != version
+    def replace(
+        self, version: ModelVersion, others: Collection[ModelVersion]
+    ) -> list[ModelVersion]:
+        """Enter a version in the place of others, as the default if one of those was it.
+
+        Returns:
+            Those of the others that were still there, and what had the version's place.
+        """
+        versions = self._models.setdefault(version.name, {})
+        leaving = [
+            other
+            for other in versions.values()
+            if other is not version and (other in others or other.version == version.version)
         ]
-        self._models[version.name] = {version.version: version}
-        self.set_default(version.name, version.version)
-        return others
+        for other in leaving:
+            del versions[other.version]
+        versions[version.version] = version
+        default = self._defaults.get(version.name)
+        if default is None or default in leaving:
+            self.set_default(version.name, version.version)
+        return leaving
 
     def clear(self) -> list[ModelVersion]:
         """Forget everything; returns what was there."""

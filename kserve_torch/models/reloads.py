@@ -2,7 +2,7 @@
 
 Loads of one name run one at a time, and all requests that wait share the next one: clients that
 timed out ask again. Removing the model, by an unload or by a DELETE of its last version, overtakes
-the loads that run or wait: the last request wins.
+the loads that run or wait: the last request wins. So does a version that is registered meanwhile.
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ class Reloads:
             async with loads.turn:
                 if loads.waiting is this:
                     loads.waiting = None
+                if this not in loads.wanted:
+                    raise _unloaded(name)
                 version = await self._made(name)
                 await self._take_over(version, loads, this)
         except InvalidArchive as error:
@@ -103,11 +105,11 @@ class Reloads:
 
     async def _enter_broken(self, name: str, error: InvalidArchive) -> None:
         """Enter a stand-in that says why the archive cannot be opened, unless one was opened."""
-        here = (version for version in self._catalogue.all() if version.name == name)
+        here = self._here(name)
         if all(version.archive is None for version in here):
             source = next(iter(self._sources(name)), name)  # the file may be gone by now
             broken = self._factory.broken(source, name, DEFAULT_VERSION, error)
-            await self._retire(self._catalogue.replace(broken))
+            await self._retire(self._catalogue.replace(broken, here))
 
     async def _made(self, name: str) -> ModelVersion:
         """A version from the model's origin, else from what the store has by that name.
@@ -137,8 +139,9 @@ class Reloads:
         return self._configured.get(name, Origin()) if present is None else present.origin
 
     async def _take_over(self, version: ModelVersion, loads: _Loads, this: object) -> None:
-        """Start a version, then replace all others of its name by it."""
+        """Start a version, then replace all those by it that were there before."""
         catalogue = self._catalogue
+        before = self._here(version.name)
         if this in loads.wanted and catalogue.present(version.name) is None:
             catalogue.add(version)
         failure: ServingError | None = None
@@ -148,10 +151,10 @@ class Reloads:
             failure = error
         wanted = this in loads.wanted
         if not wanted:
-            failure = NotReady(f"Model {version.name} was unloaded while it was loaded")
+            failure = _unloaded(version.name)
         # A version that serves is not replaced by one that failed.
         if wanted and (failure is None or not catalogue.serves(version.name)):
-            others = catalogue.replace(version)
+            others = catalogue.replace(version, before)
             if failure is not None and version.needed and worth_another_try(failure):
                 keep(keep_trying(catalogue, version))  # in the place of the one that is tried now
             await self._retire(others)
@@ -159,6 +162,9 @@ class Reloads:
             self._withdraw(version)
         if failure is not None:
             raise failure
+
+    def _here(self, name: str) -> list[ModelVersion]:
+        return [version for version in self._catalogue.all() if version.name == name]
 
     def unload(self, name: str) -> asyncio.Task[None]:
         """Forget all versions of a model at once; see `Registry.unload`."""
@@ -174,3 +180,7 @@ class Reloads:
         if name in self._by_name:
             self._by_name[name].waiting = None
             self._by_name[name].wanted.clear()
+
+
+def _unloaded(name: str) -> NotReady:
+    return NotReady(f"Model {name} was unloaded while it was loaded")

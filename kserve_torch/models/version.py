@@ -201,13 +201,16 @@ class ModelVersion:
     def standing(self) -> tuple[State, str]:
         """The state as clients see it, and the reason if no request would be served (CONTRACT O80).
 
-        A loaded version without a ready worker is UNAVAILABLE.
+        A loaded version without a ready worker is LOADING while one is started, else UNAVAILABLE.
         """
         if self.state is not State.READY:
             return self.state, self.reason
         if self.ready:
             return State.READY, ""
-        return State.UNAVAILABLE, "no worker is ready" if self.live else self._hanging()
+        if not self.live:
+            return State.UNAVAILABLE, self._hanging()
+        starting = self._queues.predict.roster.size
+        return State.LOADING if starting else State.UNAVAILABLE, "no worker is ready"
 
     @property
     def live(self) -> bool:

@@ -16,7 +16,7 @@ import pytest
 from kserve_torch.archives import download
 from kserve_torch.archives.download import is_public
 from kserve_torch.archives.store import ModelStore
-from kserve_torch.errors import DownloadFailed, ModelNotFound
+from kserve_torch.errors import DownloadFailed, LoadFailed, ModelNotFound
 from kserve_torch.settings import Settings
 
 from ..hosts import serving
@@ -508,6 +508,17 @@ async def test_nobody_listens(folder: Path) -> None:
 async def test_urls_that_cannot_be_read(folder: Path, url: str) -> None:
     with pytest.raises(DownloadFailed, match="Failed to download archive from: http"):
         await allowing(folder, ".*").resolve(url)
+
+
+async def test_a_file_name_that_cannot_be_one(open_store: ModelStore, host: Host) -> None:
+    with pytest.raises(DownloadFailed, match="it could not be stored"):
+        await open_store.resolve(f"{host.url}/%00.mar")
+
+
+async def test_a_work_folder_that_cannot_be_written_to(folder: Path, host: Host) -> None:
+    workdir(folder).write_text("no folder")
+    with pytest.raises(LoadFailed, match="the work folder cannot be written to"):
+        await allowing(folder, ".*").resolve(f"{host.url}/a.mar")
 
 
 @pytest.mark.parametrize("host", ["..", "models..example", "a" * 64, "xn--a"])

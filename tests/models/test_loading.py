@@ -21,7 +21,7 @@ import pytest
 from kserve_torch.archives.archive import Archive
 from kserve_torch.engine.worker import Worker
 from kserve_torch.errors import LoadFailed, ModelNotFound, NotReady, ServerError
-from kserve_torch.events import WorkerChanged
+from kserve_torch.events import StateChanged, WorkerChanged
 from kserve_torch.messages import Request
 from kserve_torch.models import factory
 from kserve_torch.models.registration import Registration
@@ -47,6 +47,22 @@ def handle(data, context):
 """
 #: Likewise, and fails then.
 GATED_AND_BROKEN = GATED.replace("    return data", "        raise OSError('bad weights')")
+
+#: Likewise, but for the first instance.
+LATER_BROKEN = """
+import pathlib, time
+gate = pathlib.Path({gate!r})
+tries = gate.with_name("tries")
+def handle(data, context):
+    if data is None:
+        with tries.open("a") as file:
+            file.write("x")
+        while tries.stat().st_size > 1:
+            if gate.exists():
+                raise OSError("bad weights")
+            time.sleep(0.005)
+    return data
+"""
 
 #: Says which of its functions is the handler.
 TWO_HANDLERS = """
@@ -147,8 +163,81 @@ async def test_a_removal_overtakes_the_loads_that_run(
         await gone
         if later is None:
             assert registry.names() == []
+            states = [event.state for event in seen if isinstance(event, StateChanged)]
+            assert states.count("LOADING") == 1  # none for the one that waited
             later = asyncio.ensure_future(registry.load("m"))
         assert (await later).ready
+
+
+async def test_a_version_that_is_registered_during_a_load_stays(tmp_path: Path, gate: Gate) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    make_archive(tmp_path / "new.mar", {"handler.py": ECHO}, modelVersion="2.0")
+    async with serving(tmp_path, gate) as registry:
+        before = await registry.load("m")
+        make_archive(tmp_path / "m.mar", gate.guards(GATED))
+        seen: list[object] = []
+        registry.observers.add(seen.append)
+        load = asyncio.ensure_future(registry.load("m"))
+        await until(lambda: seen)
+        await registry.register("new.mar")
+        registry.set_default("m", "2.0")
+        gate.open()
+        loaded = await load
+        assert [version.version for version in registry.versions("m")] == ["1.0", "2.0"]
+        assert registry.find("m", "1.0") is loaded
+        assert before not in registry.all()
+        assert await answer(registry) == "2.0"
+
+
+async def test_of_two_of_one_version_the_one_that_is_ready_last_stays(
+    tmp_path: Path, gate: Gate
+) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    make_archive(tmp_path / "new.mar", {"handler.py": ECHO}, modelVersion="2.0")
+    async with serving(tmp_path, gate) as registry:
+        await registry.load("m")
+        make_archive(tmp_path / "m.mar", gate.guards(GATED), modelVersion="2.0")
+        seen: list[object] = []
+        registry.observers.add(seen.append)
+        load = asyncio.ensure_future(registry.load("m"))
+        await until(lambda: seen)
+        registered = await registry.register("new.mar")
+        gate.open()
+        loaded = await load
+        assert registry.all() == [loaded]
+        assert registered.state is State.UNLOADING
+
+
+async def test_while_its_first_worker_starts_a_registered_model_is_loading(
+    tmp_path: Path, gate: Gate
+) -> None:
+    make_archive(tmp_path / "m.mar", gate.guards(GATED))
+    async with serving(tmp_path, gate) as registry:
+        version = await registry.register("m.mar", workers=0)
+        assert version.standing == (State.UNAVAILABLE, "no worker is ready")
+        scaling = asyncio.ensure_future(registry.scale(version, 1, 1))
+        await until(lambda: version.workers)
+        assert version.standing == (State.LOADING, "no worker is ready")
+        gate.open()
+        await scaling
+        assert version.standing == (State.READY, "")
+
+
+async def test_what_is_unloaded_while_it_cannot_be_scaled_is_not_loaded_once_more(
+    tmp_path: Path, gate: Gate
+) -> None:
+    make_archive(tmp_path / "m.mar", gate.guards(LATER_BROKEN))
+    async with serving(tmp_path, gate) as registry:
+        version = await registry.register("m.mar")
+        scaling = asyncio.ensure_future(registry.scale(version, 2, 2))
+        await until(lambda: len(version.workers) == 2)
+        unloading = registry.unload("m")
+        await until(lambda: version.state is State.UNLOADING)
+        gate.open()
+        with pytest.raises(LoadFailed, match="bad weights"):
+            await scaling
+        await unloading
+        assert gate.path.with_name("tries").read_text() == "xx"
 
 
 async def test_a_start_up_model_may_be_unloaded_while_others_load(
