@@ -5,11 +5,14 @@ A check is called with the value and returns it in the form in which it is used.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from math import inf
 from typing import Any
 
 Check = Callable[[Any], Any]
+
+#: Integers of YAML and JSON may be larger than any float.
+_MOST = sys.float_info.max
 
 
 def whole(low: int) -> Callable[[Any], int]:
@@ -27,7 +30,7 @@ def scaled(factor: float) -> Callable[[Any], float]:
     """A number from 0 up, times ``factor``."""
 
     def check(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
             raise ValueError("a number >= 0")
         return float(value) * factor
 

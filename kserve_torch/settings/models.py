@@ -52,6 +52,8 @@ def _read_json(text: str) -> dict[str, Any]:
         value = _read_quotes(text)
         if value is None:
             raise Malformed(f"not JSON: {error}") from error
+    except RecursionError as error:
+        raise Malformed("nested too deeply") from error
     return _mapping(value, "the whole")
 
 
@@ -62,7 +64,7 @@ def _read_quotes(text: str) -> Any:
     """
     try:
         value = yaml.load(text, yaml.BaseLoader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError):
         return None
     return value if text.lstrip().startswith("{") else None
 
@@ -123,7 +125,7 @@ def _unquoted(value: Any) -> Any:
     """Numbers and booleans may be in quotes, as in the JSON that TorchServe reads."""
     try:
         return json.loads(value.lower()) if isinstance(value, str) else value
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
 
 

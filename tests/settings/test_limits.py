@@ -76,6 +76,8 @@ def test_no_client_timeout_is_none() -> None:
         ("responseTimeout", 0),
         ("startupTimeout", 0.0),
         ("maxBatchDelay", float("inf")),
+        pytest.param("maxBatchDelay", 10**400, id="maxBatchDelay-huge"),
+        pytest.param("responseTimeout", 10**400, id="responseTimeout-huge"),
         ("deviceType", "tpu"),
         ("deviceIds", [0, "one"]),
         ("deviceIds", 0),

@@ -78,6 +78,8 @@ def test_other_quotes_or_none_as_torchserve_reads_them() -> None:
         ("{'models': {'m': {'1.0': {'batchSize': 1 'maxWorkers': 2}}}}", "not JSON"),
         ("models: {m: {1.0: {}}}", "not JSON"),
         ("m.mar", "not JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ("{'a':" * 2_000, "not JSON"),
         ("[]", "the whole is not an object"),
         ("{}", "models is not an object"),
         ('{"models": []}', "models is not an object"),
@@ -92,6 +94,14 @@ def test_other_quotes_or_none_as_torchserve_reads_them() -> None:
         (
             snapshot(VERSION.replace('"maxWorkers": 5', '"maxWorkers": 5.5')),
             "m.1.0.maxWorkers: 5.5 is not an integer >= 0",
+        ),
+        (
+            snapshot(VERSION.replace("5000", "9" * 400)),
+            f"m.1.0.maxBatchDelay: {'9' * 400} is not a number >= 0",
+        ),
+        (
+            snapshot(VERSION.replace("5000", f'"{"[" * 100_000}"')),
+            "m.1.0.maxBatchDelay: '[[[",
         ),
     ],
 )
