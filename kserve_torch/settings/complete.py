@@ -12,10 +12,17 @@ from kserve_torch.settings.folders import LAYOUT_STORE, has_kserve_layout, is_ks
 from kserve_torch.settings.keys import COMMAND_LINE, DEFAULT
 from kserve_torch.settings.table import Settings
 
+_ALL_HOSTS = (ANYWHERE, "::")
+
 
 def complete(settings: Settings) -> Settings:
-    """Fills in the defaults that depend on other settings, one rule after the other."""
-    for rule in (_model_store, _addresses, _http_port, _hosts, _grpc_port, _envelope, _stop):
+    """Fills in the defaults that depend on other settings, one rule after the other.
+
+    Raises:
+        SettingError: an address would close the port of KServe's probes.
+    """
+    addresses = (_addresses, _http_port, _hosts, _management_api, _grpc_port)
+    for rule in (_model_store, *addresses, _envelope, _stop):
         settings = rule(settings)
     return settings
 
@@ -94,13 +101,40 @@ def _is_kserves(settings: Settings) -> bool:
 
 
 def _open_all_the_same(settings: Settings) -> Settings:
+    _check_http_port_is_open(settings)
     address = settings.inference_address
-    if address.host in (ANYWHERE, "::") or settings.given("http_port"):
+    shared = address.port == settings.http_port
+    if address.host in _ALL_HOSTS or (settings.given("http_port") and not shared):
         return settings
     notice = (
         f"http_port: reachable from other machines, as KServe requires, although "
         f"inference_address is {address}; --inference_address {address} prevents it"
     )
+    if shared:
+        everywhere = replace(address, host=ANYWHERE)
+        return _change(settings, "inference_address", everywhere, "KServe's layout", notice)
+    return replace(settings, notices=(*settings.notices, notice))
+
+
+def _check_http_port_is_open(settings: Settings) -> None:
+    """What answers on these addresses may be for one host alone: they are not opened to all."""
+    for name in ("management_address", "metrics_address"):
+        address: Address = getattr(settings, name)
+        if not settings.given(name) or address.host in _ALL_HOSTS:
+            continue
+        if address.port == settings.http_port:
+            raise SettingError(
+                f"{name}: {address} closes http_port, which KServe connects to from outside of "
+                f"the pod; give it another port ({settings.sources[name]})"
+            )
+
+
+def _management_api(settings: Settings) -> Settings:
+    """Its default address gives way to others with its port, which may let in more hosts."""
+    (at,) = (each.address for each in settings.bindings() if "management" in each.roles)
+    if at.host == settings.management_address.host:
+        return settings
+    notice = f"management_address: the management API is at {at}, with which it shares the port"
     return replace(settings, notices=(*settings.notices, notice))
 
 

@@ -81,8 +81,10 @@ class Settings(KServeKeys):
         wishes = [self._wish(f"{role}_address", role) for role in roles]
         scheme = "https" if self.ssl_certfile else "http"
         rest = Address(scheme=scheme, host=self.http_host, port=self.http_port)
-        # http_port names no host, so it gives way to any address that names the same port.
-        return share([*wishes, Wish("http_port", rest, "inference", given=False)])
+        # http_port names no host, so it gives way to any address that was given for the same port;
+        # to a default one only if it is a default itself.
+        wish = Wish("http_port", rest, "inference", given=False)
+        return share([wish, *wishes] if self.given("http_port") else [*wishes, wish])
 
     def _wish(self, setting: str, role: str) -> Wish:
         return Wish(setting, getattr(self, setting), role, given=self.given(setting))

@@ -301,6 +301,51 @@ def test_in_kserves_layout_the_ports_of_its_probes_stay_open(tmp_path: Path, by_
     assert not any("0.0.0.0:80" in address and "8082" not in address for address in closed)
 
 
+@pytest.mark.parametrize("options", [[], ["--http_port", "8080"]])
+def test_in_kserves_layout_no_address_of_the_file_closes_http_port(
+    tmp_path: Path, options: list[str]
+) -> None:
+    """TorchServe's own default for inference_address is http://127.0.0.1:8080."""
+    folder = kserve_layout(tmp_path / "models", "inference_address=http://127.0.0.1:8080\n")
+    argv = ["--model_dir", str(folder), *options]
+    settings = load_settings(argv, {})
+    assert sockets(settings)["http://0.0.0.0:8080"] == "inference management"
+    assert settings.sources["inference_address"] == "KServe's layout"
+    assert settings.notices == (
+        "http_port: reachable from other machines, as KServe requires, although inference_address "
+        "is http://127.0.0.1:8080; --inference_address http://127.0.0.1:8080 prevents it",
+        "management_address: the management API is at http://0.0.0.0:8080, with which it shares "
+        "the port",
+    )
+    closed = load_settings([*argv, "--inference_address", "http://127.0.0.1:8080"], {})
+    assert sockets(closed)["http://127.0.0.1:8080"] == "inference management"
+
+
+@pytest.mark.parametrize("name", ["management_address", "metrics_address"])
+def test_what_would_close_http_port_in_kserves_layout_is_not_opened_to_all(
+    tmp_path: Path, name: str
+) -> None:
+    local = kserve_layout(tmp_path / "local", f"{name}=http://127.0.0.1:8080\n")
+    with pytest.raises(SettingError, match=rf"^{name}: http://127\.0\.0\.1:8080 closes http_port"):
+        load_settings(["--model_dir", str(local)], {})
+    anywhere = kserve_layout(tmp_path / "anywhere", f"{name}=http://0.0.0.0:8080\n")
+    settings = load_settings(["--model_dir", str(anywhere)], {})
+    assert name.removesuffix("_address") in sockets(settings)["http://0.0.0.0:8080"]
+
+
+def test_an_http_port_that_was_asked_for_beats_a_default_address(load: Load) -> None:
+    settings = load("--http_port", "8081", program="torchserve")
+    assert sockets(settings)["http://0.0.0.0:8081"] == "inference management"
+    assert (
+        "management_address: the management API is at http://0.0.0.0:8081, with which it shares "
+        "the port"
+    ) in settings.notices
+    argv = ("--http_port", "8081", "--management_address", "http://127.0.0.1:8081")
+    settings = load(*argv, program="torchserve")
+    assert sockets(settings)["http://127.0.0.1:8081"] == "inference management"
+    assert not any(notice.startswith("management_address") for notice in settings.notices)
+
+
 def test_a_grpc_port_that_was_asked_for_is_not_given_up(load: Load) -> None:
     fault = r"^grpc_port: grpc://0\.0\.0\.0:8081 and management_address http://127\.0\.0\.1:8081 "
     with pytest.raises(SettingError, match=fault):
@@ -317,7 +362,7 @@ def test_two_settings_with_one_port_share_its_socket(load: Load) -> None:
 def test_a_socket_knows_the_settings_that_want_it(load: Load) -> None:
     named = [binding.settings for binding in load("--http_port", "8085").bindings()]
     assert named == [
-        ("inference_address", "management_address", "http_port"),
+        ("http_port", "inference_address", "management_address"),
         ("metrics_address",),
     ]
 
@@ -335,6 +380,8 @@ def test_a_certificate_makes_http_port_https(load: Load) -> None:
     env = {"KSERVE_TLS_CERT_FILE": "cert.pem", "KSERVE_TLS_KEY_FILE": "key.pem"}
     assert sockets(load(**env))["https://0.0.0.0:8443"] == "inference"
     assert sockets(load("--http_port", "8080", **env))["https://0.0.0.0:8080"] == "inference"
+    shared = sockets(load("--http_port", "8085", **env))
+    assert shared["https://0.0.0.0:8085"] == "inference management"
     with pytest.raises(SettingError, match="ssl_certfile and ssl_keyfile"):
         load("--ssl_certfile", "cert.pem")
 
