@@ -12,7 +12,7 @@ from kserve_torch.settings.complete import check, complete
 from kserve_torch.settings.folders import config_file
 from kserve_torch.settings.keys import COMMAND_LINE, DEFAULT, IGNORED, OF_SNAPSHOTS, Key
 from kserve_torch.settings.near import near, with_guess
-from kserve_torch.settings.options import read_command_line
+from kserve_torch.settings.options import ACTIONS, read_command_line
 from kserve_torch.settings.properties import read_properties
 from kserve_torch.settings.table import KEYS, Settings
 
@@ -91,7 +91,8 @@ def load_settings(
 
 
 def _flags() -> list[str]:
-    return [flag for key in KEYS.values() for flag in key.flags]
+    actions = [flag for flags, _ in ACTIONS.values() for flag in flags]
+    return [*(flag for key in KEYS.values() for flag in key.flags), *actions]
 
 
 def _misspelt_variables(environ: Mapping[str, str]) -> list[str]:

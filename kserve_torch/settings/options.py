@@ -26,10 +26,14 @@ _CHECK = (
     "requests to send, alone and batched: MODEL.json, MODEL.png, ... or files in MODEL/; "
     "x.answer.json next to x.json holds the expected response"
 )
-_ACTIONS = {
+#: Options that say what to do instead of serving, with their help; the first in this order counts.
+ACTIONS = {
     "help": (("-h", "--help"), "show this help"),
     "version": (("-v", "--version"), "show the version"),
-    "print_settings": (("--print-settings",), "show every effective setting and its source"),
+    "print_settings": (
+        ("--print-settings", "--print_settings"),
+        "show every effective setting and its source",
+    ),
     "stop": (("--stop",), "stop the server that was started with torchserve"),
     "check": (("--check",), _CHECK),
 }
@@ -87,7 +91,7 @@ def read_command_line(argv: Sequence[str], program: str) -> CommandLine:
     given: dict[str, Any] = vars(found)
     return CommandLine(
         program=program,
-        action=next((name for name in _ACTIONS if name in given), "start"),
+        action=next((name for name in ACTIONS if name in given), "start"),
         requests=given.get("check", ""),
         values={name: _joined(given[name]) for name in KEYS if name in given},
         ignored=tuple(sorted(IGNORED & given.keys())),
@@ -116,7 +120,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
         formatter_class=_Formatter,
     )
     groups = {table: parser.add_argument_group(title) for table, title in _GROUPS.items()}
-    for name, (flags, text) in _ACTIONS.items():
+    for name, (flags, text) in ACTIONS.items():
         how: dict[str, Any] = {"action": "store_true"}
         if name == "check":
             how = {"nargs": "?", "const": "", "metavar": "REQUESTS"}

@@ -540,12 +540,16 @@ def test_what_was_misspelt_is_guessed(load: Load) -> None:
     assert load(**known).unknown == ()
     file = "job_queue_sise=9\ncolour=red\n"
     settings = load(
-        "--httpport", "1", "--numer-of-gpu=2", file=file, TS_MODELSTORE="x", TS_PORT="1"
+        *("--httpport", "1", "--numer-of-gpu=2", "--printsettings"),
+        file=file,
+        TS_MODELSTORE="x",
+        TS_PORT="1",
     )
     assert settings.unknown == (
         "--httpport (did you mean --http_port?)",
         "1",
         "--numer-of-gpu=2 (did you mean --number_of_gpu?)",
+        "--printsettings (did you mean --print-settings?)",
         "job_queue_sise (did you mean job_queue_size?)",
         "colour",
         "TS_MODELSTORE (did you mean TS_MODEL_STORE?)",

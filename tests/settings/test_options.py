@@ -41,6 +41,7 @@ def test_options_of_both_worlds(argv: str, values: dict[str, str]) -> None:
         (["-v"], "version"),
         (["--version"], "version"),
         (["--print-settings", "--http_port", "x"], "print_settings"),
+        (["--print_settings"], "print_settings"),
         (["--start", "-h"], "help"),
         (["--check"], "check"),
         (["--check", "requests"], "check"),
