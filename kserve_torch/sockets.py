@@ -36,7 +36,7 @@ class Listener:
         self._file: os.stat_result | None = None
         try:
             self.sock = socket.socket(_family(address))
-        except OSError as error:  # the host's name is unknown
+        except (OSError, UnicodeError) as error:  # the host's name is unknown, or cannot be one
             raise self._impossible(error) from None
         try:
             self._bind()
@@ -67,8 +67,10 @@ class Listener:
                 some fifteen minutes if the client is gone, no limit if it only does not read.
 
         Raises:
-            SettingError: a server that was started at the same time was faster.
+            SettingError: a server that was started at the same time has the port, or the path.
         """
+        if self._file is not None and not self._is_in_place(self._file):
+            raise self._impossible(OSError("the socket file was removed or replaced meanwhile"))
         if sys.platform == "linux" and self.sock.family != socket.AF_UNIX:
             milliseconds = int(min(1000 * patience, _MOST_MILLISECONDS))
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
@@ -80,15 +82,22 @@ class Listener:
     def close(self) -> None:
         """Close it, and remove its socket file unless another server has replaced that."""
         if self._file is not None:
-            with suppress(FileNotFoundError):
-                if os.path.samestat(self._file, os.stat(self.address.path)):
-                    os.unlink(self.address.path)
+            if self._is_in_place(self._file):
+                Path(self.address.path).unlink(missing_ok=True)
             self._file = None
         self.sock.close()
 
-    def _impossible(self, error: OSError) -> SettingError:
+    def _is_in_place(self, file: os.stat_result) -> bool:
+        """Whether the path has this file, which others take for a leftover until it listens."""
+        try:
+            return os.path.samestat(file, os.stat(self.address.path))
+        except FileNotFoundError:
+            return False
+
+    def _impossible(self, error: OSError | UnicodeError) -> SettingError:
         names = " and ".join(self._settings)
-        text = f"cannot listen on {self.address}: {error.strerror or error}"
+        reason = getattr(error, "strerror", None) or error
+        text = f"cannot listen on {self.address}: {reason}"
         return SettingError(f"{names}: {text}" if names else text)
 
 

@@ -55,6 +55,13 @@ def test_a_host_that_nobody_knows_is_named() -> None:
         Listener(address, ["http_port"])
 
 
+@pytest.mark.parametrize("host", ["a..b", f"{'x' * 64}.example"])
+def test_a_host_that_cannot_be_one_is_named(host: str) -> None:
+    address = Address(scheme="grpc", host=host, port=1)
+    with pytest.raises(SettingError, match=rf"^grpc_port: cannot listen on grpc://{host}:1: "):
+        Listener(address, ["grpc_port"])
+
+
 def test_a_port_that_is_taken_while_the_models_load_is_named() -> None:
     address = Address(host="127.0.0.1", port=free_ports(1)[0])
     first, second = Listener(address), Listener(address)
@@ -114,6 +121,19 @@ def test_the_file_of_another_server_is_not_removed_at_the_end(tmp_path: Path) ->
     assert path.is_socket()
     second.close()
     assert not path.exists()
+
+
+def test_a_path_that_is_taken_while_the_models_load_is_named(tmp_path: Path) -> None:
+    """What does not listen yet looks like the file of a server that is gone."""
+    path = tmp_path / "s"
+    first, second = Listener(unix(path), ["metrics_address"]), Listener(unix(path))
+    with pytest.raises(SettingError, match=f"^metrics_address: .*unix:{path}: .*replaced"):
+        first.listen()
+    second.listen()
+    first.close()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+    second.close()
 
 
 def test_a_server_takes_its_socket_file_with_it(tmp_path: Path) -> None:
