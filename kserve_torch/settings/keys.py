@@ -104,6 +104,8 @@ class Key:
         Raises:
             SettingError: it is invalid; one line with key, value, what is allowed and the source.
         """
+        if "\0" in text:  # no path or host name has one, and what looks for one raises ValueError
+            raise SettingError(f"{self.name}: has a NUL character ({source})")
         try:
             return self.kind.read(text.strip())
         except Malformed as error:

@@ -463,6 +463,8 @@ def test_limits_are_found_by_version_and_a_lone_snapshot_entry_by_name(load: Loa
         ("inference_address=8085", "'8085' is not http://HOST[:PORT]"),
         ("allowed_urls=[", "allowed_urls: unterminated character set"),
         ("model_snapshot={", "model_snapshot: not JSON"),
+        ("certificate_file=/a\\u0000.pem", "certificate_file: has a NUL character"),
+        ("metrics_address=unix:/a\\u0000", "metrics_address: has a NUL character"),
         ("load_models=x=", "load_models: 'x=' is not all, none or [NAME=]FILE"),
     ],
 )
