@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kserve_torch.errors import SettingError
 from kserve_torch.settings.kinds import Kind
@@ -62,6 +62,10 @@ def address_kind(http: int, https: int) -> Kind[Address]:
     return Kind(read, "http://HOST[:PORT], https://HOST[:PORT] or unix:/PATH", "ADDRESS")
 
 
+#: A name or number alone; an IPv6 one may be in brackets, as in URLs.
+HOST = Kind(lambda text: text.strip("[]"), "a host", "HOST")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
     """One socket to open and what answers on it.
@@ -117,6 +121,6 @@ def _decide(group: Sequence[Wish]) -> Address:
     return first.address
 
 
-def correct_host(address: Address) -> Address:
+def correct_host(host: str) -> str:
     """``127.0.0.0``, which TorchServe's own documents print, is a network; 127.0.0.1 is meant."""
-    return replace(address, host=LOCAL) if address.host == "127.0.0.0" else address
+    return LOCAL if host == "127.0.0.0" else host

@@ -57,13 +57,22 @@ def _model_store(settings: Settings) -> Settings:
 def _addresses(settings: Settings) -> Settings:
     for name in ("inference_address", "management_address", "metrics_address"):
         written: Address = getattr(settings, name)
-        if (meant := correct_host(written)) != written:
-            notice = f"{name}: {written} is a network address; listening on {meant}"
-            settings = _change(settings, name, meant, settings.sources[name], notice)
+        meant = replace(written, host=correct_host(written.host))
+        settings = _meant(settings, name, written, meant)
+    for name in ("grpc_inference_address", "grpc_management_address"):
+        host: str = getattr(settings, name)
+        settings = _meant(settings, name, host, correct_host(host))
     if settings.program == "torchserve" or settings.given("management_address"):
         return settings
     why = f"{DEFAULT}: inference_address"
     return _change(settings, "management_address", settings.inference_address, why)
+
+
+def _meant(settings: Settings, name: str, written: Any, meant: Any) -> Settings:
+    if meant == written:
+        return settings
+    notice = f"{name}: {written} is a network address; listening on {meant}"
+    return _change(settings, name, meant, settings.sources[name], notice)
 
 
 def _http_port(settings: Settings) -> Settings:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from kserve_torch.settings.addresses import ANYWHERE, LOCAL, Address, address_kind
+from kserve_torch.settings.addresses import ANYWHERE, HOST, LOCAL, Address, address_kind
 from kserve_torch.settings.keys import key
 from kserve_torch.settings.kinds import (
     BOOLEAN,
@@ -116,14 +116,14 @@ class TorchServeKeys:
     )
     grpc_inference_address: str = key(
         ANYWHERE,
-        TEXT,
+        HOST,
         "host for grpc_inference_port",
         shown="the host of inference_address; 0.0.0.0 in KServe's layout",
     )
     grpc_inference_port: int = key(
         7070, PORT, "port for TorchServe's inference gRPC and KServe gRPC"
     )
-    grpc_management_address: str = key(LOCAL, TEXT, "host for grpc_management_port")
+    grpc_management_address: str = key(LOCAL, HOST, "host for grpc_management_port")
     grpc_management_port: int = key(7071, PORT, "port for TorchServe's management gRPC")
     grpc_inference_max_connection_age_ms: int | None = key(
         None, integer(1), "maximum age of an inference gRPC connection", shown="no limit"

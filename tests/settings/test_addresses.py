@@ -1,7 +1,7 @@
 import pytest
 
 from kserve_torch.errors import SettingError
-from kserve_torch.settings.addresses import Address, Wish, address_kind, correct_host, share
+from kserve_torch.settings.addresses import HOST, Address, Wish, address_kind, correct_host, share
 
 KIND = address_kind(80, 443)
 
@@ -97,5 +97,10 @@ def test_socket_files_are_told_apart_by_their_paths() -> None:
 
 
 def test_the_network_address_that_documents_print_means_this_host() -> None:
-    assert correct_host(http("127.0.0.0", 8085)) == http("127.0.0.1", 8085)
-    assert correct_host(http("0.0.0.0", 8085)) == http("0.0.0.0", 8085)
+    assert correct_host("127.0.0.0") == "127.0.0.1"
+    assert correct_host("0.0.0.0") == "0.0.0.0"
+
+
+@pytest.mark.parametrize(("text", "host"), [("[::1]", "::1"), ("::1", "::1"), ("a.b", "a.b")])
+def test_a_host_may_have_brackets(text: str, host: str) -> None:
+    assert HOST.read(text) == host

@@ -199,6 +199,16 @@ def test_the_addresses_of_the_mnist_guide_stay_local(load: Load) -> None:
     assert settings.startup_models() == [StartupModel(name="mnist", file="mnist.mar")]
 
 
+def test_grpc_hosts_are_corrected_like_addresses(load: Load) -> None:
+    settings = load("--grpc_inference_address", "127.0.0.0", TS_GRPC_MANAGEMENT_ADDRESS="[::1]")
+    assert {"grpc://127.0.0.1:7070", "grpc://127.0.0.1:8081", "grpc://[::1]:7071"} <= sockets(
+        settings
+    ).keys()
+    assert settings.notices == (
+        "grpc_inference_address: 127.0.0.0 is a network address; listening on 127.0.0.1",
+    )
+
+
 def test_kserve_layout_has_the_store_unless_the_command_line_names_one(tmp_path: Path) -> None:
     folder = kserve_layout(tmp_path / "models", f"model_store={tmp_path}")
     argv = ["--model_dir", str(folder)]
