@@ -45,8 +45,13 @@ def recorded() -> Iterator[None]:
     try:
         yield
     finally:
-        if _read() == os.getpid():
-            path().unlink(missing_ok=True)
+        forget()
+
+
+def forget() -> None:
+    """Removes the file if it names this process."""
+    if _read() == os.getpid():
+        path().unlink(missing_ok=True)
 
 
 def stop() -> int | None:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from kserve_torch import pidfile
 from kserve_torch.accesslog import AccessLog
 from kserve_torch.children import SIGNALS, Children, keep_signals_from_forks
 from kserve_torch.edges import HttpServer, application, uvicorn_config
@@ -242,6 +243,7 @@ class Server:
             self._access_log.flush()
             logging.shutdown()
             self._children.end()
+            pidfile.forget()
             os._exit(1)  # a normal exit would wait for threads that still run
         killed.cancel()
         return 0

@@ -129,6 +129,19 @@ def test_a_second_signal_ends_it_at_once(
         assert list((tmp_path / "tmp").iterdir()) == []
 
 
+def test_the_file_for_torchserves_stop_goes_at_once_too(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    command = [sys.executable, "-m", "kserve_torch", "torchserve", "--model-store", str(store)]
+    http, grpc_port = map(str, free_ports(2))
+    ports = ("--http_port", http, "--grpc_port", grpc_port, "--drain_seconds", "20")
+    server = Server(None, *ports, command=command, env={"TMPDIR": str(tmp_path / "tmp")})
+    assert (tmp_path / "tmp/.model_server.pid").read_text() == str(server.process.pid)
+    server.process.send_signal(signal.SIGTERM)
+    until(lambda: "draining" in server.log)
+    assert server.stop(signal.SIGTERM, timeout=10) == 1
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
 def test_the_grace_period_runs_out(store: Path, tmp_path: Path, gate: Callable[[], Gate]) -> None:
     wall = gate()
     with stopping(store, tmp_path / "tmp", "--grace_period", "1") as client:
