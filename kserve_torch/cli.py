@@ -76,17 +76,33 @@ def _act(arguments: Sequence[str], program: str) -> int:
     if line.action == "stop":
         return _stop()
     if line.action == "help":
-        print(help_text(line.program), end="")
+        _show(help_text(line.program))
     elif line.action == "version":
-        print(f"{line.program} {__version__}")
+        _show(f"{line.program} {__version__}\n")
     else:
         settings = load_settings(arguments, os.environ, program)
         if line.action == "check":
             return _check(settings, line.requests)
         if line.action == "start":
             return _serve(settings)
-        print(settings_report(settings))
+        _show(f"{settings_report(settings)}\n")
     return 0
+
+
+def _show(text: str) -> None:
+    """Prints the text for a reader who may leave, as ``head`` does, before it ends.
+
+    Raises:
+        SettingError: standard output takes no more.
+    """
+    # Paths may be in no encoding; Python has such bytes as surrogates, which cannot be printed.
+    text = text.encode(errors="backslashreplace").decode()
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        pass
+    except OSError as error:
+        raise SettingError(f"standard output: {error.strerror}") from error
 
 
 def _stop() -> int:

@@ -46,6 +46,37 @@ def test_a_wrong_setting_is_one_line_and_exit_code_1(capsys: Output, tmp_path: P
     )
 
 
+def test_a_path_in_no_encoding_is_shown(capsys: Output, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"m\xfc")
+    folder.mkdir()
+    assert main(["--print-settings", "--model-store", str(folder)], "torchserve") == 0
+    assert f"model_store={tmp_path}/m\\udcfc " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--help", "--version", "--print-settings"])
+def test_a_reader_that_has_left_is_no_error(tmp_path: Path, option: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "kserve_torch", "--model_dir", str(tmp_path), option]
+    run = subprocess.run(
+        command, check=False, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    os.close(writing)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_a_full_disk_is_one_line(option: str) -> None:
+    command = [sys.executable, "-m", "kserve_torch", option]
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(
+            command, check=False, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT
+        )
+    reason = "standard output: No space left on device"
+    assert (run.returncode, run.stderr) == (1, f"kserve_torch: error: {reason}\n")
+
+
 def test_without_a_folder_to_write_to(
     capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
