@@ -30,15 +30,13 @@ from kserve_torch.models.version import ModelVersion
 from kserve_torch.runtime.devices import free_cache
 from kserve_torch.runtime.machine import give_back_memory
 from kserve_torch.scratch import Scratch
+from kserve_torch.settings.limits import MOST_WORKERS
 from kserve_torch.settings.metrics_file import read_metrics_file
 
 if TYPE_CHECKING:
     from kserve_torch.settings import Settings, StartupModel
 
 log = logging.getLogger(__name__)
-
-#: Most workers of one version: each is a thread with a handler instance.
-MOST_WORKERS = 256
 
 
 def check_workers(number: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 Check = Callable[[Any], Any]
@@ -15,12 +16,13 @@ Check = Callable[[Any], Any]
 _MOST = sys.float_info.max
 
 
-def whole(low: int) -> Callable[[Any], int]:
-    """A whole number from ``low`` up."""
+def whole(low: int, high: float = inf) -> Callable[[Any], int]:
+    """A whole number from ``low`` up, or to ``high``, both included."""
+    bounds = f">= {low}" if high == inf else f"from {low} to {high}"
 
     def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise ValueError(f"an integer >= {low}")
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ValueError(f"an integer {bounds}")
         return value
 
     return check

@@ -16,6 +16,9 @@ from kserve_torch.settings.checks import Check, flag, one_of, scaled, whole
 
 logger = logging.getLogger(__name__)
 
+#: Most workers that one version may be asked to start: each is a thread with a handler instance.
+MOST_WORKERS = 256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -64,7 +67,7 @@ def _ids(value: Any) -> tuple[int, ...]:
 
 #: Key of model-config.yaml (CONTRACT 3.2) -> field of `Limits` and check.
 LIMITS: Mapping[str, tuple[str, Check]] = {
-    "minWorkers": ("min_workers", whole(1)),
+    "minWorkers": ("min_workers", whole(1, MOST_WORKERS)),
     "maxWorkers": ("max_workers", whole(0)),
     "batchSize": ("batch_size", whole(1)),
     "maxBatchDelay": ("max_batch_delay", scaled(0.001)),

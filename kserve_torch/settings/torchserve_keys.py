@@ -21,6 +21,7 @@ from kserve_torch.settings.kinds import (
     choice,
     integer,
 )
+from kserve_torch.settings.limits import MOST_WORKERS
 from kserve_torch.settings.models import LOAD_MODELS, MODELS, SNAPSHOT, Entries, StartupModel
 
 _EVERY_URL = tuple(re.compile(text, re.IGNORECASE) for text in ("file://.*", "http(s)?://.*"))
@@ -57,7 +58,9 @@ class TorchServeKeys:
     model_snapshot: Entries = key(
         (), SNAPSHOT, "models to load and their limits", shown="none", flags=(), env=()
     )
-    default_workers_per_model: int = key(0, integer(0), "workers per model; 0: 1 at startup")
+    default_workers_per_model: int = key(
+        0, integer(0, MOST_WORKERS), "workers per model; 0: 1 at startup"
+    )
     default_response_timeout: float = key(120.0, TIME_LIMIT, "maximum duration of a handler call")
     default_startup_timeout: float = key(120.0, TIME_LIMIT, "maximum load time of a model")
     unregister_model_timeout: float = key(

@@ -69,6 +69,7 @@ def test_no_client_timeout_is_none() -> None:
     [
         ("minWorkers", 0),
         ("minWorkers", True),
+        ("minWorkers", 257),
         ("batchSize", "8"),
         ("batchSize", None),
         ("maxBatchDelay", -1),

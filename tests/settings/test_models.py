@@ -96,6 +96,10 @@ def test_other_quotes_or_none_as_torchserve_reads_them() -> None:
             "m.1.0.maxWorkers: 5.5 is not an integer >= 0",
         ),
         (
+            snapshot(VERSION.replace('"minWorkers": 1', '"minWorkers": 100000')),
+            "m.1.0.minWorkers: 100000 is not an integer from 1 to 256",
+        ),
+        (
             snapshot(VERSION.replace("5000", "9" * 400)),
             f"m.1.0.maxBatchDelay: {'9' * 400} is not a number >= 0",
         ),
