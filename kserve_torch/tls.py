@@ -136,7 +136,8 @@ def _check(files: Identity, chain: str, secret: str) -> None:
         # Without a password, OpenSSL would ask on the terminal for that of an encrypted key.
         context.load_cert_chain(files.certificate, files.key, password="")
     except ssl.SSLError as error:
-        reason = (error.reason or "").lower().replace("_", " ") or "not a PEM file"
+        reason = (error.reason or "").lower().replace("_", " ")
+        reason = reason or "one is not a PEM file, or the key has a passphrase"
         raise SettingError(
             f"{chain}, {secret}: {files.certificate} and {files.key} are not a certificate and "
             f"its private key ({reason})"

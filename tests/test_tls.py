@@ -103,14 +103,14 @@ def test_pem_files_that_are_none_or_do_not_belong_together(tmp_path: Path, pem: 
     (tmp_path / "other").mkdir()
     (tmp_path / "junk.pem").write_text("junk")
     other = identity(Settings(), tmp_path / "other")
-    for certificate, key in (
-        (tmp_path / "junk.pem", pem.key),
-        (pem.certificate, tmp_path / "junk.pem"),
-        (pem.certificate, other.key),
-        (pem.certificate, _locked(pem.key)),
+    for certificate, key, reason in (
+        (tmp_path / "junk.pem", pem.key, "PEM"),
+        (pem.certificate, tmp_path / "junk.pem", "PEM"),
+        (pem.certificate, other.key, "mismatch"),
+        (pem.certificate, _locked(pem.key), "passphrase"),
     ):
         settings = Settings(ssl_certfile=certificate, ssl_keyfile=key)
-        with pytest.raises(SettingError, match=r"^ssl_certfile, ssl_keyfile: "):
+        with pytest.raises(SettingError, match=rf"^ssl_certfile, ssl_keyfile: .*\(.*{reason}"):
             identity(settings, tmp_path)
 
 
