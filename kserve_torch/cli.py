@@ -122,11 +122,7 @@ def _serve(settings: Settings) -> int:
     began = time.monotonic()
     with _importing(interrupted=0):
         from kserve_torch import server
-    seconds = time.monotonic() - began
-    if settings.program != "torchserve":
-        return server.run(settings, seconds)
-    with pidfile.recorded():
-        return server.run(settings, seconds)
+    return server.run(settings, time.monotonic() - began)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from kserve_torch import pidfile
@@ -57,7 +58,12 @@ def run(settings: Settings, imported_in: float = 0.0) -> int:
     Raises:
         SettingError: a setting cannot be met, such as a port that is taken.
     """
-    return run_until_done(settings, lambda: Server(settings, imported_in).serve())
+    return run_until_done(settings, lambda: _run(settings, imported_in))
+
+
+async def _run(settings: Settings, imported_in: float) -> int:
+    with pidfile.recorded() if settings.program == "torchserve" else nullcontext():
+        return await Server(settings, imported_in).serve()
 
 
 def serve(model_dir: str | Path, *options: str) -> int:

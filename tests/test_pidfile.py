@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from kserve_torch import pidfile
+
+from .server import Server, free_ports
 
 IDLE = "import signal; signal.pause()"
 
@@ -51,6 +54,20 @@ def test_a_second_server_leaves_the_first_one_to_stop(
         assert f"--stop is for process {idle.pid}" in caplog.text
     assert pidfile.path().read_text() == str(idle.pid)
     assert pidfile.stop() == idle.pid
+
+
+@pytest.mark.parametrize("idle", [["torchserve", "--start"]], indirect=True)
+def test_that_it_does_is_logged_as_the_settings_say(
+    idle: subprocess.Popen[bytes], folder: Path
+) -> None:
+    pidfile.path().write_text(str(idle.pid))
+    command = [sys.executable, "-m", "kserve_torch", "torchserve", "--model-store", str(folder)]
+    http, grpc_port = map(str, free_ports(2))
+    options = ("--http_port", http, "--grpc_port", grpc_port, "--log_json", "--drain_seconds=0")
+    with Server(None, *options, command=command, env={"TMPDIR": str(folder)}) as server:
+        assert server.stop() == 0
+    (line,) = [line for line in server.lines if "--stop is for process" in line]
+    assert json.loads(line)["level"] == "WARNING"
 
 
 @pytest.mark.parametrize("idle", [["something", "else"]], indirect=True)
