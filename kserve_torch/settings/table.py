@@ -10,7 +10,7 @@ from typing import Any
 
 from kserve_torch.settings.addresses import ANYWHERE, Address, Binding, Wish, share
 from kserve_torch.settings.keys import DEFAULT, Key, key, key_of
-from kserve_torch.settings.kinds import BOOLEAN, PATH, SECONDS, choice, integer
+from kserve_torch.settings.kinds import BOOLEAN, PATH, SECONDS, TIME_LIMIT, choice, integer
 from kserve_torch.settings.kserve_keys import KServeKeys
 from kserve_torch.settings.limits import Limits, merge
 from kserve_torch.settings.models import Entry, StartupModel
@@ -57,7 +57,7 @@ class Settings(KServeKeys):
     )
     receive_timeout: float = key(
         60.0,
-        SECONDS,
+        TIME_LIMIT,
         "how long to wait for a request to arrive, or for a client that reads none of its response",
     )
     max_connections: int = key(

@@ -430,7 +430,9 @@ def test_what_is_loaded_at_start(
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "inf", "soon"])
-@pytest.mark.parametrize("name", ["default_response_timeout", "default_startup_timeout"])
+@pytest.mark.parametrize(
+    "name", ["default_response_timeout", "default_startup_timeout", "receive_timeout"]
+)
 def test_a_time_limit_leaves_some_time(load: Load, name: str, text: str) -> None:
     with pytest.raises(SettingError, match=rf"{name}.*a number of seconds > 0"):
         load(file=f"{name}={text}")
