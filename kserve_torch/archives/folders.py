@@ -66,7 +66,8 @@ def _found(path: Path) -> bool:
 
 def _is_archive(path: Path) -> bool:
     if not path.is_dir():
-        return path.is_file() and path.name.endswith(PACKED)
+        # A link that leads nowhere is an archive that is missing, and the model fails to load.
+        return path.name.endswith(PACKED) and (path.is_file() or path.is_symlink())
     root = descend(path)
     if packed_inside(root) is not None:
         return True

@@ -19,6 +19,13 @@ def test_finding_archives(tmp_path: Path) -> None:
     assert names == ["a.tar.gz", "b.mar", "bare", "c.tgz", "d.model", "nested", "unpacked"]
 
 
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "gone.mar").symlink_to("nowhere.mar")
+    (tmp_path / "loop.mar").symlink_to("loop.mar")
+    (tmp_path / "notes.txt").symlink_to("nowhere.txt")
+    assert [path.name for path in find_archives(tmp_path)] == ["gone.mar", "loop.mar"]
+
+
 @pytest.mark.parametrize(
     ("files", "one"),
     [
