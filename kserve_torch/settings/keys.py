@@ -52,6 +52,7 @@ IGNORED = frozenset(
         "ipex_gpu_enable",
         "log_config",
         "metric_time_interval",
+        "metrics_format",
         "model_server_home",
         "netty_client_threads",
         "number_of_netty_threads",

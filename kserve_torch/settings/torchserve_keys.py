@@ -187,7 +187,6 @@ class TorchServeKeys:
         choice("prometheus", "log", "legacy"),
         "TorchServe's metrics: prometheus, all; legacy, three counters; log, those of handlers "
         "in the log",
-        properties=("metrics_mode", "metrics_format"),
     )
     metrics_config: Path | None = key(None, PATH, "metrics.yaml file", shown="built in")
     model_metrics_auto_detect: bool = key(

@@ -165,7 +165,12 @@ def test_the_file_of_the_kserve_guide_starts_unchanged(tmp_path: Path) -> None:
     assert settings.limits_for("mnist", "1.0", {"maxWorkers": 9}) == Limits(
         max_workers=5, max_batch_delay=5, queue_size=10
     )
-    assert settings.ignored == ("enable_envvars_config", "NUM_WORKERS", "number_of_netty_threads")
+    assert settings.ignored == (
+        "enable_envvars_config",
+        "metrics_format",
+        "NUM_WORKERS",
+        "number_of_netty_threads",
+    )
     assert settings.unknown == ()
 
 
