@@ -24,9 +24,9 @@ def test_a_start_without_models_says_why_once_and_which_sockets_are_open(tmp_pat
     assert first.endswith("the server is live but not ready")
     assert last == STARTED
     assert line.partition("listening on ")[2] == (
+        f"http://0.0.0.0:{ports['http']} (inference), "
         f"http://127.0.0.1:{ports['inference']} (inference, management), "
         f"http://127.0.0.1:{ports['metrics']} (metrics), "
-        f"http://0.0.0.0:{ports['http']} (inference), "
         f"grpc://127.0.0.1:{ports['native_grpc']} (inference), "
         f"grpc://127.0.0.1:{ports['management_grpc']} (management), "
         f"grpc://0.0.0.0:{ports['grpc']} (oip)"
