@@ -43,12 +43,15 @@ FLOORS: list[dict[str, str]] = [
             "namespace.aliases namespace.compiled namespace.scopes namespace.searchpath "
             "namespace.turns"
         ),
-        "namespace.lent": "namespace.aliases namespace.imports namespace.scopes",
+        "namespace.lent": (
+            "namespace.aliases namespace.imports namespace.modules namespace.scopes"
+        ),
         "namespace.loader": (
             "namespace.aliases namespace.figures namespace.imports namespace.lent "
             "namespace.loggers namespace.scopes namespace.searchpath namespace.workdir"
         ),
         "namespace.loggers": "namespace.scopes",
+        "namespace.modules": "namespace.scopes",
         "namespace.packages": "archives.archive namespace.loader",
         "namespace.scopes": "",
         "namespace.searchpath": "",

@@ -6,9 +6,6 @@ Handlers register pickled classes under the names with which they were pickled::
     setattr(__main__, "Net", Net)          each archive has a __main__ of its own
     sys.modules["models"] = my_models      the name is for this archive only
     spec_from_file_location("net", file)   so is this one, if the file is the archive's
-
-Anything else that an archive puts into ``sys.modules`` is for everybody: it may be a stand-in that
-a library is meant to find.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ import importlib.util
 import io
 import pickle
 import sys
-from collections.abc import Callable, ItemsView, Iterable, Iterator, MutableMapping, ValuesView
+from collections.abc import Callable, Iterable
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from operator import attrgetter
@@ -27,9 +24,8 @@ from typing import Any
 
 from kserve_torch.namespace.aliases import is_alias
 from kserve_torch.namespace.imports import adopt
-from kserve_torch.namespace.scopes import PREFIX, Scope, current_scope
-
-_MAIN = "__main__"
+from kserve_torch.namespace.modules import MAIN, Main, Modules, bare_name
+from kserve_torch.namespace.scopes import PREFIX, Scope
 
 
 class Lent(ModuleType):
@@ -60,111 +56,11 @@ class _Sys(Lent):
         delattr(sys, name)
 
 
-class _Main(ModuleType):
-    """The process's ``__main__``; what it lacks is looked up in the thread's archive's."""
-
-    def __getattr__(self, name: str) -> Any:
-        scope = current_scope()
-        if scope is not None and name in vars(scope.main):
-            return vars(scope.main)[name]
-        raise AttributeError(f"module {_MAIN!r} has no attribute {name!r}")
-
-
-class _Copy(dict[str, Any]):
-    """A snapshot of ``sys.modules``."""
-
-
-class Modules(MutableMapping[str, Any]):
-    """``sys.modules``, with an archive's modules under their bare names as well."""
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-        #: Names in ``sys.modules`` whose entries the archive itself has set or deleted.
-        self._touched: set[str] = set()
-
-    def __getitem__(self, name: str) -> Any:
-        return self._scope.main if name == _MAIN else sys.modules[self._loaded(name) or name]
-
-    def __setitem__(self, name: str, module: Any) -> None:
-        if name == _MAIN and not isinstance(module, _Main):
-            self._scope.main = module
-        elif not self._is_own(module):
-            self._touched.add(name)
-            sys.modules[name] = module
-        elif "." in (bare := name.removeprefix(f"{self._scope.name}.")):
-            sys.modules[self._scope.full_name(bare) or name] = module
-        else:
-            if _bare(module.__name__) == bare:  # is put back, or is about to run
-                sys.modules[module.__name__] = module
-            self._scope.bind(bare, module.__name__)
-
-    def __delitem__(self, name: str) -> None:
-        full = self._loaded(name)
-        if full is None or "." in name or _bare(full) == name:
-            self._touched.add(full or name)
-            del sys.modules[full or name]
-        if full is not None:  # or it was another name for the module, which stays
-            self._scope.bind(name, None)
-
-    # What concerns all modules is atomic, as with a dict: other threads import meanwhile.
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.copy())
-
-    def __len__(self) -> int:
-        return len(sys.modules)
-
-    def items(self) -> ItemsView[str, Any]:
-        """Those of `copy`."""
-        return self.copy().items()
-
-    def values(self) -> ValuesView[Any]:
-        """Likewise."""
-        return self.copy().values()
-
-    def copy(self) -> _Copy:
-        """All modules, by their names in ``sys.modules``."""
-        return _Copy(sys.modules)
-
-    def clear(self) -> None:
-        """Do nothing: other threads would import anew what they miss.
-
-        `mock.patch.dict` calls it before it puts back a `copy`.
-        """
-
-    def update(self, other: Any = (), /, **more: Any) -> None:
-        """Add modules; or put back a `copy`, as far as the archive has changed anything since."""
-        if isinstance(other, _Copy):
-            self._put_back(other)
-            other = ()
-        super().update(other, **more)
-
-    def _put_back(self, before: _Copy) -> None:
-        own = [name for name in self.copy() if name.startswith(f"{self._scope.name}.")]
-        for name in {*own, *self._touched}:
-            if name in before:
-                sys.modules[name] = before[name]
-            else:
-                sys.modules.pop(name, None)
-
-    def _loaded(self, name: object) -> str | None:
-        """The full name of the archive's module ``name``, if it is loaded."""
-        full = self._scope.full_name(name) if isinstance(name, str) else None
-        return full if full in sys.modules else None
-
-    def _is_own(self, module: object) -> bool:
-        return str(getattr(module, "__name__", "")).partition(".")[0] == self._scope.name
-
-
-def _bare(full: str) -> str:
-    return full.partition(".")[2]
-
-
 def install() -> None:
     """Let unpicklers that know nothing of archives find what is in an archive's ``__main__``."""
-    main = sys.modules[_MAIN]
+    main = sys.modules[MAIN]
     if type(main) is ModuleType:
-        main.__class__ = _Main
+        main.__class__ = Main
 
 
 def lent_to(scope: Scope) -> dict[str, ModuleType]:
@@ -194,7 +90,7 @@ def _adopting(make: Callable[..., ModuleSpec | None], scope: Scope) -> Callable[
     def adopting(name: str, *args: Any, **options: Any) -> ModuleSpec | None:
         spec = make(name, *args, **options)
         full = scope.full_name(name) if "." in name else f"{scope.name}.{name}"
-        if spec is not None and name != _MAIN and str(full).startswith(f"{scope.name}."):
+        if spec is not None and name != MAIN and str(full).startswith(f"{scope.name}."):
             file = Path(spec.origin or "/").resolve()
             if file.is_relative_to(scope.root.resolve()):
                 adopt(spec, str(full), scope)
@@ -222,10 +118,10 @@ def pickle_module(scope: Scope) -> ModuleType:
 
     class Unpickler(pickle.Unpickler):
         def find_class(self, module: str, name: str, /) -> Any:
-            if module == _MAIN and hasattr(scope.main, name.partition(".")[0]):
+            if module == MAIN and hasattr(scope.main, name.partition(".")[0]):
                 return attrgetter(name)(scope.main)
             # Pickled by another instance, or before the server was restarted.
-            known = _bare(module) if module.startswith(PREFIX) else module
+            known = bare_name(module) if module.startswith(PREFIX) else module
             return super().find_class(scope.full_name(known) or module, name)
 
     return Lent(

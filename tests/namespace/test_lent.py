@@ -1,12 +1,8 @@
-import importlib
 import io
 import pickle
 import sys
-import threading
 import types
 import typing
-from collections.abc import Iterator
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from unittest import mock
 
@@ -16,9 +12,9 @@ import torch
 from kserve_torch.namespace.loader import Namespace
 
 from ..makers import write
+from .conftest import READ
 from .test_loader import in_thread
 
-NET = "class Net: pass\n"
 IN_MAIN = [
     "import __main__\nsetattr(__main__, 'Net', model.Net)\n",
     "import __main__ as m\nm.Net = model.Net\n",
@@ -31,7 +27,6 @@ IN_MODULES = [
     "import sys, importlib\nsys.modules.update(kt_net=importlib.import_module('model'))\n",
 ]
 WAYS = [*(("__main__", way) for way in IN_MAIN), *(("kt_net", way) for way in IN_MODULES)]
-READ = "import pickle, torch, model\nread, load = pickle.load, torch.load\n"
 
 
 class Net:
@@ -48,20 +43,6 @@ def pickled_in(module: str, monkeypatch: pytest.MonkeyPatch) -> bytes:
     torch.save(Net(), written)
     monkeypatch.undo()
     return written.getvalue()
-
-
-@pytest.fixture
-def two(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[types.ModuleType]]:
-    """The handler modules of two archives, both imported before either reads anything."""
-    text = READ + getattr(request, "param", "")
-    files = {"handler.py": text, "model.py": NET, "shared.py": "import model as m"}
-    made = [Namespace(write(tmp_path / name, files)) for name in ("a", "b")]
-    handlers = [namespace.import_module("handler") for namespace in made]
-    for handler, namespace in zip(handlers, made, strict=True):
-        handler.namespace = namespace
-    yield handlers
-    for namespace in made:
-        namespace.close()
 
 
 @pytest.mark.parametrize(("name", "two"), WAYS, indirect=["two"])
@@ -224,55 +205,6 @@ def test_a_package_that_runs_itself_anew_is_not_the_servers(
 
 
 @pytest.mark.parametrize("two", ["import sys\n"], indirect=True)
-@pytest.mark.parametrize("its_own", [True, False])
-def test_modules_that_ran_before_or_are_none_of_its_files_keep_their_names(
-    two: list[types.ModuleType], tmp_path: Path, its_own: bool
-) -> None:
-    file = two[0].model.__file__ if its_own else write(tmp_path / "c", {"m.py": NET}) / "m.py"
-    spec = spec_from_file_location("kt_run", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    if its_own:
-        spec.loader.exec_module(module)
-    two[0].sys.modules[spec.name] = module
-    assert sys.modules.pop("kt_run") is module
-    assert module.__name__ == "kt_run"
-
-
-@pytest.mark.parametrize("two", ["import sys, types\n"], indirect=True)
-def test_what_is_no_module_of_an_archive_is_for_everybody(two: list[types.ModuleType]) -> None:
-    modules = two[0].sys.modules
-    modules["kt_stand_in"] = two[0].types.ModuleType("kt_stand_in")
-    assert "kt_stand_in" in two[1].sys.modules
-    assert importlib.import_module("kt_stand_in") is modules.pop("kt_stand_in")
-    assert "kt_stand_in" not in sys.modules
-    assert modules["json"] is sys.modules["json"]
-    assert len(modules) == len(modules.copy()) == len(list(modules))
-
-
-@pytest.mark.parametrize("two", ["import sys\n"], indirect=True)
-def test_modules_are_there_under_their_bare_names(two: list[types.ModuleType]) -> None:
-    one, other = two
-    assert one.sys.modules["model"] is one.model is not other.sys.modules["model"]
-    assert one.sys.modules[one.__name__] is one
-    assert "shared" not in one.sys.modules
-    taken = one.sys.modules.pop("model")
-    again = one.namespace.import_module("model")
-    assert again is not taken
-    assert other.namespace.import_module("model") is other.model
-    one.sys.modules["model"] = taken
-    assert one.namespace.import_module("model") is taken
-    one.sys.modules["kt_pkg"] = taken
-    del one.sys.modules["kt_pkg"]  # a name for the time of a torch.load
-    assert "kt_pkg" not in one.sys.modules
-    assert one.namespace.import_module("model") is taken
-    one.sys.modules["kt_pkg"] = again
-    one.sys.modules["kt_pkg.part"] = taken
-    assert one.namespace.import_module("kt_pkg.part") is taken
-
-
-@pytest.mark.parametrize("two", ["import sys\n"], indirect=True)
 def test_the_rest_of_sys_is_the_processs(
     two: list[types.ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,59 +234,3 @@ def test_they_seem_to_be_the_modules_themselves(two: list[types.ModuleType]) -> 
         assert hasattr(lent, "__file__") == hasattr(real, "__file__")
         assert {*dir(real)} <= {*dir(lent)}
         assert pickle.loads(pickle.dumps(lent)) is real  # as a global of a function's, with joblib
-
-
-@pytest.mark.parametrize("two", ["import sys\nsys.modules['__main__'].X = 1\n"], indirect=True)
-def test_who_puts_everything_back_keeps_the_archives_main(two: list[types.ModuleType]) -> None:
-    modules = two[0].sys.modules
-    with mock.patch.dict(modules, {"kt_missing": None}):
-        assert sys.modules["kt_missing"] is None
-    modules.update({"__main__": sys.modules["__main__"]})
-    assert modules["__main__"].X == 1
-    assert "kt_missing" not in sys.modules
-
-
-@pytest.mark.parametrize("two", ["import sys\n"], indirect=True)
-def test_who_puts_everything_back_leaves_others_imports(
-    two: list[types.ModuleType], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or other threads would import anew what they find missing: ``_io``, most often."""
-    modules, model, real = two[0].sys.modules, two[0].model, types.ModuleType("kt_real")
-    late = f"{two[0].__name__}.late"
-    for name in ("kt_real", "kt_taken"):
-        monkeypatch.setitem(sys.modules, name, real)
-    with mock.patch.dict(modules, {"kt_missing": None, "kt_real": None}):
-        sys.modules["kt_guest"] = real
-        modules[late] = types.ModuleType(late)
-        del modules["kt_taken"]
-        everything = sys.modules.copy()
-        modules.clear()
-        assert sys.modules == everything
-    assert modules["kt_real"] is modules["kt_taken"] is sys.modules.pop("kt_guest") is real
-    assert "kt_missing" not in modules
-    assert late not in modules
-    assert modules["model"] is model
-
-
-@pytest.mark.parametrize("two", ["import sys\n"], indirect=True)
-def test_going_through_all_is_safe_beside_imports(two: list[types.ModuleType]) -> None:
-    modules, ended = two[0].sys.modules, threading.Event()
-
-    def comes_and_goes() -> None:
-        while not ended.is_set():
-            import colorsys  # which imports nothing, and which nothing else here imports
-
-            sys.modules.update(kt_guest=colorsys)
-            del sys.modules["kt_guest"]
-
-    thread = threading.Thread(target=comes_and_goes)
-    thread.start()
-    try:
-        for _ in range(30):
-            with mock.patch.dict(modules, {"kt_missing": None}):
-                pass
-            assert min(len(list(modules.items())), len(list(modules.values()))) > 100
-    finally:
-        ended.set()
-        thread.join()
-    assert sys.modules["colorsys"] is modules["colorsys"]

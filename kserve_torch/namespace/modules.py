@@ -1,0 +1,117 @@
+"""``sys.modules`` as an archive sees it, with a ``__main__`` of its own.
+
+What an archive puts there is its own if it is one of its modules. Anything else is for everybody:
+it may be a stand-in that a library is meant to find.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import ItemsView, Iterator, MutableMapping, ValuesView
+from types import ModuleType
+from typing import Any
+
+from kserve_torch.namespace.scopes import Scope, current_scope
+
+MAIN = "__main__"
+
+
+class Main(ModuleType):
+    """The process's ``__main__``; what it lacks is looked up in the thread's archive's."""
+
+    def __getattr__(self, name: str) -> Any:
+        scope = current_scope()
+        if scope is not None and name in vars(scope.main):
+            return vars(scope.main)[name]
+        raise AttributeError(f"module {MAIN!r} has no attribute {name!r}")
+
+
+class _Copy(dict[str, Any]):
+    """A snapshot of ``sys.modules``."""
+
+
+class Modules(MutableMapping[str, Any]):
+    """``sys.modules``, with an archive's modules under their bare names as well."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        #: Names in ``sys.modules`` whose entries the archive itself has set or deleted.
+        self._touched: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        return self._scope.main if name == MAIN else sys.modules[self._loaded(name) or name]
+
+    def __setitem__(self, name: str, module: Any) -> None:
+        if name == MAIN and not isinstance(module, Main):
+            self._scope.main = module
+        elif not self._is_own(module):
+            self._touched.add(name)
+            sys.modules[name] = module
+        elif "." in (bare := name.removeprefix(f"{self._scope.name}.")):
+            sys.modules[self._scope.full_name(bare) or name] = module
+        else:
+            if bare_name(module.__name__) == bare:  # is put back, or is about to run
+                sys.modules[module.__name__] = module
+            self._scope.bind(bare, module.__name__)
+
+    def __delitem__(self, name: str) -> None:
+        full = self._loaded(name)
+        if full is None or "." in name or bare_name(full) == name:
+            self._touched.add(full or name)
+            del sys.modules[full or name]
+        if full is not None:  # or it was another name for the module, which stays
+            self._scope.bind(name, None)
+
+    # What concerns all modules is atomic, as with a dict: other threads import meanwhile.
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.copy())
+
+    def __len__(self) -> int:
+        return len(sys.modules)
+
+    def items(self) -> ItemsView[str, Any]:
+        """Those of `copy`."""
+        return self.copy().items()
+
+    def values(self) -> ValuesView[Any]:
+        """Likewise."""
+        return self.copy().values()
+
+    def copy(self) -> _Copy:
+        """All modules, by their names in ``sys.modules``."""
+        return _Copy(sys.modules)
+
+    def clear(self) -> None:
+        """Do nothing: other threads would import anew what they miss.
+
+        `mock.patch.dict` calls it before it puts back a `copy`.
+        """
+
+    def update(self, other: Any = (), /, **more: Any) -> None:
+        """Add modules; or put back a `copy`, as far as the archive has changed anything since."""
+        if isinstance(other, _Copy):
+            self._put_back(other)
+            other = ()
+        super().update(other, **more)
+
+    def _put_back(self, before: _Copy) -> None:
+        own = [name for name in self.copy() if name.startswith(f"{self._scope.name}.")]
+        for name in {*own, *self._touched}:
+            if name in before:
+                sys.modules[name] = before[name]
+            else:
+                sys.modules.pop(name, None)
+
+    def _loaded(self, name: object) -> str | None:
+        """The full name of the archive's module ``name``, if it is loaded."""
+        full = self._scope.full_name(name) if isinstance(name, str) else None
+        return full if full in sys.modules else None
+
+    def _is_own(self, module: object) -> bool:
+        return str(getattr(module, "__name__", "")).partition(".")[0] == self._scope.name
+
+
+def bare_name(full: str) -> str:
+    """What an archive calls its module ``full``."""
+    return full.partition(".")[2]
