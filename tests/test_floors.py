@@ -51,7 +51,7 @@ FLOORS: list[dict[str, str]] = [
             "namespace.loggers namespace.scopes namespace.searchpath namespace.workdir"
         ),
         "namespace.loggers": "namespace.scopes",
-        "namespace.modules": "namespace.scopes",
+        "namespace.modules": "namespace.aliases namespace.scopes",
         "namespace.packages": "archives.archive namespace.loader",
         "namespace.scopes": "",
         "namespace.searchpath": "",

@@ -64,9 +64,10 @@ class Namespace:
         self.pickle_module = lent.pickle_module(self)
         self._lent = lent.lent_to(self)
         self.figures: OrderedDict[Any, Any] = OrderedDict()
-        self._full_names: dict[str, str] = {}
+        self.names: dict[str, str] = {}
         self._foreign = {"__main__", "importlib", "ts", *sys.builtin_module_names}
         self.name = _claim(self)
+        self.homes: Sequence[str] = (self.name, packages.name) if packages else (self.name,)
         searchpath.claim(root)
 
     # --- names ---
@@ -76,7 +77,7 @@ class Namespace:
         top, dot, rest = name.partition(".")
         if top in self._foreign:
             return None
-        full = self._full_names.get(top) or self._search(top)
+        full = self.names.get(top) or self._search(top)
         return full and f"{full}{dot}{rest}"
 
     def _search(self, top: str) -> str | None:
@@ -91,7 +92,7 @@ class Namespace:
             self._foreign.add(top)
             return None
         if (loaded := f"{self.name}.{top}") in sys.modules:  # by a loader's load_module
-            return self._full_names.setdefault(top, loaded)
+            return self.names.setdefault(top, loaded)
         before, after = searchpath.folders(self.root)
         # In place, because it is the ``__path__`` of the archive's package.
         self.path[:] = dict.fromkeys([*before, *self._folders, *after])
@@ -100,7 +101,7 @@ class Namespace:
             full = f"{namespace.name}.{top}" if namespace else ""
             spec = PathFinder.find_spec(full, namespace.path) if namespace else None
             if spec is not None and spec.loader is not None:
-                return self._full_names.setdefault(top, full)
+                return self.names.setdefault(top, full)
             folder = folder or (full if spec else None)
         if aliases.known_elsewhere(top, folders=folder is None):
             self._foreign.add(top)
@@ -111,9 +112,9 @@ class Namespace:
         """Let ``name`` mean the archive's module ``full``; None to search for it again."""
         self._foreign.discard(name)
         if full is None:
-            self._full_names.pop(name, None)
+            self.names.pop(name, None)
         else:
-            self._full_names[name] = full
+            self.names[name] = full
 
     def package_folders(self) -> list[str]:
         """Folders with the packages that were installed for this model only."""

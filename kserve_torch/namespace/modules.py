@@ -1,7 +1,11 @@
 """``sys.modules`` as an archive sees it, with a ``__main__`` of its own.
 
-What an archive puts there is its own if it is one of its modules. Anything else is for everybody:
-it may be a stand-in that a library is meant to find.
+It sees its own modules there under their bare names only, as in a process of its own, and none of
+other archives: handlers that combine two repositories go through all names to forget the first
+one's ``utils`` and ``models``.
+
+What it puts there is its own if it is one of its modules. Anything else is for everybody: it may be
+a stand-in that a library is meant to find.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ from collections.abc import ItemsView, Iterator, MutableMapping, ValuesView
 from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace.scopes import Scope, current_scope
+from kserve_torch.namespace.aliases import Alias
+from kserve_torch.namespace.scopes import PREFIX, Scope, current_scope
 
 MAIN = "__main__"
 
@@ -27,11 +32,34 @@ class Main(ModuleType):
 
 
 class _Copy(dict[str, Any]):
-    """A snapshot of ``sys.modules``."""
+    """A snapshot of what an archive sees, with what is to be put back."""
+
+    def __init__(self, scope: Scope) -> None:
+        # Copied first, because other threads import meanwhile.
+        self.everything = sys.modules.copy()
+        self.names = scope.names.copy()
+        super().__init__(
+            (name, module)
+            for name, module in self.everything.items()
+            if not name.startswith(PREFIX) and type(module) is not Alias
+        )
+        for home in reversed(scope.homes):
+            self.update(
+                (bare_name(name), module)
+                for name, module in self.everything.items()
+                if name.startswith(f"{home}.")
+            )
+        for name, full in self.names.items():
+            if full in self.everything:
+                self[name] = self.everything[full]
+        self[MAIN] = scope.main
 
 
 class Modules(MutableMapping[str, Any]):
-    """``sys.modules``, with an archive's modules under their bare names as well."""
+    """``sys.modules``, with an archive's modules under their bare names.
+
+    A module's ``__name__`` is known too, as ``sys.modules[__name__]``.
+    """
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -39,7 +67,10 @@ class Modules(MutableMapping[str, Any]):
         self._touched: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
-        return self._scope.main if name == MAIN else sys.modules[self._loaded(name) or name]
+        module = self._scope.main if name == MAIN else sys.modules[self._loaded(name) or name]
+        if type(module) is Alias:
+            raise KeyError(name)
+        return module
 
     def __setitem__(self, name: str, module: Any) -> None:
         if name == MAIN and not isinstance(module, Main):
@@ -47,12 +78,14 @@ class Modules(MutableMapping[str, Any]):
         elif not self._is_own(module):
             self._touched.add(name)
             sys.modules[name] = module
-        elif "." in (bare := name.removeprefix(f"{self._scope.name}.")):
-            sys.modules[self._scope.full_name(bare) or name] = module
         else:
+            bare = name.removeprefix(f"{self._scope.name}.")
             if bare_name(module.__name__) == bare:  # is put back, or is about to run
                 sys.modules[module.__name__] = module
-            self._scope.bind(bare, module.__name__)
+            elif "." in bare:
+                sys.modules[self._scope.full_name(bare) or name] = module
+            if "." not in bare:
+                self._scope.bind(bare, module.__name__)
 
     def __delitem__(self, name: str) -> None:
         full = self._loaded(name)
@@ -68,7 +101,7 @@ class Modules(MutableMapping[str, Any]):
         return iter(self.copy())
 
     def __len__(self) -> int:
-        return len(sys.modules)
+        return len(self.copy())
 
     def items(self) -> ItemsView[str, Any]:
         """Those of `copy`."""
@@ -79,8 +112,8 @@ class Modules(MutableMapping[str, Any]):
         return self.copy().values()
 
     def copy(self) -> _Copy:
-        """All modules, by their names in ``sys.modules``."""
-        return _Copy(sys.modules)
+        """All that it sees."""
+        return _Copy(self._scope)
 
     def clear(self) -> None:
         """Do nothing: other threads would import anew what they miss.
@@ -96,20 +129,26 @@ class Modules(MutableMapping[str, Any]):
         super().update(other, **more)
 
     def _put_back(self, before: _Copy) -> None:
-        own = [name for name in self.copy() if name.startswith(f"{self._scope.name}.")]
+        own = [name for name in sys.modules.copy() if name.startswith(f"{self._scope.name}.")]
         for name in {*own, *self._touched}:
-            if name in before:
-                sys.modules[name] = before[name]
+            if name in before.everything:
+                sys.modules[name] = before.everything[name]
             else:
                 sys.modules.pop(name, None)
+        for name in {**self._scope.names, **before.names}:
+            self._scope.bind(name, before.names.get(name))
 
     def _loaded(self, name: object) -> str | None:
         """The full name of the archive's module ``name``, if it is loaded."""
-        full = self._scope.full_name(name) if isinstance(name, str) else None
-        return full if full in sys.modules else None
+        top, dot, rest = str(name).partition(".")
+        # Not searched for: its folder may be off the path since, or hold another of that name.
+        known = [f"{home}.{name}" for home in self._scope.homes]
+        if (full := self._scope.names.get(top)) is not None:
+            known.insert(0, f"{full}{dot}{rest}")
+        return next((full for full in known if full in sys.modules), None)
 
     def _is_own(self, module: object) -> bool:
-        return str(getattr(module, "__name__", "")).partition(".")[0] == self._scope.name
+        return str(getattr(module, "__name__", "")).partition(".")[0] in self._scope.homes
 
 
 def bare_name(full: str) -> str:

@@ -6,7 +6,7 @@ import importlib
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Protocol
@@ -19,6 +19,10 @@ class Scope(Protocol):
     """What other modules need to know of a `Namespace`."""
 
     name: str
+    #: Packages whose modules are the archive's: ``name``, then that of its installed packages.
+    homes: Sequence[str]
+    #: Full names of its modules by the top-level names that its code has asked for.
+    names: dict[str, str]
     root: Path
     path: list[str]
     builtins: Mapping[str, Any]

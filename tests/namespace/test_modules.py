@@ -8,6 +8,8 @@ from unittest import mock
 
 import pytest
 
+from kserve_torch.namespace.loader import Namespace
+
 from ..makers import write
 from .conftest import NET
 
@@ -115,3 +117,108 @@ def test_going_through_all_is_safe_beside_imports(two: list[types.ModuleType]) -
         ended.set()
         thread.join()
     assert sys.modules["colorsys"] is modules["colorsys"]
+
+
+FORGET = """import sys
+for name in ORDER(list(sys.modules)):
+    if name.partition(".")[0] in ("utils", "models"):
+        FORGETS
+"""
+ON_THE_PATH = """import sys
+def load(folder):
+    sys.path.insert(0, folder)
+    import models.net
+    sys.path.remove(folder)
+    return models.net
+"""
+FROM_A_FILE = """import sys
+from importlib.util import module_from_spec, spec_from_file_location
+def load(folder):
+    for name in ("utils", "models"):
+        where = f"{folder}/{name}"
+        spec = spec_from_file_location(
+            name, f"{where}/__init__.py", submodule_search_locations=[where]
+        )
+        module = sys.modules[name] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+    import models.net
+    return models.net
+"""
+REPOSITORIES = {
+    f"{name}/{file}": text
+    for name in ("one", "two")
+    for file, text in {
+        "models/__init__.py": "",
+        "models/net.py": "from utils.general import NAME",
+        "utils/__init__.py": "",
+        "utils/general.py": f"NAME = {name!r}",
+    }.items()
+}
+
+
+@pytest.mark.parametrize("order", ["list", "reversed"])
+@pytest.mark.parametrize("forgets", ["del sys.modules[name]", "sys.modules.pop(name)"])
+@pytest.mark.parametrize("load", [ON_THE_PATH, FROM_A_FILE])
+def test_a_repository_is_forgotten_name_by_name(
+    tmp_path: Path, load: str, forgets: str, order: str
+) -> None:
+    forget = FORGET.replace("ORDER", order).replace("FORGETS", forgets)
+    text = f"{load}\nimport os\nhere = os.path.dirname(__file__)\n"
+    text += f"one = load(here + '/one')\n{forget}\ntwo = load(here + '/two')\n"
+    namespace = Namespace(write(tmp_path, {"handler.py": text, **REPOSITORIES}))
+    try:
+        with namespace.loading():
+            handler = namespace.import_module("handler")
+        assert (handler.one.NAME, handler.two.NAME) == ("one", "two")
+    finally:
+        namespace.close()
+
+
+PUT_BACK = """import sys
+import pkg.part
+taken = {name: sys.modules.pop(name) for name in ORDER}
+import pkg.part as anew
+sys.modules.update(taken)
+import pkg.part as again
+"""
+
+
+@pytest.mark.parametrize("order", [("pkg", "pkg.part"), ("pkg.part", "pkg")])
+@pytest.mark.parametrize("installed", [True, False])
+def test_modules_that_are_put_back_one_by_one(
+    tmp_path: Path, order: tuple[str, str], installed: bool
+) -> None:
+    handler = {"handler.py": PUT_BACK.replace("ORDER", repr(order))}
+    package = {"pkg/__init__.py": "", "pkg/part.py": ""}
+    packages = Namespace(write(tmp_path / "packages", package))
+    files = handler if installed else handler | package
+    namespace = Namespace(write(tmp_path / "a", files), packages=packages)
+    try:
+        found = namespace.import_module("handler")
+        assert found.again is found.taken["pkg.part"] is not found.anew
+        assert {"pkg", "pkg.part"}.isdisjoint(sys.modules)
+    finally:
+        namespace.close()
+        packages.close()
+
+
+@pytest.mark.parametrize("two", ["import sys\n"], indirect=True)
+def test_who_goes_through_all_sees_its_own_modules_by_their_bare_names(
+    two: list[types.ModuleType],
+) -> None:
+    one, other = two
+    with other.namespace.activate():
+        importlib.import_module("shared")
+    modules = one.sys.modules
+    modules["kt_net"] = one.model
+    own = {name: module for name, module in modules.items() if name not in sys.modules}
+    assert own == {"handler": one, "model": one.model, "kt_net": one.model}
+    assert {name: modules[name] for name in own} == own
+    assert modules.copy()["__main__"] is one.namespace.main
+    assert "shared" in sys.modules
+    assert "shared" not in modules
+    assert not [name for name in modules if other.namespace.name in name]
+    with mock.patch.dict(modules, {"kt_other": one.model}):
+        assert modules["kt_other"] is one.model
+    assert "kt_other" not in modules
+    assert modules["kt_net"] is one.model
