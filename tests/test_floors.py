@@ -40,8 +40,8 @@ FLOORS: list[dict[str, str]] = [
         "namespace.compiled": "namespace.aliases",
         "namespace.figures": "namespace.around namespace.scopes",
         "namespace.imports": (
-            "namespace.aliases namespace.compiled namespace.scopes namespace.searchpath "
-            "namespace.turns"
+            "namespace.aliases namespace.around namespace.compiled namespace.scopes "
+            "namespace.searchpath namespace.turns"
         ),
         "namespace.lent": (
             "namespace.aliases namespace.imports namespace.modules namespace.scopes"

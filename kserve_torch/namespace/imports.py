@@ -17,7 +17,8 @@ import importlib.abc
 import importlib.util
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.machinery import (
     ExtensionFileLoader,
     ModuleSpec,
@@ -26,11 +27,13 @@ from importlib.machinery import (
     SourcelessFileLoader,
 )
 from importlib.metadata import DistributionFinder, MetadataPathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.namespace import searchpath, turns
 from kserve_torch.namespace.aliases import Alias, BareNameFinder, TsFinder, known_elsewhere
+from kserve_torch.namespace.around import around_import
 from kserve_torch.namespace.compiled import CompiledLoader, source_beside
 from kserve_torch.namespace.scopes import PREFIX, Scope, current_scope, scopes, thread
 
@@ -78,6 +81,19 @@ def adopt(spec: ModuleSpec, full: str, scope: Scope) -> None:
         spec.name = full
 
 
+def adopt_file(spec: ModuleSpec, scope: Scope) -> None:
+    """Let the module be the archive's, under its name, if it is one of the archive's files.
+
+    So two archives may run two files under one name, and a package that runs its own
+    ``__init__.py`` anew, as transformers does, gets itself and not the server's.
+    """
+    full = scope.full_name(spec.name) if "." in spec.name else f"{scope.name}.{spec.name}"
+    if spec.name == "__main__" or not str(full).startswith(f"{scope.name}."):
+        return
+    if Path(spec.origin or "/").resolve().is_relative_to(scope.root.resolve()):
+        adopt(spec, str(full), scope)
+
+
 class ArchiveFinder(importlib.abc.MetaPathFinder):
     """Finds ``kserve_torch_archive_3.x`` in that archive's folders and installed packages."""
 
@@ -118,6 +134,39 @@ class ArchiveFinder(importlib.abc.MetaPathFinder):
         )
 
 
+_bootstrap: Any = importlib.import_module("_frozen_importlib")
+_load_module = _bootstrap._load_module_shim
+
+
+def _load_own(loader: Any, fullname: str) -> ModuleType:
+    """What ``load_module`` of all loaders calls: for an archive's files, once per archive."""
+    scope = current_scope()
+    spec = importlib.util.spec_from_loader(fullname, loader) if scope else None
+    if scope is not None and spec is not None:
+        adopt_file(spec, scope)
+        if spec.name != fullname and "." not in fullname:
+            scope.bind(fullname, spec.name)
+        loader, fullname = spec.loader, spec.name
+    return _load_module(loader, fullname)  # type: ignore[no-any-return]
+
+
+def _loading(make: Callable[[str, str], Any]) -> Callable[..., ModuleType]:
+    """A function of ``imp``, whose own loaders are unknown to `adopt`; Python 3.12 has no more."""
+
+    def load(name: str, pathname: str, file: object = None) -> ModuleType:
+        return make(name, pathname).load_module(name)  # type: ignore[no-any-return]
+
+    return load
+
+
+@contextmanager
+def _imp() -> Iterator[None]:
+    yield
+    imp: Any = sys.modules["imp"]
+    imp.load_source = _loading(SourceFileLoader)
+    imp.load_compiled = _loading(SourcelessFileLoader)
+
+
 _lock = threading.Lock()
 
 
@@ -128,6 +177,11 @@ def install() -> None:
             return
         searchpath.install()
         turns.install(lambda: thread.scope is not None)
+        _bootstrap._load_module_shim = _load_own
+        around_import("imp", _imp)
+        if "imp" in sys.modules:
+            with _imp():
+                pass
         sys.meta_path[:0] = [ArchiveFinder(), TsFinder()]
         sys.meta_path.append(BareNameFinder())
         for name in [name for name in list(sys.modules) if name.partition(".")[0] == "ts"]:

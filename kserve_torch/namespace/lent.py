@@ -18,12 +18,11 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from importlib.machinery import ModuleSpec
 from operator import attrgetter
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from kserve_torch.namespace.aliases import is_alias
-from kserve_torch.namespace.imports import adopt
+from kserve_torch.namespace.imports import adopt_file
 from kserve_torch.namespace.modules import MAIN, Main, Modules, bare_name
 from kserve_torch.namespace.scopes import PREFIX, Scope
 
@@ -80,20 +79,13 @@ def lent_to(scope: Scope) -> dict[str, ModuleType]:
 
 
 def _adopting(make: Callable[..., ModuleSpec | None], scope: Scope) -> Callable[..., Any]:
-    """``make``, which makes specs; those of the archive's own files are of modules of its own.
-
-    So two archives may run two files under one name, and a package that runs its own
-    ``__init__.py`` anew, as transformers does, gets itself and not the server's.
-    """
+    """``make``, which makes specs; those of the archive's own files are of modules of its own."""
 
     @wraps(make)
-    def adopting(name: str, *args: Any, **options: Any) -> ModuleSpec | None:
-        spec = make(name, *args, **options)
-        full = scope.full_name(name) if "." in name else f"{scope.name}.{name}"
-        if spec is not None and name != MAIN and str(full).startswith(f"{scope.name}."):
-            file = Path(spec.origin or "/").resolve()
-            if file.is_relative_to(scope.root.resolve()):
-                adopt(spec, str(full), scope)
+    def adopting(*args: Any, **options: Any) -> ModuleSpec | None:
+        spec = make(*args, **options)
+        if spec is not None:
+            adopt_file(spec, scope)
         return spec
 
     return adopting

@@ -1,5 +1,6 @@
 import io
 import pickle
+import py_compile
 import sys
 import types
 import typing
@@ -103,7 +104,28 @@ run = module_from_spec(spec_from_loader("kt_run", loader))
 sys.modules["kt_run"] = run
 loader.exec_module(run)
 """,
+    """import sys
+from importlib.machinery import SourceFileLoader
+run = SourceFileLoader("kt_run", "src/run.py").load_module()
+""",
+    """import sys
+from importlib.machinery import SourcelessFileLoader
+run = SourcelessFileLoader("kt_run", "src/run.pyc").load_module()
+""",
 ]
+if sys.version_info < (3, 12):
+    WAYS_TO_RUN += [
+        """import sys, imp
+run = imp.load_source("kt_run", "src/run.py")
+""",
+        """import sys, imp
+with open("src/run.py") as file:
+    run = imp.load_module("kt_run", file, "src/run.py", (".py", "r", imp.PY_SOURCE))
+""",
+        """import sys, imp
+run = imp.load_compiled("kt_run", "src/run.pyc")
+""",
+    ]
 RUNS = """from __future__ import annotations
 import dataclasses, typing, shared
 @dataclasses.dataclass
@@ -114,12 +136,16 @@ class Net:
 
 
 @pytest.mark.filterwarnings("ignore:the load_module:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:the imp module:DeprecationWarning")
 @pytest.mark.parametrize("way", WAYS_TO_RUN)
 def test_modules_run_from_files_are_each_archives_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     files = {"handler.py": READ + way, "model.py": "", "shared.py": "", "src/run.py": RUNS}
     one, two = (Namespace(write(tmp_path / name, files)) for name in ("a", "b"))
+    for namespace in (one, two):
+        file = namespace.root / "src/run.py"
+        py_compile.compile(str(file), cfile=f"{file}c")
     data = pickled_in("kt_run", monkeypatch)
     try:
         with one.loading():
