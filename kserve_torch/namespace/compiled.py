@@ -74,7 +74,7 @@ class CompiledLoader(ExtensionFileLoader):
                     continue
                 if name.startswith(f"{spec.name}."):
                     self._taken[name.partition(".")[2]] = module
-                elif name.partition(".")[0] == bare:
+                elif name == bare or name.startswith(f"{bare}."):
                     self._taken[name] = sys.modules[f"{package}.{name}"] = module
                     del sys.modules[name]
             sys.modules.update(hidden)

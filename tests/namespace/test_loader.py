@@ -347,6 +347,28 @@ except ImportError as error:
     )
 
 
+def test_compiled_modules_that_enter_themselves_by_their_bare_names(
+    forks: Forks, tmp_path: Path
+) -> None:
+    """Cython's do, and import each other by those: pycocotools, pyarrow, lxml, h5py."""
+    httptools = importlib.util.find_spec("httptools")
+    assert httptools is not None
+    assert httptools.origin is not None
+    shutil.copytree(Path(httptools.origin).parent, tmp_path / "httptools")
+    printed = forks.run(f"""
+import pathlib, sys
+from kserve_torch.namespace.loader import Namespace
+for name in [name for name in sys.modules if name.startswith("httptools")]:
+    del sys.modules[name]
+one, two = (Namespace(pathlib.Path({str(tmp_path)!r})) for _ in range(2))
+for each in (one, two):
+    compiled = each.import_module("httptools.parser.parser")
+    print(compiled.HttpRequestParser.__module__)
+print([name for name in sys.modules if name.startswith("httptools")])
+""")
+    assert printed == "httptools.parser.parser\n" * 2 + "[]\n"
+
+
 @pytest.mark.parametrize("folder", ["", "inside/"])
 def test_compiled_modules_are_loaded_once_and_by_their_bare_name(
     forks: Forks, tmp_path: Path, folder: str
