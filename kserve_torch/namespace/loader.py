@@ -24,7 +24,7 @@ from typing import Any
 
 from kserve_torch.namespace import aliases, figures, imports, lent, loggers, searchpath
 from kserve_torch.namespace.scopes import PREFIX, scopes, thread
-from kserve_torch.namespace.workdir import own_directory, working_in
+from kserve_torch.namespace.workdir import has_own_directory, own_directory, working_in
 
 _lock = threading.Lock()
 _numbers = itertools.count()
@@ -176,9 +176,11 @@ class Namespace:
     def _open(self, file: Any, *args: Any, **kwargs: Any) -> Any:
         """``open`` in the archive's modules: relative names mean the model's files, if they exist.
 
-        The worker's own thread has that working directory; this is for other threads.
+        Threads of the worker have that working directory, or the one that the handler has changed
+        to; this is for all others.
         """
-        if isinstance(file, str | os.PathLike) and not os.path.isabs(file):
+        relative = isinstance(file, str | os.PathLike) and not os.path.isabs(file)
+        if relative and not has_own_directory():
             path = os.path.join(self.root, os.fspath(file))
             if os.path.exists(path):
                 file = path

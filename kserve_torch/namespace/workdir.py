@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,13 @@ def own_directory(folder: Path) -> bool:
     _thread.own = True
     os.chdir(folder)
     return True
+
+
+def has_own_directory() -> bool:
+    """Whether the thread, or the one that started it, has a directory apart from the process's."""
+    with suppress(OSError):  # only Linux has the file
+        return _thread.own or not os.path.samefile(".", "/proc/self/cwd")
+    return False
 
 
 @contextmanager

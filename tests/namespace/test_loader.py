@@ -667,6 +667,44 @@ def test_two_threads_have_two_directories(make: Make, tmp_path: Path) -> None:
     assert os.getcwd() == before
 
 
+CHANGED = """
+import os, threading
+def read(found):
+    with open("words.txt") as file:
+        found.append(file.read())
+def both():
+    found = []
+    read(found)
+    thread = threading.Thread(target=read, args=[found])
+    thread.start()
+    thread.join()
+    return found
+def work(scratch):
+    found = both()
+    os.chdir("sub")
+    found += both()
+    os.chdir(scratch)
+    with open("words.txt", "w") as file:
+        file.write("scratch")
+    return found + both()
+"""
+
+
+def test_open_follows_a_handler_that_changes_its_directory(make: Make, tmp_path: Path) -> None:
+    if not in_thread(workdir._unshare):
+        pytest.skip("no directories per thread on this system")
+    (tmp_path / "scratch").mkdir()
+    write(tmp_path / "one", {"words.txt": "root", "sub/words.txt": "sub"})
+    namespace = make("one", handler=CHANGED)
+
+    def work() -> list[str]:
+        namespace.enter_thread()
+        return list(namespace.import_module("handler").work(tmp_path / "scratch"))
+
+    assert in_thread(work) == ["root"] * 2 + ["sub"] * 2 + ["scratch"] * 2
+    assert (tmp_path / "one/words.txt").read_text() == "root"
+
+
 def test_without_directories_per_thread_loading_still_has_one(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
