@@ -35,7 +35,7 @@ FLOORS: list[dict[str, str]] = [
         "archives.manifest": "archives.text",
         "archives.store": "archives.download archives.folders",
         "archives.text": "archives.extract",
-        "namespace.aliases": "namespace.scopes",
+        "namespace.aliases": "namespace.scopes namespace.searchpath",
         "namespace.around": "",
         "namespace.compiled": "namespace.aliases",
         "namespace.figures": "namespace.around namespace.scopes",

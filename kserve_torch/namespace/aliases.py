@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from kserve_torch.namespace.scopes import current_scope
+from kserve_torch.namespace.searchpath import Shown
 
 _OURS = "kserve_torch."
 
@@ -58,8 +59,9 @@ class Alias(ModuleType):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        # With the archive's own path here, its submodules would be found and loaded for everybody.
-        self.__path__: list[str] = []
+        # `pkgutil` walks along it. On a path where they are found, the archive's submodules would
+        # be loaded for everybody.
+        self.__path__: Any = Shown(self._path)
 
     def __getattr__(self, name: str) -> Any:
         scope = current_scope()
@@ -75,6 +77,11 @@ class Alias(ModuleType):
             # A star import would else take the names of this module.
             return [public for public in vars(module) if not public.startswith("_")]
         return getattr(module, name)
+
+    def _path(self) -> list[str]:
+        scope = current_scope()
+        module = sys.modules.get(str(scope.full_name(self.__name__))) if scope else None
+        return list(getattr(module, "__path__", ()))
 
     # Code outside of the archive sets what its modules read: a hubconf.py, ``mock.patch``.
 

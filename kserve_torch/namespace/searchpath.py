@@ -18,12 +18,13 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import machinery
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 _lock = threading.Lock()
 #: Folders of open archives, symbolic links resolved, and how many instances each has.
@@ -74,6 +75,23 @@ def folders(root: Path) -> tuple[list[str], list[str]]:
     return [f for i, f in own if i < middle], [f for i, f in own if i > middle]
 
 
+class Shown(Sequence[str]):
+    """A package's ``__path__`` that can be read, but where `PathFinder` finds nothing.
+
+    Args:
+        read: gives its entries.
+    """
+
+    def __init__(self, read: Callable[[], Sequence[str]]) -> None:
+        self._read = read
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._read()[index]
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+
 class PathFinder(machinery.PathFinder):
     """Replaces importlib's, under the same name: others look for it in ``sys.meta_path``."""
 
@@ -82,6 +100,8 @@ class PathFinder(machinery.PathFinder):
         cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """See `importlib.abc.MetaPathFinder`."""
+        if isinstance(path, Shown):
+            return None
         if path is None and _roots:
             path = list(_of_all())
         return super().find_spec(fullname, path, target)

@@ -544,6 +544,23 @@ def test_bare_names_of_packages(make: Make) -> None:
     assert thread.scope is None
 
 
+WALK = """
+import pkgutil, pkg
+def walk():
+    found = [name for _, name, _ in pkgutil.walk_packages(pkg.__path__, "pkg.")]
+    return found, [pkgutil.resolve_name(name).__file__ for name in found]
+"""
+
+
+def test_packages_are_walked_down(make: Make, tmp_path: Path) -> None:
+    files = ["__init__", "sub/__init__", "sub/inner/__init__", "sub/inner/leaf", "sub/other"]
+    for name in ("one", "two"):
+        write(tmp_path / name, {f"pkg/{file}.py": "" for file in files})
+        found, paths = in_thread(make(name, handler=WALK).import_module("handler").walk)
+        assert found == ["pkg.sub", "pkg.sub.inner", "pkg.sub.inner.leaf", "pkg.sub.other"]
+        assert paths == [f"{tmp_path / name}/pkg/{file}.py" for file in files[1:]]
+
+
 IN_C = """
 import ctypes
 get = ctypes.pythonapi.PyImport_ImportModule
