@@ -104,8 +104,10 @@ class ArchiveFinder(importlib.abc.MetaPathFinder):
         if not fullname.startswith(PREFIX):
             return None
         scope = scopes.get(fullname.partition(".")[0])
-        spec = PathFinder.find_spec(fullname, path) if scope and path is not None else None
-        if spec is None or scope is None:
+        if scope is None or path is None:
+            return None
+        spec = PathFinder.find_spec(fullname, path) or _by_own_finders(fullname, path)
+        if spec is None:
             return None
         source = source_beside(spec)
         if source and known_elsewhere(fullname.split(".")[1]):
@@ -132,6 +134,26 @@ class ArchiveFinder(importlib.abc.MetaPathFinder):
                 name=name, path=[*owner.path, *sys.path] if owner else folders
             )
         )
+
+
+def _by_own_finders(fullname: str, path: Sequence[str]) -> ModuleSpec | None:
+    """What the archive's packages have made findable: sentence-transformers its old names."""
+    package, _, bare = fullname.partition(".")
+    for finder in _finders_of(package):
+        spec: ModuleSpec | None = finder.find_spec(bare, path)
+        if spec is not None:
+            spec.name = fullname
+            return spec
+    return None
+
+
+def _finders_of(package: str) -> list[Any]:
+    """Finders whose class is in one of an archive's modules."""
+    return [
+        finder
+        for finder in list(sys.meta_path)
+        if str(getattr(finder, "__module__", "")).partition(".")[0] == package
+    ]
 
 
 _bootstrap: Any = importlib.import_module("_frozen_importlib")
@@ -189,7 +211,9 @@ def install() -> None:
 
 
 def forget(package: str) -> None:
-    """Remove an archive's modules, and all aliases, from ``sys.modules``."""
+    """Remove an archive's modules, and all aliases, from ``sys.modules``; and its finders."""
+    for finder in _finders_of(package):
+        sys.meta_path.remove(finder)
     # Copying is atomic, unlike list(items()): other threads import meanwhile.
     for name, module in sys.modules.copy().items():
         if name.partition(".")[0] == package or isinstance(module, Alias):

@@ -275,6 +275,34 @@ def test_packages_of_one_model(make: Make, tmp_path: Path) -> None:
         importlib.metadata.version("demo")
 
 
+RENAMED = """
+import importlib, sys
+from importlib.machinery import ModuleSpec
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self) if name == "demo.old" else None
+    def create_module(self, spec):
+        return importlib.import_module("demo.new")
+    def exec_module(self, module):
+        pass
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_packages_find_their_modules_by_old_names(make: Make) -> None:
+    """With a finder of their own, as sentence-transformers does."""
+    make("none")
+    before = [*sys.meta_path]
+    text = "import demo.new\nfrom demo import old\nimport demo.old as again"
+    for _ in range(2):
+        packages = make("pkgs", demo__slash____init__=RENAMED, demo__slash__new="")
+        found = make("one", packages, handler=text).import_module("handler")
+        assert found.old is found.again is found.demo.new
+        assert found.demo.new is packages.import_module("demo.new")
+        packages.close()
+    assert sys.meta_path == before
+
+
 def test_packages_ask_for_their_version_by_the_name_that_they_have(
     make: Make, tmp_path: Path
 ) -> None:
