@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -16,6 +16,19 @@ Around = Callable[[], AbstractContextManager[Any]]
 def around_import(name: str, around: Around) -> None:
     """From now on the module ``name`` runs within ``around()``, and is otherwise as ever."""
     sys.meta_path.insert(0, _Finder(name, around))
+
+
+def after_import(name: str, change: Callable[[], None]) -> None:
+    """Call ``change`` once the module ``name`` has run; now, if it has already."""
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        yield
+        change()
+
+    around_import(name, around)
+    if name in sys.modules:
+        change()
 
 
 class _Finder(MetaPathFinder):

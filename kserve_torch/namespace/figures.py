@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 from kserve_torch.namespace import scopes
-from kserve_torch.namespace.around import around_import
+from kserve_torch.namespace.around import after_import
 
 #: Where pyplot keeps them, as ``Gcf.figs``.
 _MODULE = "matplotlib._pylab_helpers"
@@ -45,15 +43,7 @@ class Figures:
 @cache
 def install() -> None:
     """Give pyplot `Figures`, now or once it is imported, which takes a second."""
-    around_import(_MODULE, _shared)
-    if _MODULE in sys.modules:
-        _share()
-
-
-@contextmanager
-def _shared() -> Iterator[None]:
-    yield
-    _share()
+    after_import(_MODULE, _share)
 
 
 def _share() -> None:

@@ -17,8 +17,7 @@ import importlib.abc
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.machinery import (
     ExtensionFileLoader,
     ModuleSpec,
@@ -33,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from kserve_torch.namespace import searchpath, turns
 from kserve_torch.namespace.aliases import Alias, BareNameFinder, TsFinder, known_elsewhere
-from kserve_torch.namespace.around import around_import
+from kserve_torch.namespace.around import after_import
 from kserve_torch.namespace.compiled import CompiledLoader, source_beside
 from kserve_torch.namespace.scopes import PREFIX, Scope, current_scope, scopes, thread
 
@@ -181,9 +180,7 @@ def _loading(make: Callable[[str, str], Any]) -> Callable[..., ModuleType]:
     return load
 
 
-@contextmanager
-def _imp() -> Iterator[None]:
-    yield
+def _change_imp() -> None:
     imp: Any = sys.modules["imp"]
     imp.load_source = _loading(SourceFileLoader)
     imp.load_compiled = _loading(SourcelessFileLoader)
@@ -200,10 +197,7 @@ def install() -> None:
         searchpath.install()
         turns.install(lambda: thread.scope is not None)
         _bootstrap._load_module_shim = _load_own
-        around_import("imp", _imp)
-        if "imp" in sys.modules:
-            with _imp():
-                pass
+        after_import("imp", _change_imp)
         sys.meta_path[:0] = [ArchiveFinder(), TsFinder()]
         sys.meta_path.append(BareNameFinder())
         for name in [name for name in list(sys.modules) if name.partition(".")[0] == "ts"]:
