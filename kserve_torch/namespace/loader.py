@@ -22,7 +22,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace import aliases, figures, imports, lent, loggers, searchpath
+from kserve_torch.namespace import (
+    aliases,
+    figures,
+    imports,
+    lent,
+    loggers,
+    processes,
+    searchpath,
+)
 from kserve_torch.namespace.scopes import PREFIX, scopes, thread
 from kserve_torch.namespace.workdir import has_own_directory, own_directory, working_in
 
@@ -50,6 +58,7 @@ class Namespace:
         imports.install()
         lent.install()
         figures.install()
+        processes.install()
         self.root = root
         self._folders = [str(folder) for folder in path or (root,)]
         self.path = list(dict.fromkeys(self._folders))
