@@ -13,7 +13,6 @@ import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -113,10 +112,12 @@ class _AliasLoader(_ServedLoader):
     def exec_module(self, module: ModuleType) -> None:
         # `Alias` forwards the look-up, so that each archive's own files are found.
         del module.__spec__
+        self._alias = module
 
     def get_data(self, path: str) -> bytes:
-        """See `importlib.abc.ResourceLoader`."""
-        return Path(path).read_bytes()
+        """See `importlib.abc.ResourceLoader`; the files may be in a zip file."""
+        loader: Any = self._alias.__spec__.loader  # type: ignore[union-attr]
+        return bytes(loader.get_data(path))
 
 
 class BareNameFinder(importlib.abc.MetaPathFinder):

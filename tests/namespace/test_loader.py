@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import weakref
+import zipfile
 from collections.abc import Callable, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -670,6 +671,21 @@ def test_data_files_of_packages(make: Make, tmp_path: Path, package: str, read: 
         with namespace.activate():
             found = namespace.import_module("handler").words()
         assert found == f"{namespace.root.name} {package.replace('.', '/')}"
+
+
+def test_data_files_of_packages_in_a_zip_file(make: Make, tmp_path: Path) -> None:
+    text = """
+        import os, pkgutil, sys
+        sys.path.insert(0, os.path.join(os.path.dirname(__file__), "deps.zip"))
+        import zipped
+        def words(): return pkgutil.get_data("zipped", "words.txt").decode()
+        """
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        with zipfile.ZipFile(tmp_path / name / "deps.zip", "w") as file:
+            file.writestr("zipped/__init__.py", "")
+            file.writestr("zipped/words.txt", name)
+        assert in_thread(make(name, handler=text).import_module("handler").words) == name
 
 
 def test_open_knows_the_models_files(make: Make, tmp_path: Path) -> None:
