@@ -48,12 +48,13 @@ FLOORS: list[dict[str, str]] = [
         ),
         "namespace.loader": (
             "namespace.aliases namespace.figures namespace.imports namespace.lent "
-            "namespace.loggers namespace.processes namespace.scopes namespace.searchpath "
-            "namespace.workdir"
+            "namespace.loggers namespace.portions namespace.processes namespace.scopes "
+            "namespace.searchpath namespace.workdir"
         ),
         "namespace.loggers": "namespace.scopes",
         "namespace.modules": "namespace.aliases namespace.scopes",
         "namespace.packages": "archives.archive namespace.loader",
+        "namespace.portions": "",
         "namespace.processes": "namespace.around namespace.scopes",
         "namespace.scopes": "",
         "namespace.searchpath": "",

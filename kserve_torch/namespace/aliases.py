@@ -154,6 +154,17 @@ def known_elsewhere(name: str, *, folders: bool = True) -> bool:
     return any(spec is not None and (folders or spec.loader is not None) for spec in specs)
 
 
+def is_namespace_package(name: str) -> bool:
+    """Whether a package ``name`` without ``__init__.py`` is loaded outside all archives."""
+    module = sys.modules.get(name)
+    return (
+        module is not None
+        and not is_alias(name)
+        and getattr(module, "__file__", None) is None
+        and hasattr(module, "__path__")
+    )
+
+
 def is_alias(name: str) -> bool:
     """Whether ``name`` is in ``sys.modules`` only as an alias for archives' modules."""
     return isinstance(sys.modules.get(name), Alias)

@@ -31,6 +31,7 @@ from kserve_torch.namespace import (
     processes,
     searchpath,
 )
+from kserve_torch.namespace.portions import Portions
 from kserve_torch.namespace.scopes import PREFIX, scopes, thread
 from kserve_torch.namespace.workdir import has_own_directory, own_directory, working_in
 
@@ -74,6 +75,7 @@ class Namespace:
         self._lent = lent.lent_to(self)
         self.figures: OrderedDict[Any, Any] = OrderedDict()
         self.names: dict[str, str] = {}
+        self._portions: dict[str, Portions] = {}
         self._foreign = {"__main__", "importlib", "ts", *sys.builtin_module_names}
         self.name = _claim(self)
         self.homes: Sequence[str] = (self.name, packages.name) if packages else (self.name,)
@@ -87,6 +89,8 @@ class Namespace:
         if top in self._foreign:
             return None
         full = self.names.get(top) or self._search(top)
+        if top in self._portions:
+            return self._portions[top].full_name(name)
         return full and f"{full}{dot}{rest}"
 
     def _search(self, top: str) -> str | None:
@@ -95,13 +99,14 @@ class Namespace:
         As on TorchServe's ``sys.path`` the archive comes first, but after standard modules that are
         loaded already. Its namespace packages (folders without ``__init__.py``) come after regular
         packages elsewhere, but before namespace packages elsewhere: the server's working directory
-        may have a folder ``models`` too.
+        may have a folder ``models`` too. Those that are loaded there are shared, see `portions`.
         """
         if top in sys.stdlib_module_names and top in sys.modules:
             self._foreign.add(top)
             return None
-        if (loaded := f"{self.name}.{top}") in sys.modules:  # by a loader's load_module
-            return self.names.setdefault(top, loaded)
+        loaded, shared = f"{self.name}.{top}", aliases.is_namespace_package(top)
+        if loaded in sys.modules and not (shared and aliases.is_namespace_package(loaded)):
+            return self.names.setdefault(top, loaded)  # by a loader's load_module
         before, after = searchpath.folders(self.root)
         # In place, because it is the ``__path__`` of the archive's package.
         self.path[:] = dict.fromkeys([*before, *self._folders, *after])
@@ -112,6 +117,10 @@ class Namespace:
             if spec is not None and spec.loader is not None:
                 return self.names.setdefault(top, full)
             folder = folder or (full if spec else None)
+        if folder is not None and shared:
+            self._portions[top] = Portions(folder.partition(".")[0], top)
+            self._lent[top] = sys.modules[folder]
+            return self.names.setdefault(top, folder)
         if aliases.known_elsewhere(top, folders=folder is None):
             self._foreign.add(top)
             return None
