@@ -1,18 +1,26 @@
-"""What joblib's processes run of archives, whose modules they cannot import, is sent by value.
+"""Processes that archives' code starts.
 
-So cloudpickle sends functions and classes of ``__main__``, with what they use of their module.
+Other programs find the archive's modules in ``PYTHONPATH``, as with TorchServe. joblib's do not
+know the names that the modules have here: what they run is sent by value, as cloudpickle sends what
+is in ``__main__``, with what it uses of its module.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 from kserve_torch.namespace.around import after_import
-from kserve_torch.namespace.scopes import PREFIX
+from kserve_torch.namespace.scopes import PREFIX, current_scope
 
 _MODULE = "cloudpickle.cloudpickle"
+#: Positional arguments of `subprocess.Popen` up to the environment.
+_BEFORE_ENV = 10
+
+_start: Any = subprocess.Popen.__init__
 
 
 class _ByValue(set[str]):
@@ -24,8 +32,19 @@ class _ByValue(set[str]):
 
 @cache
 def install() -> None:
-    """From now on cloudpickle sends what is an archive's by value."""
+    """From now on what archives' code starts finds the archive's modules, or gets them."""
+    subprocess.Popen.__init__ = _start_with_path  # type: ignore[method-assign]
     after_import(_MODULE, _change)
+
+
+@wraps(_start)
+def _start_with_path(self: Any, *args: Any, **options: Any) -> None:
+    scope = current_scope()
+    if scope and len(args) <= _BEFORE_ENV and options.get("env") is None:
+        before = [path] if (path := os.environ.get("PYTHONPATH")) else []
+        folders = [*before, str(scope.root), *scope.package_folders()]
+        options["env"] = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+    _start(self, *args, **options)
 
 
 def _change() -> None:

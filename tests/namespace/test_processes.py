@@ -1,4 +1,11 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
+
+from kserve_torch.namespace.loader import Namespace
 
 from ..forks import Forks
 from ..makers import write
@@ -37,3 +44,39 @@ from kserve_torch.namespace.loader import Namespace
 print(Namespace(pathlib.Path({str(tmp_path)!r})).import_module("handler").handle())
 """)
     assert printed == "[(True, 0), (True, 1), (True, 4)]\n"
+
+
+STARTS = """
+import subprocess, sys
+def start(**options):
+    command = [sys.executable, "-c", "import helper, demo; print(helper.__file__, demo.__file__)"]
+    return subprocess.check_output(command, text=True, **options)
+"""
+
+
+@pytest.mark.parametrize("before", ["", "elsewhere"])
+def test_programs_find_the_archives_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", before)
+    packages = Namespace(write(tmp_path / "packages", {"demo.py": ""}))
+    root = write(tmp_path / "a", {"handler.py": STARTS, "helper.py": HELPER})
+    namespace = Namespace(root, packages=packages)
+    try:
+        start = namespace.import_module("handler").start
+        assert start(cwd="/") == f"{root}/helper.py {tmp_path}/packages/demo.py\n"
+        with pytest.raises(subprocess.CalledProcessError):
+            start(cwd="/", env={}, stderr=subprocess.DEVNULL)
+    finally:
+        namespace.close()
+        packages.close()
+    assert os.environ["PYTHONPATH"] == before
+
+
+def test_programs_of_others_get_the_environment_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    Namespace(write(tmp_path, {})).close()
+    command = [sys.executable, "-c", "import os; print('PYTHONPATH' in os.environ)"]
+    assert subprocess.check_output(command, text=True) == "False\n"
