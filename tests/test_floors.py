@@ -48,11 +48,14 @@ FLOORS: list[dict[str, str]] = [
         ),
         "namespace.loader": (
             "namespace.aliases namespace.figures namespace.imports namespace.lent "
-            "namespace.loggers namespace.portions namespace.processes namespace.scopes "
+            "namespace.loggers namespace.names namespace.processes namespace.scopes "
             "namespace.searchpath namespace.workdir"
         ),
         "namespace.loggers": "namespace.scopes",
         "namespace.modules": "namespace.aliases namespace.scopes",
+        "namespace.names": (
+            "namespace.aliases namespace.portions namespace.scopes namespace.searchpath"
+        ),
         "namespace.packages": "archives.archive namespace.loader",
         "namespace.portions": "",
         "namespace.processes": "namespace.around namespace.scopes",

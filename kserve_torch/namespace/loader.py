@@ -16,7 +16,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +30,7 @@ from kserve_torch.namespace import (
     processes,
     searchpath,
 )
-from kserve_torch.namespace.portions import Portions
+from kserve_torch.namespace.names import Names
 from kserve_torch.namespace.scopes import PREFIX, scopes, thread
 from kserve_torch.namespace.workdir import has_own_directory, own_directory, working_in
 
@@ -61,8 +60,8 @@ class Namespace:
         figures.install()
         processes.install()
         self.root = root
-        self._folders = [str(folder) for folder in path or (root,)]
-        self.path = list(dict.fromkeys(self._folders))
+        folders = [str(folder) for folder in path or (root,)]
+        self.path = list(dict.fromkeys(folders))
         self.packages = packages
         self.closed = False
         self.builtins: Mapping[str, Any] = {
@@ -74,10 +73,9 @@ class Namespace:
         self.pickle_module = lent.pickle_module(self)
         self._lent = lent.lent_to(self)
         self.figures: OrderedDict[Any, Any] = OrderedDict()
-        self.names: dict[str, str] = {}
-        self._portions: dict[str, Portions] = {}
-        self._foreign = {"__main__", "importlib", "ts", *sys.builtin_module_names}
         self.name = _claim(self)
+        self._names = Names(self, folders, packages)
+        self.names = self._names.known
         self.homes: Sequence[str] = (self.name, packages.name) if packages else (self.name,)
         searchpath.claim(root)
 
@@ -85,54 +83,11 @@ class Namespace:
 
     def full_name(self, name: str) -> str | None:
         """The name in ``sys.modules`` of the archive's module ``name``; None if it has none."""
-        top, dot, rest = name.partition(".")
-        if top in self._foreign:
-            return None
-        full = self.names.get(top) or self._search(top)
-        if top in self._portions:
-            return self._portions[top].full_name(name)
-        return full and f"{full}{dot}{rest}"
-
-    def _search(self, top: str) -> str | None:
-        """Look for a module in the archive, then in its packages.
-
-        As on TorchServe's ``sys.path`` the archive comes first, but after standard modules that are
-        loaded already. Its namespace packages (folders without ``__init__.py``) come after regular
-        packages elsewhere, but before namespace packages elsewhere: the server's working directory
-        may have a folder ``models`` too. Those that are loaded there are shared, see `portions`.
-        """
-        if top in sys.stdlib_module_names and top in sys.modules:
-            self._foreign.add(top)
-            return None
-        loaded, shared = f"{self.name}.{top}", aliases.is_namespace_package(top)
-        if loaded in sys.modules and not (shared and aliases.is_namespace_package(loaded)):
-            return self.names.setdefault(top, loaded)  # by a loader's load_module
-        before, after = searchpath.folders(self.root)
-        # In place, because it is the ``__path__`` of the archive's package.
-        self.path[:] = dict.fromkeys([*before, *self._folders, *after])
-        folder = None
-        for namespace in (self, self.packages):
-            full = f"{namespace.name}.{top}" if namespace else ""
-            spec = PathFinder.find_spec(full, namespace.path) if namespace else None
-            if spec is not None and spec.loader is not None:
-                return self.names.setdefault(top, full)
-            folder = folder or (full if spec else None)
-        if folder is not None and shared:
-            self._portions[top] = Portions(folder.partition(".")[0], top)
-            self._lent[top] = sys.modules[folder]
-            return self.names.setdefault(top, folder)
-        if aliases.known_elsewhere(top, folders=folder is None):
-            self._foreign.add(top)
-            return None
-        return folder
+        return self._names.full_name(name)
 
     def bind(self, name: str, full: str | None) -> None:
         """Let ``name`` mean the archive's module ``full``; None to search for it again."""
-        self._foreign.discard(name)
-        if full is None:
-            self.names.pop(name, None)
-        else:
-            self.names[name] = full
+        self._names.bind(name, full)
 
     def package_folders(self) -> list[str]:
         """Folders with the packages that were installed for this model only."""
@@ -178,7 +133,9 @@ class Namespace:
 
     def _standard(self, name: str) -> ModuleType | None:
         """What the archive has in place of a standard module."""
-        return self.main if name == "__main__" else self._lent.get(name)
+        if name == "__main__":
+            return self.main
+        return self._lent.get(name) or self._names.merged.get(name)
 
     def _open_name(self, name: str) -> str | None:
         full = self.full_name(name)
