@@ -6,10 +6,12 @@ Handlers register pickled classes under the names with which they were pickled::
     setattr(__main__, "Net", Net)          each archive has a __main__ of its own
     sys.modules["models"] = my_models      the name is for this archive only
     spec_from_file_location("net", file)   so is this one, if the file is the archive's
+    builtins.print = my_print              all of its modules print with that, and no others
 """
 
 from __future__ import annotations
 
+import builtins
 import importlib.util
 import io
 import pickle
@@ -25,6 +27,8 @@ from kserve_torch.namespace.aliases import is_alias
 from kserve_torch.namespace.imports import adopt_file
 from kserve_torch.namespace.modules import MAIN, Main, Modules, bare_name
 from kserve_torch.namespace.scopes import PREFIX, Scope
+
+_BUILTINS = frozenset(dir(builtins))
 
 
 class Lent(ModuleType):
@@ -55,6 +59,30 @@ class _Sys(Lent):
         delattr(sys, name)
 
 
+class _Builtins(Lent):
+    """``builtins``: what an archive changes is for its own modules only.
+
+    What it adds is for everybody else as well: a library may be meant to find it.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(builtins)
+        vars(self).update(_own=scope.builtins)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._own[name] if name in self._own else super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._own[name] = value
+        if name not in _BUILTINS:
+            setattr(builtins, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._own.pop(name, None)
+        if name not in _BUILTINS:
+            delattr(builtins, name)
+
+
 def install() -> None:
     """Let unpicklers that know nothing of archives find what is in an archive's ``__main__``."""
     main = sys.modules[MAIN]
@@ -71,6 +99,7 @@ def lent_to(scope: Scope) -> dict[str, ModuleType]:
         spec_from_loader=_adopting(importlib.util.spec_from_loader, scope),
     )
     return {
+        "builtins": _Builtins(scope),
         "importlib": Lent(importlib, import_module=scope.import_module, util=util),
         "importlib.util": util,
         "pickle": scope.pickle_module,

@@ -64,7 +64,7 @@ class Namespace:
         self.path = list(dict.fromkeys(folders))
         self.packages = packages
         self.closed = False
-        self.builtins: Mapping[str, Any] = {
+        self.builtins: dict[str, Any] = {
             **vars(builtins),
             "__import__": self._import,
             "open": self._open,

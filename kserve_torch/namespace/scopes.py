@@ -6,7 +6,7 @@ import importlib
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ class Scope(Protocol):
     names: dict[str, str]
     root: Path
     path: list[str]
-    builtins: Mapping[str, Any]
+    builtins: dict[str, Any]
     pickle_module: ModuleType
     main: ModuleType
     figures: OrderedDict[Any, Any]

@@ -1,3 +1,4 @@
+import builtins
 import io
 import pickle
 import py_compile
@@ -243,14 +244,42 @@ def test_the_rest_of_sys_is_the_processs(
     assert sys.argv == ["b"]
 
 
-STAR = "import sys, importlib, pickle, __main__\nfrom sys import *\nfound = argv, modules\n"
+IN_BUILTINS = """import builtins, model
+real = builtins.print
+def _print(text): return [text]
+builtins.print = _print
+builtins.kt_traced = 1
+def f(): return print("a"), kt_traced
+"""
+
+
+@pytest.mark.parametrize("two", [IN_BUILTINS], indirect=True)
+def test_what_it_puts_into_builtins_is_seen_by_all_its_modules(
+    two: list[types.ModuleType],
+) -> None:
+    one, other = two
+    assert one.f() == (["a"], 1)
+    assert eval("print('b'), kt_traced", vars(one.model)) == (["b"], 1)
+    assert one.real is print is not one.builtins.print
+    other.builtins.kt_traced = 2
+    assert one.f() == (["a"], 1)
+    assert vars(builtins)["kt_traced"] == 2
+    del other.builtins.kt_traced
+    assert not hasattr(builtins, "kt_traced")
+    with pytest.raises(AttributeError):
+        del other.builtins.kt_traced
+
+
+STAR = (
+    "import sys, builtins, importlib, pickle, __main__\nfrom sys import *\nfound = argv, modules\n"
+)
 
 
 @pytest.mark.parametrize("two", [STAR], indirect=True)
 def test_they_seem_to_be_the_modules_themselves(two: list[types.ModuleType]) -> None:
     one = two[0]
     assert one.found == (sys.argv, one.sys.modules)
-    for name in ("sys", "importlib", "pickle", "__main__"):
+    for name in ("sys", "builtins", "importlib", "pickle", "__main__"):
         lent, real = getattr(one, name), sys.modules[name]
         assert (lent.__spec__, lent.__doc__, repr(lent)) == (
             real.__spec__,
