@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 #: The signals that stop the server.
@@ -29,8 +30,9 @@ class Children:
         ends = time.monotonic() + CHILD_SECONDS
         for child in children:
             child.join(max(0.0, ends - time.monotonic()))
-            if child.exitcode is None:
-                child.kill()
+            if child.exitcode is None and child.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGKILL)  # joblib's have no kill()
 
 
 #: The event loop's handler for each of `SIGNALS`.

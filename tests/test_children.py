@@ -1,7 +1,12 @@
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
+from joblib.externals.loky.backend.process import LokyProcess
+
+from kserve_torch import children
 
 PROGRAM = """
 import asyncio, os, signal, sys
@@ -55,3 +60,14 @@ def test_signals_end_forks_of_a_server_and_are_a_program_s_own_after_it(loop: st
         timeout=60,
     )
     assert (done.stdout.split(), done.stderr) == (["-15", "-15", "-15", "7"], "")
+
+
+def test_joblibs_processes_end_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "CHILD_SECONDS", 0.05)
+    ours = children.Children()
+    child = LokyProcess(target=time.sleep, args=[60], daemon=True)
+    child.start()
+    monkeypatch.setattr(child, "terminate", lambda: None)  # it takes longer
+    ours.end()
+    child.join(10)
+    assert child.exitcode == -signal.SIGKILL
