@@ -1,8 +1,9 @@
 """``sys.modules`` as an archive sees it, with a ``__main__`` of its own.
 
-It sees its own modules there under their bare names only, as in a process of its own, and none of
-other archives: handlers that combine two repositories go through all names to forget the first
-one's ``utils`` and ``models``.
+It sees its own modules there under their bare names, as in a process of its own, and none of other
+archives: handlers that combine two repositories go through all names to forget the first one's
+``utils`` and ``models``. It sees them under their full names as well, because packages that look
+for their own modules compare names with their ``__name__``.
 
 What it puts there is its own if it is one of its modules. Anything else is for everybody: it may be
 a stand-in that a library is meant to find.
@@ -38,11 +39,7 @@ class _Copy(dict[str, Any]):
         # Copied first, because other threads import meanwhile.
         self.everything = sys.modules.copy()
         self.names = scope.names.copy()
-        super().__init__(
-            (name, module)
-            for name, module in self.everything.items()
-            if not name.startswith(PREFIX) and type(module) is not Alias
-        )
+        super().__init__()
         for home in reversed(scope.homes):
             self.update(
                 (bare_name(name), module)
@@ -52,6 +49,10 @@ class _Copy(dict[str, Any]):
         for name, full in self.names.items():
             if full in self.everything:
                 self[name] = self.everything[full]
+        own = tuple(f"{home}." for home in scope.homes)
+        for name, module in self.everything.items():
+            if name.startswith(own) or not (name.startswith(PREFIX) or type(module) is Alias):
+                self.setdefault(name, module)
         self[MAIN] = scope.main
 
 
@@ -88,12 +89,24 @@ class Modules(MutableMapping[str, Any]):
                 self._scope.bind(bare, module.__name__)
 
     def __delitem__(self, name: str) -> None:
+        if self._is_gone(name):
+            return
+        if name.partition(".")[0] in self._scope.homes:
+            name = bare_name(name)
         full = self._loaded(name)
         if full is None or "." in name or bare_name(full) == name:
             self._touched.add(full or name)
             del sys.modules[full or name]
         if full is not None:  # or it was another name for the module, which stays
             self._scope.bind(name, None)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """As of a dict; None for what `_is_gone`."""
+        return super().pop(name, *(default or (None,) if self._is_gone(name) else default))
+
+    def _is_gone(self, name: str) -> bool:
+        """Whether a loop over all names deletes it twice: first by its bare name."""
+        return name.partition(".")[0] in self._scope.homes and name not in sys.modules
 
     # What concerns all modules is atomic, as with a dict: other threads import meanwhile.
 

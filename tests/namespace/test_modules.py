@@ -174,6 +174,38 @@ def test_a_repository_is_forgotten_name_by_name(
         namespace.close()
 
 
+AGAIN = """import sys
+import kt_pkg.part as first
+import kt_pkg
+for name in list(sys.modules):
+    if WANTED:
+        FORGETS
+import kt_pkg.part as again
+"""
+
+
+@pytest.mark.parametrize("forgets", ["del sys.modules[name]", "sys.modules.pop(name)"])
+@pytest.mark.parametrize("wanted", ["'kt_pkg' in name", "name.startswith(kt_pkg.__name__)"])
+def test_a_package_is_forgotten_by_part_of_its_name_or_by_what_it_calls_itself(
+    tmp_path: Path, wanted: str, forgets: str
+) -> None:
+    text = AGAIN.replace("WANTED", wanted).replace("FORGETS", forgets)
+    files = {"handler.py": text, "kt_pkg/__init__.py": "", "kt_pkg/part.py": ""}
+    namespace = Namespace(write(tmp_path, files))
+    try:
+        handler = namespace.import_module("handler")
+        assert handler.again is not handler.first
+        with pytest.raises(KeyError):
+            del handler.sys.modules["kt_absent"]
+        with pytest.raises(KeyError):
+            handler.sys.modules.pop("kt_absent")
+        assert handler.sys.modules.pop("kt_absent", 1) == 1
+        del handler.sys.modules[handler.kt_pkg.__name__]
+        assert "kt_pkg" not in namespace.names  # is searched for again
+    finally:
+        namespace.close()
+
+
 PUT_BACK = """import sys
 import pkg.part
 taken = {name: sys.modules.pop(name) for name in ORDER}
@@ -213,6 +245,7 @@ def test_who_goes_through_all_sees_its_own_modules_by_their_bare_names(
     modules["kt_net"] = one.model
     own = {name: module for name, module in modules.items() if name not in sys.modules}
     assert own == {"handler": one, "model": one.model, "kt_net": one.model}
+    assert modules.copy()[one.__name__] is one
     assert {name: modules[name] for name in own} == own
     assert modules.copy()["__main__"] is one.namespace.main
     assert "shared" in sys.modules
