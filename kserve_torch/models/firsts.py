@@ -1,4 +1,7 @@
-"""The instances of a model version whose weights the later ones share: one on each device."""
+"""The instances of a model version whose weights the later ones share: one on each device.
+
+Not once a handler has written to them: what one instance has loaded since is not for others.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ class Firsts:
         self._present = present
         self._by_device: dict[int | None, Instance] = {}
         self._lock = threading.Lock()
+        self._ended = False
 
     def on(self, gpu_id: int | None) -> Instance | None:
         """The one on a GPU, or with None on the CPU; None if there is none yet."""
@@ -28,7 +32,8 @@ class Firsts:
 
     def add(self, instance: Instance) -> None:
         """Take an instance as the first on its device, unless there is one."""
-        self._by_device.setdefault(instance.gpu_id, instance)
+        if not self._ended:
+            self._by_device.setdefault(instance.gpu_id, instance)
 
     def left(self, instance: Instance) -> None:
         """Let another instance take the place of one that has left: it would stay in memory."""
@@ -39,3 +44,8 @@ class Firsts:
             for other in self._present():
                 if other is not instance:
                     self.add(other)
+
+    def end(self) -> None:
+        """Let no instance share weights from now on."""
+        self._ended = True
+        self._by_device.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -336,8 +337,19 @@ class ModelVersion:
 
     def _instance(self, index: int) -> Instance:
         instance = self._load(index, self._firsts)
+        if instance.is_outdated:
+            instance.close()
+            instance = self._load(index, self._firsts)
         self._seen = self._seen or instance.signature
+        instance.on_write = functools.partial(self._renew_others, instance)
         return instance
+
+    def _renew_others(self, writer: Instance) -> None:
+        """Replace the workers whose weights the handler of another one has written to."""
+        self._firsts.end()
+        for worker in self._queues.workers:
+            if worker.instance is not None and worker.instance is not writer:
+                worker.stop()
 
     def _instances(self) -> list[Instance]:
         return [worker.instance for worker in self._queues.workers if worker.instance is not None]

@@ -57,6 +57,8 @@ class Instance:
     Attributes:
         context: what the handler is given.
         device: of the model, as torch writes it.
+        on_write: called, on the thread of a call, when its handler has written to weights that it
+            shared: the other instances are to be loaded anew.
         signature: the input and output tensors of the warm-up; empty without one.
     """
 
@@ -81,6 +83,7 @@ class Instance:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entry: Entry
         self._share: Share | None = None
+        self.on_write: Callable[[], None] = _nobody
         self._arrays = False
 
     @classmethod
@@ -166,9 +169,16 @@ class Instance:
 
     def _tie(self, first: Instance) -> None:
         share = first._share or Share(first._entry.service)
+        if share.is_over:
+            return
         own = Share(self._entry.service, share)
         if tie(self._entry.service, first._entry.service):
             first._share, self._share = share, own
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the handler of another instance has written to the weights that both hold."""
+        return self._share is not None and self._share.is_over
 
     def warm_up(self) -> None:
         """Run the archive's sample, if there is one, and infer the signature from it.
@@ -262,7 +272,6 @@ class Instance:
         output.mend()
         try:
             with self._namespace.activate(), self._dtype, self._stream:
-                self._separate()
                 results = self._finish(self._entry.handle(data, self.context))
                 # Still in the stream that computes the results.
                 self._check(results, len(data), requests)
@@ -272,19 +281,15 @@ class Instance:
             rootlog.restore()
             self.context.end()
 
-    def _separate(self) -> None:
-        """Take a copy of the weights if one of those who share them has written to them."""
-        if self._share is not None and self._share.is_over:
-            self._share.separate()
-            self._share = None
-
     def _look(self) -> None:
         if self._share is not None and self._share.look():
             log.warning(
-                "%s: the handler writes to the weights, which workers share: from now on each has "
-                "its own. What other workers answered meanwhile may be wrong",
+                "%s: the handler writes to the weights, which workers share: the others are loaded "
+                "anew, each with its own. What they answered meanwhile may be wrong",
                 self.context.model_name,
             )
+            self._share = None
+            self.on_write()
 
     def _check(self, results: Any, rows: int, requests: Sequence[Request]) -> None:
         """Whether there is one result per row (CONTRACT R6, T-03).
@@ -327,6 +332,10 @@ def _handler_rows(request: Request, arrays: bool) -> list[Row]:
     if request.verb is Verb.DESCRIBE:
         return [{}]
     return [to_row(row, arrays) for row in request.rows]
+
+
+def _nobody() -> None:
+    """Nobody shares the weights."""
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:

@@ -3,7 +3,7 @@
 Until one of them writes to them, because it trains, or loads other weights for a request::
 
     tie(two, one) -> both hold one's weights
-    call -> look() -> were they written to? -> separate() before the next call, in every instance
+    call -> look() -> were they written to? -> the other instances are loaded anew, with their own
 """
 
 from __future__ import annotations
@@ -93,13 +93,17 @@ class Share:
         self._versions = [(weakref.ref(tensor), tensor._version) for tensor in weights]
 
     def look(self) -> bool:
-        """After a call: whether this instance is the first to have written to the weights."""
+        """After a call: whether this instance is the first to have written to the weights.
+
+        Then no other is tied to it from now on.
+        """
         if self._written:
             return False
         for reference, version in self._versions:  # plainly, as there are hundreds, in every call
             tensor = reference()
             if tensor is not None and tensor._version != version:
                 self._written.append(True)
+                self._end()
                 return True
         return False
 
@@ -108,24 +112,13 @@ class Share:
         """Whether one of the instances has written to the weights."""
         return bool(self._written)
 
-    @torch.no_grad()
-    def separate(self) -> None:
-        """Give the instance weights of its own."""
+    def _end(self) -> None:
         for model in self._modules:
             if (module := model()) is not None:
                 _tied.pop(module, None)
-        copies: dict[Any, torch.Tensor] = {}  # some are one: input and output embeddings
         for reference, _ in self._versions:
-            tensor = reference()
-            if tensor is None:
-                continue
-            place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-            if place not in copies:
-                copies[place] = tensor.detach().clone()
-                if tensor.is_cuda:  # the instance in whose stream it was allocated may free it
-                    tensor.record_stream(torch.cuda.current_stream(tensor.device))
-            tensor.data = copies[place]
-            paramdata.count(tensor, False)
+            if (tensor := reference()) is not None:
+                paramdata.count(tensor, False)
 
 
 def _modules(service: Any, depth: int = 3) -> Iterator[tuple[str, nn.Module]]:

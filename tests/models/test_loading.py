@@ -613,6 +613,69 @@ async def test_the_handler_of_a_worker_that_left_is_not_kept_in_memory(
         await until(gone)
 
 
+#: Loads the weights that a request asks for, and remembers which it has loaded.
+SWITCHING = """
+import torch
+class Switching:
+    def initialize(self, context):
+        self.model = torch.nn.Linear(1, 1, bias=False).eval()
+        torch.nn.init.ones_(self.model.weight)
+        self.loaded = 1.0
+    def handle(self, data, context):
+        wanted = float(data[0]["data"])
+        if wanted != self.loaded:
+            self.model.load_state_dict({"weight": torch.tensor([[wanted]])})
+            self.loaded = wanted
+        return [self.model(torch.ones(1)).item()]
+"""
+
+
+async def test_who_shared_weights_that_another_handler_has_written_to_is_loaded_anew(
+    tmp_path: Path, gate: Gate
+) -> None:
+    files = {"handler.py": SWITCHING, "model-config.yaml": "{minWorkers: 3, maxWorkers: 3}"}
+    make_archive(tmp_path / "m.mar", files, configFile="model-config.yaml")
+
+    async def served(wanted: int) -> Any:
+        request = Request(id="1", model="m", rows=[{"data": wanted}])
+        return (await registry.submit(request)).results[0]
+
+    async with serving(tmp_path, gate) as registry:
+        version = await registry.register("m.mar")
+        before = {worker.number for worker in version.workers}
+        assert await served(2) == 2
+        await until(lambda: len(before & {worker.number for worker in version.workers}) == 1)
+        await until(lambda: version.ready_workers == 3)
+        for worker in version.workers:
+            assert worker.instance is not None
+            assert not worker.instance.is_outdated
+            reply = worker.instance.run([Request(id="1", model="m", rows=[{"data": 1}])])
+            assert reply[0].results == [1]
+        assert version._firsts.on(None) is None
+
+
+async def test_who_loads_while_another_handler_writes_to_its_weights_is_loaded_once_more(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": SWITCHING})
+    async with serving(tmp_path, gate) as registry:
+        version = await registry.register("m.mar")
+        load, loaded = version._load, list[Instance]()
+
+        def noted(*args: Any) -> Instance:
+            loaded.append(load(*args))
+            if len(loaded) == 1:
+                assert loaded[0]._share is not None
+                loaded[0]._share._written.append(True)
+            return loaded[-1]
+
+        monkeypatch.setattr(version, "_load", noted)
+        await registry.scale(version, 2, 2)
+        _, later = version.workers
+        assert [instance is later.instance for instance in loaded] == [False, True]
+        assert loaded[0]._namespace.closed  # type: ignore[attr-defined]
+
+
 class Pausing:
     """Queues of workers, one of which leaves while another one looks at them."""
 

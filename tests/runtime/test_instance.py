@@ -275,7 +275,8 @@ from ts.torch_handler.base_handler import BaseHandler
 class Writes(BaseHandler):
     def handle(self, data, context):
         if data[0] is not None:
-            self.model.load_state_dict({"weight": torch.tensor([[float(data[0])]])})
+            weight = torch.tensor([[float(data[0])]])
+            self.model.load_state_dict({"weight": weight}, strict=False)
         return [self.model(torch.ones(1, 1)).item()]
 """
 SCALE = """
@@ -283,8 +284,9 @@ import torch
 
 class Scale(torch.nn.Linear):
     def __init__(self):
-        super().__init__(1, 1, bias=False)
+        super().__init__(1, 1)
         torch.nn.init.ones_(self.weight)
+        torch.nn.init.zeros_(self.bias)
 """
 
 
@@ -297,13 +299,17 @@ def test_weights_are_shared_until_a_handler_writes_to_them(
     )
     places = {i._entry.service.model.weight.data_ptr() for i in (one, two, three)}
     assert len(places) == 1
-    assert results(two, 2) == [2]
+    told: list[str] = []
+    two.on_write = lambda: told.append("two")
+    assert (results(two, 2), told) == ([2], ["two"])
     (said,) = [record.getMessage() for record in caplog.records if "weights" in record.message]
     assert said.startswith("reg: the handler writes to the weights")
-    assert (results(two, 3), results(one, 4), results(three, 5)) == ([3], [4], [5])
-    assert [results(instance, None) for instance in (one, two, three)] == [[4], [3], [5]]
-    late = load(WRITES, {"model.py": SCALE}, modelFile="model.py", first=one)
-    assert (results(late, 6), results(one, None)) == ([6], [4])
+    assert [instance.is_outdated for instance in (one, two, three)] == [True, False, True]
+    for first in (one, two):
+        late = load(WRITES, {"model.py": SCALE}, modelFile="model.py", first=first)
+        assert not late.is_outdated
+        assert (results(late, None), results(late, 6), results(two, None)) == ([1], [6], [2])
+    assert (results(two, 3), told) == ([3], ["two"])
 
 
 USES_A_PART = """

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kserve_torch.runtime import paramdata
-from kserve_torch.runtime.tying import Share, tie
+from kserve_torch.runtime.tying import Share, are_tied, tie
 
 LARGE = 1 << 16
 
@@ -68,32 +68,19 @@ def test_weights_that_a_call_has_written_to_are_each_instances_own() -> None:
     assert tie(SimpleNamespace(model=net()), SimpleNamespace(model=two)) == 0
 
 
-def test_instances_separate_once_one_of_them_has_written() -> None:
+def test_once_one_instance_has_written_no_other_is_tied_to_it() -> None:
     one, two = (SimpleNamespace(model=net()) for _ in range(2))
     first = Share(one)
     second = Share(two, first)
     assert tie(two, one)
-    weight, bias = two.model[0].weight, two.model[0].bias
+    weight = two.model[0].weight
+    assert are_tied(one.model, two.model)
     assert (first.look(), second.look(), first.is_over) == (False, False, False)
     with torch.no_grad():
         weight.fill_(2.0)
     assert (first.look(), second.look(), first.look(), second.look()) == (False, True, False, False)
     assert (first.is_over, second.is_over) == (True, True)
-    for share in (first, second):
-        share.separate()
-    assert weight.data_ptr() != one.model[0].weight.data_ptr()
-    with torch.no_grad():
-        weight.fill_(3.0)
-    assert one.model[0].weight.unique().tolist() == [2.0]
-    assert bias.unique().tolist() == [1.0]
-
-
-def test_tensors_that_are_one_stay_one_when_they_separate() -> None:
-    module = torch.nn.ModuleList([torch.nn.Embedding(3, 2), torch.nn.Linear(2, 3, bias=False)])
-    module[1].weight.data = module[0].weight.data
-    before = module[0].weight.data_ptr()
-    Share(SimpleNamespace(model=module)).separate()
-    assert before != module[0].weight.data_ptr() == module[1].weight.data_ptr()
+    assert not are_tied(one.model, two.model)
 
 
 def test_a_model_that_a_handler_replaced_is_forgotten() -> None:
@@ -103,12 +90,6 @@ def test_a_model_that_a_handler_replaced_is_forgotten() -> None:
     gc.collect()
     assert weight() is None
     assert not share.look()
-
-
-def test_tensors_without_memory_are_left_alone_when_they_separate() -> None:
-    module = torch.nn.Linear(2, 2, device="meta")
-    Share(SimpleNamespace(model=module)).separate()
-    assert module.weight.is_meta
 
 
 @pytest.mark.parametrize("training", [(True, True), (True, False), (False, True)])
@@ -167,8 +148,6 @@ def test_what_is_written_through_a_parameters_data_counts_while_it_is_shared() -
     with torch.inference_mode():
         weight.data += 1  # as adapters are merged
     assert (first.look(), second.look()) == (False, True)
-    for share in (first, second):
-        share.separate()
     version = weight._version
     weight.data += 1
     assert (weight._version, weight[0, 0].item()) == (version, 3)
