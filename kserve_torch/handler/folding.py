@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kserve_torch.handler.folds import BatchNorm2d, Conv2d, Folds, are_foldable
+from kserve_torch.handler.folds import Folds, are_foldable
 from kserve_torch.handler.layout import ChannelsLast
 from kserve_torch.handler.trial import (
     TRIES,
@@ -70,28 +70,27 @@ class FoldedNorms:
         return output
 
     def _run(self, folds: Folds, *args: Any, **kwargs: Any) -> Any:
-        if folds.are_current:
-            try:
-                return folds.run(self._ordered, *args, **kwargs)
-            except Exception:  # either the batch is at fault, or else the model, and this is new
-                output = self._ordered(*args, **kwargs)
-        else:
-            output = self._ordered(*args, **kwargs)
-        log.info("the model is not what it was: its batch norms are no longer folded")
-        folds.off(self.model)
-        self._folds = None
+        try:
+            output, as_it_was = folds.run(self._ordered, *args, **kwargs)
+        except Exception:  # either the batch is at fault, or else the model, and this is new
+            output, as_it_was = self._ordered(*args, **kwargs), False
+        if not as_it_was:
+            log.info("the model is not what it was: its batch norms are no longer folded")
+            folds.off()
+            self._folds = None
         return output
 
     def _try(self, row: Sequence[torch.Tensor]) -> None:
         tries, self._tries = self._tries - 1, 0
         try:
-            twin = copy_of(self.model, {id(each): each for each in self.model.parameters()})
+            twin = copy_of(self.model)
             pairs, expected = _observe(twin, row)
             if not pairs or _size(twin, pairs) > LARGEST:
                 return
             folds = Folds(self.model, pairs)
-            if agree(folds.on(twin).run(twin, *row), expected):
-                folds.on(self.model).offer(self.model)
+            if agree(_tried(Folds(twin, pairs, like=folds), twin, row), expected):
+                folds.on()
+                folds.offer()
                 self._folds = folds
                 log.info("the model's batch norms are folded into its convolutions")
         except NothingToCompare:
@@ -104,7 +103,7 @@ def _may_fold(model: Any) -> bool:
     if not is_suitable(model):
         return False
     kinds = {type(module) for module in model.modules()}
-    return bool(kinds & {nn.Conv2d, Conv2d}) and bool(kinds & {nn.BatchNorm2d, BatchNorm2d})
+    return {nn.Conv2d, nn.BatchNorm2d} <= kinds
 
 
 def _first_row(args: Sequence[Any]) -> list[torch.Tensor]:
@@ -144,6 +143,14 @@ def _observe(model: nn.Module, row: Sequence[torch.Tensor]) -> tuple[list[tuple[
         if calls[conv] == calls[norm] == 1 and are_foldable(conv, norm)
     ]
     return pairs, output
+
+
+def _tried(folds: Folds, model: nn.Module, row: Sequence[torch.Tensor]) -> Any:
+    folds.on()
+    try:
+        return folds.run(model, *row)[0]
+    finally:
+        folds.off()  # else there would be a cycle, and the weights would stay
 
 
 def _size(model: nn.Module, pairs: Sequence[tuple[str, str]]) -> int:

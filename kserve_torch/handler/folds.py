@@ -1,4 +1,8 @@
-"""Convolutions with the weights of the batch norms after them, for as long as nothing changes."""
+"""Convolutions with the weights of the batch norms after them, for as long as nothing changes.
+
+What does their work is in the place where torch has a module's compiled form: the modules keep
+their classes, and no copy or file of them has it.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +20,15 @@ from kserve_torch.runtime.tying import are_tied
 
 #: Parameters or buffers of a module.
 Table = dict[str, torch.Tensor | None]
+#: Weight ``[out channels, in channels / groups, height, width]`` and bias ``[out channels]`` of a
+#: convolution that does the work of a batch norm, too; both float32.
+Weights = tuple[torch.Tensor, torch.Tensor]
 #: ``call``: the call of `Folds.run` in this thread, or None.
 _thread = threading.local()
-#: Those in use by model; several instances of one share theirs.
-_known: weakref.WeakKeyDictionary[nn.Module, Folds] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
 
 
 class Misused(Exception):
     """The output of a folded convolution went elsewhere than to its batch norm."""
-
-
-class Fold:
-    """The weights of one convolution with its batch norm.
-
-    Attributes:
-        key: that of the `Folds` which it belongs to.
-        weight: float32 ``[out channels, in channels / groups, height, width]``.
-        bias: float32 ``[out channels]``.
-    """
-
-    def __init__(self, key: object, weight: torch.Tensor, bias: torch.Tensor) -> None:
-        self.key = key
-        self.weight = weight
-        self.bias = bias
 
 
 class _Call:
@@ -48,11 +37,62 @@ class _Call:
     Attributes:
         key: that of the `Folds`.
         left: how many outputs of folded convolutions somebody holds.
+        changed: whether a convolution or its batch norm is not what it was.
     """
 
     def __init__(self, key: object) -> None:
         self.key = key
         self.left = 0
+        self.changed = False
+
+
+class Fold:
+    """One convolution and its batch norm.
+
+    Args:
+        key: that of the `Folds` which it belongs to.
+        conv: the convolution.
+        norm: the batch norm.
+        weights: those with which the convolution does the work of both.
+
+    Attributes:
+        key: as given.
+        weights: likewise.
+    """
+
+    def __init__(self, key: object, conv: Any, norm: Any, weights: Weights) -> None:
+        self.key = key
+        self.weights = weights
+        self.conv = conv
+        self.norm = norm
+        self._eps = norm.eps
+        self._held = []
+        for table, name, tensor in held(conv, norm):
+            paramdata.count(tensor, True)
+            self._held.append((table, name, tensor, tensor._version, tensor.data_ptr()))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether both modules are what they were, and have no hooks; asked in every call."""
+        conv, norm = self.conv, self.norm
+        if norm.training or norm.eps != self._eps:
+            return False
+        for table, name, tensor, version, place in self._held:
+            same = table.get(name) is tensor and tensor._version == version
+            if not (same and tensor.data_ptr() == place):
+                return False
+        return not has_hooks((conv, norm))
+
+    def equals(self, conv: nn.Module, norm: nn.Module) -> bool:
+        """Whether another convolution and its batch norm hold the same numbers."""
+        theirs = list(held(conv, norm))
+        return (
+            self._eps == norm.eps
+            and [name for _, name, *_ in self._held] == [name for _, name, _ in theirs]
+            and all(
+                torch.equal(one[2], two[2]) for one, two in zip(self._held, theirs, strict=True)
+            )
+        )
 
 
 class _Normalized:
@@ -70,27 +110,39 @@ class _Normalized:
         self.call.left -= 1
 
 
-class Conv2d(nn.Conv2d):
-    """A convolution that can do the work of the batch norm after it."""
+class _Convolution:
+    """Called in place of a convolution, of which it does more during a call of `Folds.run`."""
 
-    def forward(self, input: torch.Tensor) -> Any:
-        """Convolve; during a call of `Folds.run` with the folded weights."""
-        fold, call = self.__dict__.get("_fold"), getattr(_thread, "call", None)
-        if fold is None or call is None or fold.key is not call.key:
-            return super().forward(input)
-        return _Normalized(self._conv_forward(input, fold.weight, fold.bias), fold, call)
+    folds = True
+
+    def __init__(self, fold: Fold) -> None:
+        self._fold = fold
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        fold, call = self._fold, getattr(_thread, "call", None)
+        if call is None or fold.key is not call.key or len(args) != 1 or kwargs:
+            return fold.conv._call_impl(*args, **kwargs)
+        if not fold.is_current:
+            call.changed = True
+            return fold.conv._call_impl(*args)
+        return _Normalized(fold.conv._conv_forward(args[0], *fold.weights), fold, call)
 
 
-class BatchNorm2d(nn.BatchNorm2d):
-    """A batch norm whose work the convolution before it may have done."""
+class _BatchNorm:
+    """Called in place of a batch norm, whose work the convolution before it may have done."""
 
-    def forward(self, input: Any) -> torch.Tensor:
-        """Normalize what is not normalized yet."""
-        if type(input) is not _Normalized:
-            return super().forward(input)
-        if input.fold is not self.__dict__.get("_fold"):
+    folds = True
+
+    def __init__(self, fold: Fold) -> None:
+        self._fold = fold
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        fold, given = self._fold, args[0] if args else None
+        if type(given) is not _Normalized:
+            return fold.norm._call_impl(*args, **kwargs)
+        if given.fold is not fold or not fold.is_current:
             raise Misused
-        return input.tensor
+        return given.tensor
 
 
 class Folds:
@@ -99,79 +151,67 @@ class Folds:
     Args:
         model: the model.
         names: the convolutions and batch norms to be folded, by their names in the model.
+        like: those of a model with equal weights, to be used for this one, too.
     """
 
-    def __init__(self, model: nn.Module, names: Sequence[tuple[str, str]]) -> None:
+    def __init__(
+        self, model: nn.Module, names: Sequence[tuple[str, str]], like: Folds | None = None
+    ) -> None:
+        self._model = weakref.ref(model)
         self._names = names
         self._key = object()
-        self._pairs: list[tuple[Any, Any]] = [
-            (model.get_submodule(conv), model.get_submodule(norm)) for conv, norm in names
-        ]
-        self._modules = [module for pair in self._pairs for module in pair]
-        self._tensors = [held for pair in self._pairs for held in _held(*pair)]
-        for _, _, tensor in self._tensors:
-            paramdata.count(tensor, True)
-        self._state = self._look()
+        pairs = [(model.get_submodule(conv), model.get_submodule(norm)) for conv, norm in names]
         with _lock:
-            self._folds = self._of_another(model) or [
-                Fold(self._key, *folded(*pair)) for pair in self._pairs
-            ]
-
-    def _of_another(self, model: nn.Module) -> list[Fold]:
-        """Those of another instance with the same weights, if there is one; else none."""
-        for other, folds in _known.items():
-            if are_tied(other, model) and folds.are_current and self._equals(folds):
-                return [Fold(self._key, fold.weight, fold.bias) for fold in folds._folds]
-        return []
-
-    def _equals(self, other: Folds) -> bool:
-        """Whether another model's convolutions hold the same weights, and the rest is equal."""
-        ours, theirs = self._tensors, other._tensors
-        return (
-            self._names == other._names
-            and self._state[0] == other._state[0]
-            and len(ours) == len(theirs)
-            and all(torch.equal(one[2], two[2]) for one, two in zip(ours, theirs, strict=True))
-        )
+            like = like or self._of_another(model, pairs)
+            weights = like.weights if like else [folded(*pair) for pair in pairs]
+        self._folds = [
+            Fold(self._key, *pair, each) for pair, each in zip(pairs, weights, strict=True)
+        ]
 
     @property
-    def are_current(self) -> bool:
-        """Whether the modules hold the same numbers still, are evaluated, and have no hooks."""
-        same = all(table.get(name) is tensor for table, name, tensor in self._tensors)
-        return same and self._look() == self._state
+    def weights(self) -> list[Weights]:
+        """Those of each convolution."""
+        return [fold.weights for fold in self._folds]
 
-    def _look(self) -> tuple[Any, ...]:
-        return (
-            [conv._parameters["weight"].data_ptr() for conv, _ in self._pairs],
-            [tensor._version for _, _, tensor in self._tensors],
-            any(norm.training for _, norm in self._pairs),
-            has_hooks(self._modules),
+    def _of_another(self, model: nn.Module, pairs: Sequence[tuple[Any, Any]]) -> Folds | None:
+        """Those of another instance with the same weights, if there is one."""
+        for other in _known:
+            its = other._model()
+            if its is not None and are_tied(its, model) and other._fits(self._names, pairs):
+                return other
+        return None
+
+    def _fits(self, names: Sequence[tuple[str, str]], pairs: Sequence[tuple[Any, Any]]) -> bool:
+        return self._names == names and all(
+            fold.is_current and fold.equals(*pair)
+            for fold, pair in zip(self._folds, pairs, strict=True)
         )
 
-    def on(self, model: nn.Module) -> Folds:
-        """Let the model, or a copy, use them during `run`; other threads may be calling it."""
-        for (conv_name, norm_name), fold in zip(self._names, self._folds, strict=True):
-            conv, norm = model.get_submodule(conv_name), model.get_submodule(norm_name)
-            norm._fold = fold  # type: ignore[assignment]
-            norm.__class__ = BatchNorm2d  # first: it knows what a folded convolution returns
-            conv._fold = fold  # type: ignore[assignment]
-            conv.__class__ = Conv2d
-        return self
+    def on(self) -> None:
+        """Let the model use them during `run`; other threads may be calling it."""
+        for fold in self._folds:
+            fold.norm._compiled_call_impl = _BatchNorm(fold)  # first: it takes what the other gives
+            fold.conv._compiled_call_impl = _Convolution(fold)
 
-    def offer(self, model: nn.Module) -> None:
+    def offer(self) -> None:
         """Let other instances of the model use them too."""
         with _lock:
-            _known[model] = self
+            _known.add(self)
 
-    def off(self, model: nn.Module) -> None:
+    def off(self) -> None:
         """Let the model forget them; a call of `run` in another thread may raise `Misused`."""
         with _lock:
-            _known.pop(model, None)
-        for module in self._modules:
-            module.__dict__.pop("_fold", None)
+            _known.discard(self)
+        for fold in self._folds:
+            for module in (fold.conv, fold.norm):
+                if getattr(module._compiled_call_impl, "_fold", None) is fold:
+                    module._compiled_call_impl = None
 
-    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What ``function`` returns; the model, where it calls it, uses the folded weights.
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, bool]:
+        """Call ``function``; the model, where it calls it, uses the folded weights.
+
+        Returns:
+            Its output, and whether all of the model that it has called is still what it was.
 
         Raises:
             Misused: the model does not use a convolution's output as it did when it was observed.
@@ -185,10 +225,15 @@ class Folds:
             _thread.call = before
         if call.left:
             raise Misused
-        return output
+        return output, not call.changed
 
 
-def _held(conv: nn.Module, norm: nn.Module) -> Iterator[tuple[Table, str, torch.Tensor]]:
+#: Those in use by models; several instances of one share theirs.
+_known: weakref.WeakSet[Folds] = weakref.WeakSet()
+_lock = threading.Lock()
+
+
+def held(conv: nn.Module, norm: nn.Module) -> Iterator[tuple[Table, str, torch.Tensor]]:
     """The tensors that are folded, each with the table and the name by which a module holds it."""
     tables: tuple[Any, ...] = (conv._parameters, norm._parameters, norm._buffers)
     for table in tables:
@@ -200,16 +245,16 @@ def _held(conv: nn.Module, norm: nn.Module) -> Iterator[tuple[Table, str, torch.
 def are_foldable(conv: nn.Module, norm: nn.Module) -> bool:
     """Whether both are torch's own, know what to do by themselves, and torch counts writes."""
     return (
-        type(conv) in (nn.Conv2d, Conv2d)
-        and type(norm) in (nn.BatchNorm2d, BatchNorm2d)
+        type(conv) is nn.Conv2d
+        and type(norm) is nn.BatchNorm2d
         and norm.running_mean is not None
-        and not any(tensor.is_inference() for _, _, tensor in _held(conv, norm))
+        and not any(tensor.is_inference() for _, _, tensor in held(conv, norm))
     )
 
 
 @torch.inference_mode(False)
 @torch.no_grad()
-def folded(conv: Any, norm: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def folded(conv: Any, norm: Any) -> Weights:
     """Weight and bias of a convolution that does the work of both."""
     factor = (norm.running_var.double() + norm.eps).rsqrt()
     bias = -norm.running_mean * factor

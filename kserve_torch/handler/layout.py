@@ -170,12 +170,11 @@ def _last(value: Any) -> Any:
 @torch.inference_mode(False)
 @torch.no_grad()
 def _twins(model: nn.Module, order: torch.memory_format) -> dict[int, torch.Tensor]:
-    """Each parameter's twin by its ``id``: itself, or a copy if the format matters."""
+    """The twins of those parameters for which the format matters, by their ``id``."""
     return {
         id(tensor): nn.Parameter(tensor.contiguous(memory_format=order), tensor.requires_grad)
-        if tensor.dim() == 4
-        else tensor
         for tensor in model.parameters()
+        if tensor.dim() == 4
     }
 
 
@@ -183,7 +182,8 @@ def _twins(model: nn.Module, order: torch.memory_format) -> dict[int, torch.Tens
 def _rearrange(model: nn.Module, twins: dict[int, torch.Tensor]) -> None:
     """Make ``model`` hold the twins, or those that another instance of it holds already."""
     for parameter in model.parameters():
-        parameter.data = twins[id(parameter)].data
+        if (twin := twins.get(id(parameter))) is not None:
+            parameter.data = twin.data
     with _lock:
         for other in _rearranged:
             if other is not model and are_tied(other, model):
