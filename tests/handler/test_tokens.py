@@ -2,10 +2,12 @@ import json
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kserve_torch.errors import LoadFailed
 from kserve_torch.handler.contractions import CONTRACTION_MAP
-from kserve_torch.handler.text import TextHandler
+from kserve_torch.handler.text import CONTRACTIONS_PATTERN, TextHandler, _expand
 from kserve_torch.handler.tokens import (
     Vocabulary,
     basic_english,
@@ -102,3 +104,14 @@ def test_contractions_are_found_as_in_torchserve():
     assert expand("the dog's") == "the dogs"
     assert CONTRACTION_MAP["he'd've"] == "he would have"
     assert CONTRACTION_MAP["'cause"] == "because"
+
+
+@given(st.lists(st.sampled_from([*CONTRACTION_MAP, *"' aeHDVs"])).map("".join))
+def test_contractions_are_found_around_apostrophes_as_in_the_whole_text(text):
+    whole = CONTRACTIONS_PATTERN.sub(_expand, text).replace("'", "")
+    assert TextHandler()._expand_contractions(text) == whole
+
+
+@pytest.mark.parametrize("text", ["Tanr\u0131'dan", "I\u017f'd", "\u0130't"])
+def test_letters_that_only_look_like_those_of_contractions(text):
+    assert TextHandler()._expand_contractions(text) == text.replace("'", "")
