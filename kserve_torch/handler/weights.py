@@ -141,10 +141,29 @@ def fill(model: nn.Module, state: Mapping[str, Any], file: str) -> None:
         LoadFailed: with the first missing, unexpected and misshapen keys.
     """
     try:
+        if tied := _tied(model.state_dict(), state):
+            state = {**state, **tied}
         model.load_state_dict(state)
     except (RuntimeError, AttributeError, TypeError) as error:
         text = _mismatch(model.state_dict(), state) or str(error).splitlines()[0]
         raise LoadFailed(f"{file} does not fit {type(model).__name__}: {text}") from error
+
+
+def _tied(own: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+    """What a plain dict lacks that the model holds under another name: safetensors saves it once.
+
+    torch's own state_dicts hold all, and say which versions of the modules they are from.
+    """
+    if type(state) is not dict:
+        return {}
+    there = {_place(own[key]): value for key, value in state.items() if key in own}
+    missing = {key: there.get(_place(value)) for key, value in own.items() if key not in state}
+    return {key: value for key, value in missing.items() if value is not None}
+
+
+def _place(value: Any) -> Any:
+    is_memory = isinstance(value, torch.Tensor) and not value.is_meta and value.numel()
+    return (value.data_ptr(), value.shape, value.stride()) if is_memory else id(value)
 
 
 def _mismatch(own: Mapping[str, Any], state: Mapping[str, Any]) -> str:

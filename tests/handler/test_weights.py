@@ -240,10 +240,33 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch, file, package):
     assert package in reason(weights.load_state, tmp_path / file, CPU)
 
 
+class Tied(torch.nn.Module):
+    """Its output has the weights of its input."""
+
+    def __init__(self, tie=True):
+        super().__init__()
+        self.words = torch.nn.Embedding(3, 2)
+        self.head = torch.nn.Linear(2, 3, bias=False)
+        if tie:
+            self.head.weight = self.words.weight
+
+
 def test_safetensors(tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     safetensors.save_file({"w": torch.ones(2)}, tmp_path / "w.safetensors")
     assert torch.equal(weights.load_state(tmp_path / "w.safetensors", CPU)["w"], torch.ones(2))
+    net = Tied()
+    safetensors.save_model(net, tmp_path / "w.safetensors")
+    other = Tied()
+    weights.fill(other, weights.load_state(tmp_path / "w.safetensors", CPU), "w.safetensors")
+    assert torch.equal(other.head.weight, net.words.weight)
+    assert other.head.weight is other.words.weight
+    with pytest.raises(LoadFailed, match=r"missing head\.weight$"):
+        weights.fill(Tied(tie=False), {"words.weight": torch.ones(3, 2)}, "w.safetensors")
+    state = net.state_dict()
+    del state["head.weight"]
+    with pytest.raises(LoadFailed, match="missing head"):
+        weights.fill(Tied(), state, "w.pth")
     (tmp_path / "w.safetensors").write_bytes(b"damaged")
     assert "cannot be read" in reason(weights.load_state, tmp_path / "w.safetensors", CPU)
 
