@@ -94,6 +94,8 @@ class BaseHandler:
     __found_out: ClassVar[bool] = True
     __ordered: ChannelsLast | None = None
     __folded: FoldedNorms | None = None
+    #: Models that may still be tried in another memory format; a handler may change its model.
+    __to_try = 4
     #: Whether the model has refused integers and taken them as floats.
     __takes_floats = False
 
@@ -231,6 +233,9 @@ class BaseHandler:
 
     def __run_model(self, *args: Any, **kwargs: Any) -> Any:
         if self.__folded is None or self.__folded.model is not self.model:
+            if not self.__to_try:
+                return self.model(*args, **kwargs)
+            self.__to_try -= 1
             self.__ordered = ChannelsLast(self.model)
             self.__folded = FoldedNorms(self.__ordered)
         return self.__folded(*args, **kwargs)

@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from kserve_torch.handler import folding
+from kserve_torch.handler import folding, layout
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.folding import FoldedNorms
 from kserve_torch.handler.folds import Misused
 from kserve_torch.handler.layout import ChannelsLast
+from kserve_torch.handler.trial import copy_of
 from kserve_torch.runtime import paramdata
 from kserve_torch.runtime.tying import tie
 
@@ -568,3 +569,17 @@ def test_a_handler_calls_its_model_so(folder, load):
     assert loaded.handler.model.first._compiled_call_impl is not None
     for answer in answers:
         torch.testing.assert_close(torch.tensor(answer), Net()(PICTURES[:1])[0].detach())
+
+
+def test_a_handler_that_changes_its_model_with_each_batch_pays_for_few_trials(
+    folder, load, monkeypatch
+):
+    trials = []
+    monkeypatch.setattr(layout, "copy_of", lambda *args: trials.append(args) or copy_of(*args))
+    loaded = load(BaseHandler(), folder)
+    for _ in range(4):
+        for model in (Net(), Net()):
+            loaded.handler.model = model
+            answer = loaded.ask({"data": PICTURES[0].tolist()})[0]
+            torch.testing.assert_close(torch.tensor(answer), Net()(PICTURES[:1])[0].detach())
+    assert len(trials) == 4
