@@ -44,7 +44,7 @@ class SequenceClassifier(BaseHandler):
         texts, text_of_row = [], []
         for index, row in enumerate(data):
             value = content(row)
-            if row.get("name") in MASKS:
+            if named(row, "name") in MASKS:
                 if not (texts and self.goes_on(index) and fits(value, texts[-1])):
                     raise refusal(index, "an attention mask must follow token ids and be as long")
                 texts[-1]["attention_mask"] = [int(bool(seen)) for seen in value]
@@ -62,7 +62,7 @@ class SequenceClassifier(BaseHandler):
         if isinstance(value, str):
             tokens = self.tokenizer(value, max_length=self.max_length, truncation=True)
             return {key: tokens[key] for key in ("input_ids", "attention_mask")}
-        if not isinstance(value, list) or not all(isinstance(token, int) for token in value):
+        if not isinstance(value, list) or not all(type(token) is int for token in value):
             raise refusal(index, "expected a text or a list of token ids")
         vocabulary = self.model.config.vocab_size
         if not all(0 <= token < vocabulary for token in value):
@@ -89,7 +89,7 @@ class SequenceClassifier(BaseHandler):
         texts, text_of_row = data_preprocess
         likeliest = self.inference(data_preprocess).argmax(1).tolist()
         targets = {
-            text: likeliest[i] if raw_data[i].get("target") is None else raw_data[i]["target"]
+            text: likeliest[i] if (target := named(raw_data[i], "target")) is None else target
             for i, text in enumerate(text_of_row)
         }
         explained = [self.attributed(text, targets[i]) for i, text in enumerate(texts)]
@@ -97,7 +97,7 @@ class SequenceClassifier(BaseHandler):
 
     def attributed(self, text, target):
         """Integrated gradients of one text, from a text of as many padding tokens."""
-        if not isinstance(target, int) or target not in self.labels:
+        if type(target) is not int or target not in self.labels:
             raise PredictionException(f"target: 0 to {len(self.labels) - 1} expected", 400)
         ids = torch.tensor([text["input_ids"]], device=self.device)
         mask = torch.tensor([text["attention_mask"]], device=self.device)
@@ -127,10 +127,16 @@ def fits(mask, text):
     return isinstance(mask, list) and len(mask) == len(text["input_ids"])
 
 
+def named(row, name):
+    """A member of a row, which may also be the text or the token ids themselves."""
+    return row.get(name) if isinstance(row, dict) else None
+
+
 def content(row):
     """What a row holds, as text or as a list."""
-    value = row.get("data")
-    value = row.get("body") if value is None else value
+    value = named(row, "data")
+    value = named(row, "body") if value is None else value
+    value = row if value is None and not isinstance(row, dict) else value
     if isinstance(value, (bytes, bytearray)):
         value = value.decode("utf-8", "replace")
     return value.tolist() if hasattr(value, "tolist") else value

@@ -54,7 +54,7 @@ class StreamingHandler(BaseHandler):
 
     def prompt(self, row):
         """The last word of a row's text."""
-        text = row.get("data") or row.get("body") or ""
+        text = row.get("data") or row.get("body") or "" if isinstance(row, dict) else row
         if isinstance(text, (bytes, bytearray)):
             text = text.decode("utf-8", "replace")
         return (str(text).lower().split() or [""])[-1]

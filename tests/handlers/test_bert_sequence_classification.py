@@ -42,6 +42,14 @@ def test_v2_and_an_upload_are_answered_the_same(server):
     assert upload(server, BERT, TEXT.encode()).json() == pytest.approx(answer)
 
 
+def test_an_instance_may_be_the_text_or_the_token_ids_themselves(server):
+    for data in (TEXT, [101, 2204, 102]):
+        response = post(server, f"/v1/models/{BERT}:predict", {"instances": [data]})
+        assert response.json()["predictions"] == [pytest.approx(v1(server, BERT, data)[0])]
+        response = post(server, f"/v1/models/{BERT}:explain", {"instances": [data]})
+        assert response.status_code == 200
+
+
 def test_a_batch_of_two_is_answered_as_two_singles(server):
     pair = (TEXT, "no")
     singles = [answer for text in pair for answer in v1(server, BERT, text)]
@@ -95,6 +103,7 @@ def test_a_long_text_is_cut(server):
     [
         (5, "expected a text or a list of token ids"),
         ([1.5], "expected a text or a list of token ids"),
+        ([True, False], "expected a text or a list of token ids"),
         ([40_000], "token ids must be from 0 to 30521"),
         ([], "0 token ids given; 1 to 150 expected"),
         ([1] * 151, "151 token ids given; 1 to 150 expected"),
@@ -115,7 +124,7 @@ def test_a_mask_that_does_not_fit_is_the_clients_mistake(server):
         assert "must follow token ids" in response.json()["error"]
 
 
-@pytest.mark.parametrize("target", [2, -1, "Accepted", [0]])
+@pytest.mark.parametrize("target", [2, -1, True, "Accepted", [0]])
 def test_a_target_that_is_no_class_is_the_clients_mistake(server, target):
     body = {"instances": [{"data": TEXT, "target": target}]}
     response = post(server, f"/v1/models/{BERT}:explain", body)

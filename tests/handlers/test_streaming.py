@@ -39,6 +39,8 @@ def test_it_starts_anew_after_a_word_that_it_does_not_know(server, word):
 def test_protocols_that_do_not_stream_answer_the_last_word(server):
     last = [upload(server, MODEL, word).text.split()[-1] for word in (b"client", b"at")]
     assert v1(server, MODEL, "client", "at") == last
+    response = post(server, f"/v1/models/{MODEL}:predict", {"instances": ["client", "at"]})
+    assert response.json() == {"predictions": last}
 
 
 def test_a_request_without_instances_is_the_clients_mistake(server):
