@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
 
 from kserve_torch.engine.batcher import Ticket
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.worker import Worker, WorkerState
+from kserve_torch.namespace.scopes import PREFIX
 
 log = logging.getLogger(__name__)
 
 #: Threads that may hang before the model is given up and liveness fails.
 HUNG_LIMIT = 4
+#: The innermost calls of a thread that are told, and the most, with those of archives' code.
+_INNERMOST, _MOST = 3, 10
 
 
 class Hung:
@@ -82,3 +89,24 @@ class Hung:
 
     def _count(self) -> None:
         self.too_many = len(self) >= HUNG_LIMIT
+
+
+def place_of(thread: threading.Thread) -> str:
+    """Where a thread is, for the log: its innermost calls, and those in archives' files.
+
+    Returns:
+        ``client.py:52 in read < handler.py:9 in handle``, innermost first; "" if it has ended.
+    """
+    innermost = sys._current_frames().get(thread.ident or 0)
+    told = [
+        f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
+        for depth, frame in enumerate(_outwards(innermost))
+        if depth < _INNERMOST or str(frame.f_globals.get("__name__")).startswith(PREFIX)
+    ]
+    return " < ".join(told[:_MOST])
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from kserve_torch.engine.background import joined
 from kserve_torch.engine.batcher import Lane, deliver
 from kserve_torch.engine.courtesy import Courtesy
-from kserve_torch.engine.hung import Hung
+from kserve_torch.engine.hung import Hung, place_of
 from kserve_torch.engine.pauses import Growth, Pauses
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.starts import Starts
@@ -286,6 +286,7 @@ class Pool:
 
     def _abandon(self, worker: Worker, since: float, why: str, error: ServingError) -> bool:
         """Give up a worker; False if its call or load has ended meanwhile."""
+        place = place_of(worker.thread)
         with self._lock:
             batch = self.hung.take(worker, since)
             if batch is None:
@@ -295,11 +296,12 @@ class Pool:
             self._courtesy.give_up_turn()
         self._changed_hook(worker)
         log.error(
-            "%s: worker %d is hung: %s; %d requests fail",
+            "%s: worker %d is hung: %s; it is at %s; requests that fail: %s",
             self.lane.label,
             worker.number,
             why,
-            len(batch),
+            place,
+            ", ".join(ticket.request.id for ticket in batch) or "none",
         )
         if self.hung.too_many:
             log.error("%s: %s, no more workers are started", self.lane.label, self._why_none())

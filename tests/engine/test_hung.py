@@ -1,13 +1,15 @@
 """Which calls take too long: workers here are no more than their state and their call's begin."""
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kserve_torch.engine.hung import Hung
+from kserve_torch.engine.hung import Hung, place_of
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.worker import WorkerState
+from kserve_torch.namespace.scopes import PREFIX
 
 
 def worker(number: int, since: float | None, state: WorkerState = WorkerState.READY) -> Any:
@@ -37,3 +39,30 @@ def test_late_calls_and_when_the_next_one_is(now: float, late: list[int], left: 
 
 def test_nothing_runs() -> None:
     assert Hung(Roster(), "m 1.0 predict").late(5.0, 100.0) == ([], None)
+
+
+HANDLER = """
+def handle(call, depth):
+    if depth:
+        return handle(call, depth - 1)
+    return call()
+"""
+
+
+@pytest.mark.parametrize(("depth", "told"), [(1, 2), (50, 9)])
+def test_a_thread_is_at_its_innermost_calls_and_those_of_an_archive(depth: int, told: int) -> None:
+    scope: dict[str, Any] = {"__name__": f"{PREFIX}7.handler"}
+    exec(compile(HANDLER, "/tmp/archive/handler.py", "exec"), scope)
+    gate = threading.Lock()
+    thread = threading.Thread(
+        target=scope["handle"], args=(lambda: gate.acquire(timeout=10), depth)
+    )
+    with gate:
+        thread.start()
+        while not (place := place_of(thread)).startswith("test_hung.py"):
+            assert thread.is_alive()
+    thread.join()
+    assert " in <lambda> < handler.py:5 in handle < handler.py:4 in handle" in place
+    assert place.count(" in handle") == told
+    assert "/" not in place
+    assert place_of(thread) == ""

@@ -462,6 +462,25 @@ async def test_a_load_that_hangs_is_given_up(
     await until(lambda: not bench.pool.hung)
     await until(lambda: "is no longer hung" in caplog.text)
     assert bench.pool.roster.size == 1
+    assert "; it is at threading.py:" in caplog.text
+    assert "requests that fail: none" in caplog.text
+
+
+@pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)
+async def test_the_log_says_where_a_call_hangs_and_which_requests_fail(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.pool.scale(1, 1)
+    held = bench.hold()
+    await held.begun()
+    bench.pool.give_up_hung()
+    held.gate.set()
+    with pytest.raises(DeadlineExceeded) as failure:
+        await held.ticket.future
+    [line] = [text for text in caplog.messages if "is hung" in text]
+    assert " in wait < test_pool.py:" in line
+    assert line.endswith(f"; requests that fail: {held.ticket.request.id}")
+    assert "test_pool" not in str(failure.value)
 
 
 @pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)

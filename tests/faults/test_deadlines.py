@@ -154,5 +154,7 @@ def test_hung_handlers(client: Client, gate: Callable[[], Gate]) -> None:
         # Python cannot stop a thread; it goes home when its handler answers after all.
         wall.open()
         until(lambda: client.metric("workers", model_name="hangs", state="HUNG") == 0)
-    assert re.search(r"worker \d+ is hung: .* not answered for 1 s; 1 requests", client.server.log)
+    place = r"it is at .*\bhandler\.py:\d+ in handle .*; requests that fail: \S+$"
+    line = rf"worker \d+ is hung: .* not answered for 1 s; {place}"
+    assert re.search(line, client.server.log, re.MULTILINE)
     assert client.http.get("/v2/health/live").json() == {"live": True}
