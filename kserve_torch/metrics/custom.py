@@ -75,18 +75,24 @@ class HandlerMetrics:
         return list(self._families.values())
 
     def measured(self, event: Measured) -> None:
-        """Add a handler's number to its series, or log once why not."""
+        """Add a handler's number to its series, or log once why not.
+
+        The series' type is the one that is known by the name, whichever method reports a number, as
+        TorchServe's frontend has it: an ``add_time`` may fill a histogram.
+        """
         family = self._families.get(event.name) or self._detect(event)
         if family is None:
             return
         values = {_label(name): value for name, value in event.dimensions}
         values.setdefault(HOSTNAME, self._host)
-        if event.kind != family.kind or values.keys() != set(family.labels):
+        if values.keys() != set(family.labels):
             self._complain(
                 event.name,
-                f"reported as {event.kind} with dimensions {sorted(values)}, "
-                f"known as {family.kind} with {sorted(family.labels)}",
+                f"reported with dimensions {sorted(values)}, known with {sorted(family.labels)}",
             )
+            return
+        if family.kind == "counter" and event.value < 0:
+            self._complain(event.name, "a counter cannot go down")
             return
         series = family.series(*(values[label] for label in family.labels))
         if family.kind == "counter":

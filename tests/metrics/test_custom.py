@@ -65,6 +65,23 @@ def test_listed_metrics_are_shown_with_the_host_appended(config):
     assert f'Pixels_bucket{{{labels},le="0.25"}} 0.0' in lines
 
 
+def test_the_listed_type_holds_however_a_number_is_reported(config, caplog):
+    metrics = handler_metrics(config)
+    metrics.measured(measured("Pixels", "gauge", 0.3, unit="percent"))
+    metrics.measured(measured("Brightness", "counter", 40))
+    metrics.measured(measured("Brightness", "counter", 60))
+    for value in (2, 3, -1):
+        metrics.measured(measured("ImagesSeen", "gauge", value, (("Size", "big"), *MODEL)))
+    lines = text(metrics)
+    labels = 'ModelName="mnist",Level="Model",Hostname="host-1"'
+    assert f"Pixels_count{{{labels}}} 1.0" in lines
+    assert f"Brightness{{{labels}}} 60.0" in lines
+    assert f'ImagesSeen{{Size="big",{labels}}} 5.0' in lines
+    assert caplog.messages == [
+        "handler metric ImagesSeen is not shown on /metrics: a counter cannot go down"
+    ]
+
+
 def test_dimensions_are_matched_by_name(config):
     metrics = handler_metrics(config)
     metrics.measured(measured("ImagesSeen", "counter", 1, (*MODEL, ("Size", "big"))))
@@ -111,7 +128,6 @@ def test_auto_detection_takes_type_labels_and_unit_from_the_first_report(unit, s
         (measured("m", "histogram", 1, (("le", "1"),)), "the label le is Prometheus' own"),
         (measured("no good", "gauge", 1), "not a name and type for Prometheus"),
         (measured("m", "summary", 1), "not a name and type for Prometheus (summary)"),
-        (measured("HandlerTime", "counter", 1), "reported as counter"),
         (measured("HandlerTime", "gauge", 1, (("ModelName", "m"),)), "with dimensions"),
     ],
 )
