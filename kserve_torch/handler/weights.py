@@ -55,9 +55,12 @@ def only_class(module: ModuleType, suits: Callable[[type], bool], wanted: str) -
         classes = [one for one in classes if suits(one)] or classes
     if len(classes) != 1:
         names = ", ".join(found.__name__ for found in classes) or "none"
-        file = f"{module.__name__.rpartition('.')[2]}.py"
-        raise LoadFailed(f"{file}: {wanted}, got {names}")
+        raise LoadFailed(f"{_file_of(module)}: {wanted}, got {names}")
     return classes[0]
+
+
+def _file_of(module: ModuleType) -> str:
+    return f"{module.__name__.rpartition('.')[2]}.py"
 
 
 def _is_whole_model(found: type) -> bool:
@@ -74,6 +77,9 @@ def _is_whole_model(found: type) -> bool:
 def load_eager(module: ModuleType, weights: Path | None, device: torch.device) -> nn.Module:
     """The class of a model file, with the state_dict in ``weights`` if there is one.
 
+    Without one its weights are as its class makes them, as with TorchServe; the log says so,
+    because the answers do not show it.
+
     Raises:
         LoadFailed: not exactly one class, or weights that cannot be read or do not fit.
     """
@@ -82,6 +88,12 @@ def load_eager(module: ModuleType, weights: Path | None, device: torch.device) -
     )()
     if weights is not None:
         fill(model, load_state(weights, device), weights.name)
+    elif isinstance(model, nn.Module) and next(model.parameters(), None) is not None:
+        log.warning(
+            "%s: no weights file (serializedFile) comes with it: the weights are random, unless "
+            "code of the archive loads them",
+            _file_of(module),
+        )
     return model
 
 

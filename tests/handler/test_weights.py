@@ -29,15 +29,20 @@ def reason(call, *args):
     return caught.value.message
 
 
-def test_the_state_dict_fills_the_one_class(folder, load):
+def test_the_state_dict_fills_the_one_class(folder, load, caplog):
     state = torch.load(folder / "weights.pt")
     model = load(BaseHandler(), folder).handler.model
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    assert not caplog.messages
 
 
-def test_a_model_file_without_weights(folder, load):
+def test_a_model_file_without_weights(folder, load, caplog):
     model = load(BaseHandler(), folder, {"modelFile": "net.py"}).handler.model
     assert type(model).__name__ == "Net"
+    assert caplog.messages == [
+        "net.py: no weights file (serializedFile) comes with it: the weights are random, unless "
+        "code of the archive loads them"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -66,9 +71,10 @@ class Net(nn.Module):
 """
 
 
-def test_the_parts_of_a_model_may_be_in_its_file(tmp_path):
+def test_the_parts_of_a_model_may_be_in_its_file(tmp_path, caplog):
     model = weights.load_eager(module_of(tmp_path, PARTS), None, torch.device("cpu"))
     assert type(model).__name__ == "Net"
+    assert not caplog.messages  # it has no weights
     both = PARTS.replace("self, width)", "self, width=3)")
     message = "net.py: exactly one class is wanted as the model, got Block, Net"
     assert wanted(tmp_path, both) == message

@@ -302,7 +302,7 @@ def test_weights_are_shared_until_a_handler_writes_to_them(
     told: list[str] = []
     two.on_write = lambda: told.append("two")
     assert (results(two, 2), told) == ([2], ["two"])
-    (said,) = [record.getMessage() for record in caplog.records if "weights" in record.message]
+    (said,) = [record.getMessage() for record in caplog.records if "writes" in record.message]
     assert said.startswith("reg: the handler writes to the weights")
     assert [instance.is_outdated for instance in (one, two, three)] == [True, False, True]
     for first in (one, two):
