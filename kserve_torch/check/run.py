@@ -31,6 +31,8 @@ from kserve_torch.startup import (
 def run(settings: Settings, requests: Path | None) -> int:
     """Check all models; returns 0 if all load and all requests have the right answers.
 
+    Requests of which none is for a model fail as well.
+
     Args:
         settings: what was configured.
         requests: a folder of requests, see `find_samples`, or None.
@@ -100,6 +102,9 @@ class Check:
                 await self._try(version, samples.get(version.name, []), client)
         for name in strange:
             self._say(Finding(Verdict.NOTE, f"{name}: no model has this name"))
+        if self._requests is not None and not any(samples.values()):  # a gate would pass untested
+            text = f"{self._requests}: no request in it is for a model"
+            self._say(Finding(Verdict.FAILED, text))
         self._print(f"models: {len(self._registry.all())}, failures: {self._failures}")
 
     async def _try(

@@ -199,6 +199,21 @@ def test_all_is_well(tmp_path: Path) -> None:
     )
 
 
+def test_requests_of_which_none_is_for_a_model_fail(tmp_path: Path) -> None:
+    make_archive(tmp_path / "store/m.mar", {"handler.py": ECHO})
+    requests = write(tmp_path / "requests", {"misspelt/a.json": "1"})
+    report, number = report_of("--model_dir", tmp_path / "store", "--check", requests)
+    assert (number, report.splitlines()[1:]) == (
+        1,
+        [
+            "note      no request was tried",
+            "note    misspelt: no model has this name",
+            f"FAILED  {requests}: no request in it is for a model",
+            "models: 1, failures: 1",
+        ],
+    )
+
+
 def test_only_default_versions_are_tried(tmp_path: Path) -> None:
     for number in ("1.0", "2.0"):
         files = {"handler.py": ECHO, "warmup.json": '{"instances": [1]}'}
