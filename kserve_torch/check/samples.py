@@ -45,6 +45,16 @@ class Sample:
             return f"/v1/models/{model}:predict"
         return f"/predictions/{model}"
 
+    @property
+    def fault(self) -> str:
+        """Why the body of a JSON file is no JSON; "" if it is, and for other files."""
+        if self.content_type == _JSON:
+            try:
+                json.loads(self.body)
+            except (ValueError, RecursionError) as error:
+                return f"not valid JSON: {error}"
+        return ""
+
     @cached_property
     def is_kserves(self) -> bool:
         """Whether it is a v1 or v2 body; parsed once, because some are large and sent often."""

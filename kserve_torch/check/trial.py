@@ -89,12 +89,14 @@ class Trial:
         self._batch = None
         first = await self._send(sample)
         if first.is_error:
-            return Finding(Verdict.FAILED, f"{sample.name}: {_why(first)}")
+            fault = f" ({sample.fault})" if sample.fault else ""
+            return Finding(Verdict.FAILED, f"{sample.name}{fault}: {_why(first)}")
         began = time.monotonic()
         second = await self._send(sample)
         words = f"{sample.name}: answered in {1000 * (time.monotonic() - began):.1f} ms"
         if differs := difference(second.content, first.content):
-            return Finding(Verdict.NOTE, f"{words}, differently each time: {differs}")
+            why = "random numbers, or no model.eval()?"
+            return Finding(Verdict.NOTE, f"{words}, differently each time: {differs} ({why})")
         if self._batch is not None:  # else it had no rows, and no handler was called
             answered.append(_Answered(sample, first.content, self._batch.rows))
         if sample.answer is None:

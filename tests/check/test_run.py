@@ -89,7 +89,8 @@ REQUESTS = {
     "parent.json": "1",
     "parent.answer.json": "-15",
     "queue.json": '{"instances": [1]}',
-    "refuses.json": "1",
+    "refuses/a.json": "1",
+    "refuses/b.json": '{"a"',
     "stops.json": "1",
     "streams.json": "1",
     "wide.json": '{"instances": [1, 2]}',
@@ -152,7 +153,9 @@ def test_what_is_found(tmp_path: Path) -> None:
         "note      no request was tried",
         "ok        queue.json: answered",
         "ok        same answers in batches of 2 requests",
-        "FAILED    refuses.json: 503 ZeroDivisionError: division by zero",
+        "FAILED    refuses/a.json: 503 ZeroDivisionError: division by zero",
+        "FAILED    refuses/b.json (not valid JSON: Expecting ':' delimiter: line 1 column 5 "
+        "(char 4)): 503 ZeroDivisionError: division by zero",
         "note      no request was tried",
         "ok        silent/1.json: answered",
         "ok        silent/2.json: answered",
@@ -168,11 +171,12 @@ def test_what_is_found(tmp_path: Path) -> None:
         "note      no request was tried",
         "note    nobody.json: no model has this name",
         r"note    \udcff.json: no model has this name",
-        "models: 17, failures: 5",
+        "models: 17, failures: 6",
     ]
     loaded = [line for line in report.splitlines() if ": loaded in " in line]
     assert [line.split()[1] for line in loaded] == sorted(HANDLERS.keys() - {"broken"})
     assert loaded[-2].endswith(" s, batchSize 3, maxBatchDelay 60000 ms, workers 1")
+    assert report.count(" (random numbers, or no model.eval()?)") == 1
     assert "Traceback" not in report
     assert "ZeroDivisionError" in log
     assert list(temporary.iterdir()) == []
