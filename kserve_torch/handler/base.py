@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,7 +31,7 @@ from kserve_torch.handler.folding import FoldedNorms
 from kserve_torch.handler.labels import load_label_mapping
 from kserve_torch.handler.layout import ChannelsLast
 from kserve_torch.handler.rows import as_targets, payload, payloads
-from kserve_torch.handler.shapes import blame_input
+from kserve_torch.handler.shapes import blame_input, is_about_dtype
 from kserve_torch.handler.tensors import as_batch, stack, to_device
 from kserve_torch.handler.timer import timed
 from kserve_torch.messages import NOTHING
@@ -205,14 +204,17 @@ class BaseHandler:
         inputs = to_device(data, self.device)
         try:
             return self.__infer(inputs, *args, **kwargs)
-        except InvalidInput:
+        except InvalidInput as refused:
             if not isinstance(inputs, torch.Tensor) or inputs.dtype is not torch.int64:
                 raise
-            with suppress(InvalidInput):
+            try:
                 output = self.__infer(inputs.to(torch.get_default_dtype()), *args, **kwargs)
-                self.__takes_floats = True
-                return output
-            raise
+            except InvalidInput as error:
+                if is_about_dtype(error):
+                    raise refused from refused.__cause__
+                raise
+            self.__takes_floats = True
+            return output
 
     def __infer(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         with torch.inference_mode(), blame_input(inputs):

@@ -14,13 +14,16 @@ from typing import Any
 from kserve_torch.errors import InvalidInput
 from kserve_torch.handler.tensors import describe
 
+#: Those of them that are about the dtype.
+_ABOUT_THE_DTYPE = re.compile(
+    r"have the same dtype|should be the same$|expected scalar type|the following scalar types"
+)
 _ABOUT_THE_INPUT = re.compile(
     "|".join(
         (
+            _ABOUT_THE_DTYPE.pattern,
             r"shapes cannot be multiplied",  # Linear
             r"size mismatch",  # matmul and friends
-            r"must have the same dtype|should be the same$",
-            r"expected scalar type|the following scalar types",
             r"Given groups=",  # convolutions: channels
             r"[Ee]xpected \S+ (\(\S+\) or \S+ \(\S+\) )?(input|tensor)",  # dimensions
             r"[Ee]xpected .*but got",
@@ -70,3 +73,8 @@ def blame_input(inputs: Any) -> Iterator[None]:
             raise
         refused = next(refused for kind, refused in _KINDS.items() if isinstance(error, kind))
         raise refused(f"the model does not take {describe(inputs)}: {text}") from error
+
+
+def is_about_dtype(error: InvalidInput) -> bool:
+    """Whether an error of `blame_input` says that the dtype is wrong, rather than the shape."""
+    return _ABOUT_THE_DTYPE.search(error.message) is not None

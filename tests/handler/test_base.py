@@ -168,13 +168,20 @@ def test_a_model_of_floats_takes_integers_too(folder, load):
         (torch.zeros(1, 9, 9), r"\[1, 1, 9, 9\] float32: .*mat1 and mat2 shapes"),
         (torch.zeros(1, 2, 2), r"\[1, 1, 2, 2\] float32: .*actual input size"),
         (torch.zeros(5), r"\[1, 5\] float32: Expected 3D"),
-        (torch.zeros(1, 9, 9, dtype=torch.int64), r"\[1, 1, 9, 9\] int64"),
+        (torch.zeros(1, 9, 9, dtype=torch.int64), r"\[1, 1, 9, 9\] float32: .*mat1 and mat2"),
         (torch.zeros(1, 8, 8, dtype=torch.bool), r"\[1, 1, 8, 8\] bool"),
     ],
 )
 def test_a_shape_that_the_model_does_not_take(folder, load, row, said):
     with pytest.raises(InvalidInput, match=f"the model does not take {said}"):
         load(BaseHandler(), folder).ask(row.tolist())
+
+
+def test_a_model_of_integers_says_what_is_wrong_with_them(folder, load):
+    loaded = load(BaseHandler(), folder)
+    loaded.handler.model = nn.Embedding(3, 1)
+    with pytest.raises(InvalidInput, match=r"\[1, 1\] int64: index out of range"):
+        loaded.ask([7])
 
 
 @pytest.mark.filterwarnings(
@@ -186,7 +193,7 @@ def test_a_shape_that_the_model_does_not_take(folder, load, row, said):
         (torch.zeros(3, 8, 8), r"\[1, 3, 8, 8\] float32: Given groups=1"),
         (
             torch.zeros(1, 9, 9, dtype=torch.int64),
-            r"\[1, 1, 9, 9\] int64: expected scalar type Long",
+            r"\[1, 1, 9, 9\] float32: mat1 and mat2 shapes",
         ),
     ],
 )
