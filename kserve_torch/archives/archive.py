@@ -93,11 +93,12 @@ def open_archive(
         root = descend(extracted or source)
         manifest, bare = _manifest(root, handler, default_handler)
         yaml = read_yaml(root, manifest.config_file) if manifest.config_file else NOTHING
+        name = _name(source, name or manifest.model_name, keep=bare and extracted is None)
         return Archive(
-            name=_name(source, name or manifest.model_name, keep=bare and extracted is None),
+            name=name,
             root=root,
             manifest=manifest,
-            config=checked_config(yaml, manifest.config_file or CONFIG_NAME),
+            config=checked_config(yaml, f"model {name}: {manifest.config_file or CONFIG_NAME}"),
             yaml=yaml,
             source=source,
             url=source.name,

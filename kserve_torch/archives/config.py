@@ -71,6 +71,10 @@ def checked_config(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
     Unknown keys stay: they are the handler's (CONTRACT 3.2). One that looks like a known key gets a
     warning.
+
+    Args:
+        config: the parsed file.
+        name: of the model and its file, for the log.
     """
     good = {}
     for key, value in config.items():

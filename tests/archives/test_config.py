@@ -17,9 +17,9 @@ def test_the_configuration_is_checked(
     assert archive.config == {"batchSize": 4, "handler": {"a": 1}}
     assert archive.yaml["parallelLevel"] == "2"
     assert [record.getMessage() for record in caplog.records] == [
-        "c.yaml: parallelLevel: '2' is not an integer >= 0; ignored",
-        "c.yaml: torchrun: 'tpu' is not a mapping; ignored",
-        "c.yaml: useVenv: 1 is not true or false; ignored",
+        "model m: c.yaml: parallelLevel: '2' is not an integer >= 0; ignored",
+        "model m: c.yaml: torchrun: 'tpu' is not a mapping; ignored",
+        "model m: c.yaml: useVenv: 1 is not true or false; ignored",
     ]
 
 
@@ -30,8 +30,8 @@ def test_a_misspelt_key_of_the_configuration_is_guessed(
     source = make_archive(tmp_path / "a.mar", {**FILES, "c.yaml": text}, configFile="c.yaml")
     assert open_archive(source, work).config["minWorker"] == 2
     assert caplog.messages == [
-        "c.yaml: minWorker is left to the handler; did you mean minWorkers?",
-        "c.yaml: batch_size is left to the handler; did you mean batchSize?",
+        "model m: c.yaml: minWorker is left to the handler; did you mean minWorkers?",
+        "model m: c.yaml: batch_size is left to the handler; did you mean batchSize?",
     ]
 
 
