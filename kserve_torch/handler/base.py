@@ -132,7 +132,8 @@ class BaseHandler:
             return model
         if self.model_pt_path is None:
             raise LoadFailed(
-                "No model weights could be loaded: the manifest names no model file and no weights"
+                "No model weights could be loaded: a weights file such as model.pt is wanted "
+                "(serializedFile in a manifest), or a model file such as model.py (modelFile)"
             )
         if self.model_pt_path.endswith(".pt"):
             model = self._load_torchscript_model(self.model_pt_path)

@@ -436,7 +436,7 @@ def test_only_handlers_that_read_rows_as_ours_do_get_arrays():
 @pytest.mark.parametrize(
     ("manifest", "reason"),
     [
-        ({}, "No model weights could be loaded"),
+        ({}, "No model weights could be loaded: a weights file such as model.pt is wanted"),
         ({"serializedFile": "weights.pth"}, "weights.pth: named in the manifest, not in"),
         ({"modelFile": "gone.py"}, "gone.py: named in the manifest, not in the archive"),
         ({"modelFile": "net.py", "serializedFile": "gone.pt"}, "gone.pt: named in the manifest"),
