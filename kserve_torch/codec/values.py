@@ -79,7 +79,9 @@ def wide_json_text(value: Any, option: int = 0) -> bytes:
             # Parsed and written again, because json cannot write NaN and infinities as null.
             finite = json.loads(text, parse_constant=lambda _: None)
             return json.dumps(finite, indent=2 if option & orjson.OPT_INDENT_2 else None).encode()
-        except (TypeError, ValueError, RuntimeError):  # too deep, or torch's, for odd tensors
+        except TypeError as plainer:  # names the type of a key, where orjson names its own option
+            raise plainer from None
+        except (ValueError, RuntimeError):  # too deep, or torch's, for odd tensors
             raise error from None
 
 

@@ -180,11 +180,18 @@ def test_results_in_json(result, expected):
 
 
 @pytest.mark.parametrize(
-    "result",
-    [object(), 1j, np.array([1j]), {(1, 2): 3}, lambda: 1],
+    ("result", "why"),
+    [
+        (object(), "object has no JSON form"),
+        (1j, "complex has no JSON form"),
+        (np.array([1j]), "complex has no JSON form"),
+        ({(1, 2): 3}, "keys must be str, int, float, bool or None, not tuple"),
+        ({np.int64(1): 2}, "keys must be str, int, float, bool or None, not numpy.int64"),
+        (lambda: 1, "function has no JSON form"),
+    ],
 )
-def test_a_result_without_a_json_form_is_named(result):
-    with pytest.raises(HandlerError, match=r"^explanations\[1\]: "):
+def test_a_result_without_a_json_form_is_named(result, why):
+    with pytest.raises(HandlerError, match=rf"^explanations\[1\]: {why}$"):
         v1.encode([0, result], Verb.EXPLAIN)
 
 
