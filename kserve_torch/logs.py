@@ -152,10 +152,10 @@ class JsonFormatter(logging.Formatter):
         worker = _worker(record)
         if worker is not None:
             line["worker"] = worker
-        if record.name == ACCESS:  # others' records may have fields of their own
-            line |= record.__dict__["fields"]
-        else:
+        if record.name != ACCESS:
             line["message"] = record.getMessage()
+        if record.name.startswith("kserve_torch."):  # others' may have fields of their own
+            line |= record.__dict__.get("fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:

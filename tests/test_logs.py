@@ -91,6 +91,14 @@ def test_a_traceback_stays_within_its_json_object(capsys: Output) -> None:
     assert line["exception"].endswith("ValueError: broken")
 
 
+def test_a_failed_request_is_found_by_its_id_in_json(capsys: Output) -> None:
+    logs.configure(Settings(log_json=True))
+    fields = {"model": "m", "id": "abc-1"}
+    logging.getLogger("kserve_torch.engine.isolation").error("failed", extra={"fields": fields})
+    line = json.loads(capsys.readouterr().err)
+    assert (line["message"], line["model"], line["id"]) == ("failed", "m", "abc-1")
+
+
 @pytest.mark.parametrize("fields", [{"user": 1}, "a,b"])
 def test_what_a_handler_adds_to_its_record_takes_nothing_from_its_json_object(
     capsys: Output, fields: object

@@ -198,13 +198,18 @@ def _say(lane: Lane, requests: int, error: ServingError) -> None:
 
 
 def _log(lane: Lane, ticket: Ticket, error: ServingError) -> None:
+    request = ticket.request
+    # As the access log has them, for JSON logs: who looks for an id finds the traceback, too.
+    extra = {"fields": {"model": request.model, "id": request.id}}
     if isinstance(error, ClientError):  # bad requests must not fill the log with tracebacks
-        log.info("%s: request %s was refused: %s", lane.label, ticket.request.id, error.message)
+        text = "%s: request %s was refused: %s"
+        log.info(text, lane.label, request.id, error.message, extra=extra)
         return
     log.error(
         "%s: request %s failed: %s",
         lane.label,
-        ticket.request.id,
+        request.id,
         error.message,
         exc_info=error.__cause__,
+        extra=extra,
     )

@@ -150,7 +150,9 @@ def outputs_of(found: ModelVersion, decoded: V2Request, reply: Reply) -> list[Te
 def log_unsendable(request: Request, error: Exception) -> None:
     """Log why the handler's answer cannot be sent: its author does not see the client's error."""
     if isinstance(error, HandlerError) and not isinstance(error, PredictionError):
-        log.error("%s: request %s failed: %s", request.model, request.id, error.message)
+        fields = {"model": request.model, "id": request.id}
+        text = "%s: request %s failed: %s"
+        log.error(text, request.model, request.id, error.message, extra={"fields": fields})
 
 
 class Serve:

@@ -124,7 +124,9 @@ async def test_bad_requests_are_logged_below_failures(
 ) -> None:
     caplog.set_level("INFO")
     Bench(name).outcomes()
-    assert [(record.levelname, record.message) for record in caplog.records] == [(level, message)]
+    [record] = caplog.records
+    assert (record.levelname, record.message) == (level, message)
+    assert record.__dict__["fields"] == {"model": "m", "id": name}
 
 
 @pytest.mark.parametrize("names", ["e", "xyb", "xyll"])

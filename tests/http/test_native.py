@@ -466,8 +466,10 @@ async def test_a_part_of_a_stream_that_cannot_be_sent_is_reported(
     assert isinstance(event, Responded)
     assert (event.status, event.error) == (503, "HandlerError")
     (record,) = caplog.records
-    said = f"echo: request {header(answer, 'x-request-id')} failed: Unsupported model output"
+    asked = header(answer, "x-request-id")
+    said = f"echo: request {asked} failed: Unsupported model output"
     assert record.getMessage().startswith(said)
+    assert record.__dict__["fields"] == {"model": "echo", "id": asked}
 
 
 async def test_poison_does_not_spread_to_requests_that_could_stream(
