@@ -88,7 +88,7 @@ def open_archive(
         if not source.is_dir():
             if not source.is_file():
                 raise InvalidArchive(f"{source.name}: neither a file nor a folder")
-            extracted = fresh_folder(workdir / "models")
+            extracted = fresh_folder(workdir / "models", source.name)
             extract(source, extracted)
         root = descend(extracted or source)
         manifest, bare = _manifest(root, handler, default_handler)

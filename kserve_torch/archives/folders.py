@@ -22,6 +22,9 @@ PACKED = (".mar", ".model", ".tar.gz", ".tgz")
 #: What a model may be called.
 MODEL_NAME = re.compile(r"\w[\w\-.]*", re.ASCII)
 
+#: Characters of an archive's file name that its folder's has.
+_SHOWN = 50
+
 #: What KServe's agent leaves in the folder of each TrainedModel that it has downloaded.
 _AGENTS_MARK = re.compile(r"SUCCESS\.[0-9a-f]{64}")
 
@@ -105,14 +108,21 @@ def packed_inside(folder: Path) -> Path | None:
     return inside[0] if alone else None
 
 
-def fresh_folder(parent: Path) -> Path:
+def fresh_folder(parent: Path, archive: str = "") -> Path:
     """Make a folder for one archive within the work folder's ``parent``.
+
+    Args:
+        parent: made if it is not there.
+        archive: its file name, with which the folder's begins: tracebacks then tell which of many
+            ``handler.py`` they are about.
 
     Raises:
         LoadFailed: that cannot be written to.
     """
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(dir=parent))
+        # Not all of it: names have a limit, and a ":" would end a path of PYTHONPATH.
+        prefix = re.sub(r"[^\w.-]", "_", archive[:_SHOWN], flags=re.ASCII)
+        return Path(tempfile.mkdtemp(prefix=f"{prefix}-", dir=parent))
     except OSError as error:
         raise LoadFailed(f"the work folder cannot be written to: {error.strerror}") from error

@@ -68,6 +68,17 @@ def test_one_archive_opened_twice_has_two_folders(tmp_path: Path, work: Path) ->
     assert open_archive(source, work).root != open_archive(source, work).root
 
 
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [("a.mar", "a.mar-"), ("a:b c.mar", "a_b_c.mar-"), ("a" * 250 + ".mar", "a" * 50 + "-")],
+)
+def test_the_folder_of_an_archive_has_its_name(
+    tmp_path: Path, work: Path, name: str, begins: str
+) -> None:
+    """A traceback's handler.py is told from those of other archives by it."""
+    assert open_archive(make_archive(tmp_path / name, FILES), work).root.name.startswith(begins)
+
+
 def test_a_single_subfolder_is_descended_into(tmp_path: Path, work: Path) -> None:
     make_archive(tmp_path / "sage/model/m", FILES)
     (tmp_path / "sage/.hidden").touch()
