@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import gc
 import os
 import signal
@@ -36,6 +37,7 @@ def program(name: str | None = None) -> NoReturn:
         name: as for `main`.
     """
     _open_standard_files()
+    faulthandler.enable()  # a library that crashes ends all models: the log says in which call
     code = main(program=name)
     if threading.active_count() == 1:
         atexit._run_exitfuncs()

@@ -156,6 +156,22 @@ def test_what_handlers_have_registered_for_the_end_is_done() -> None:
     assert (run.returncode, run.stdout) == (3, "the end\n")
 
 
+def test_a_crash_says_where_it_was() -> None:
+    """The process ends, whichever of its models is to blame."""
+    code = (
+        "import ctypes\n"
+        "from kserve_torch import cli\n"
+        "def handle(program):\n"
+        "    ctypes.string_at(0)\n"
+        "cli.main = handle\n"
+        "cli.program()\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    assert run.returncode == -signal.SIGSEGV
+    assert "Segmentation fault" in run.stderr
+    assert 'File "<string>", line 4 in handle' in run.stderr
+
+
 def test_no_socket_takes_the_place_of_a_standard_file(tmp_path: Path) -> None:
     """A supervisor may start programs without them."""
     script = tmp_path / "script.py"
