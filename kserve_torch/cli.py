@@ -109,7 +109,10 @@ def _show(text: str) -> None:
 
 def _stop() -> int:
     pid = pidfile.stop()
-    print("No server is running." if pid is None else f"The server (process {pid}) has stopped.")
+    if pid is None:
+        print("No server that was started as torchserve is running.")
+    else:
+        print(f"The server (process {pid}) has stopped.")
     return 0
 
 

@@ -130,7 +130,7 @@ def test_stop_without_a_server(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert main(["--stop"], "torchserve") == 0
-    assert capsys.readouterr().out == "No server is running.\n"
+    assert capsys.readouterr().out == "No server that was started as torchserve is running.\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
