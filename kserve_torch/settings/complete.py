@@ -22,7 +22,7 @@ def complete(settings: Settings) -> Settings:
         SettingError: an address would close the port of KServe's probes.
     """
     addresses = (_addresses, _http_port, _hosts, _management_api, _grpc_port)
-    for rule in (_model_store, *addresses, _envelope, _stop):
+    for rule in (_model_store, *addresses, _tokens, _envelope, _stop):
         settings = rule(settings)
     return settings
 
@@ -144,6 +144,21 @@ def _management_api(settings: Settings) -> Settings:
     if at.host == settings.management_address.host:
         return settings
     notice = f"management_address: the management API is at {at}, with which it shares the port"
+    return replace(settings, notices=(*settings.notices, notice))
+
+
+def _tokens(settings: Settings) -> Settings:
+    """TorchServe requires tokens unless told not to; a model that is registered runs its code."""
+    open_to_all = settings.enable_model_api and settings.disable_token_authorization
+    (at,) = (each.address for each in settings.bindings() if "management" in each.roles)
+    if not open_to_all or settings.given("disable_token_authorization"):
+        return settings
+    if at.host not in _ALL_HOSTS:
+        return settings
+    notice = (
+        f"enable_model_api: whoever reaches {at} can register models, and so run code, without a "
+        "token; disable_token_authorization=false requires one, true ends this warning"
+    )
     return replace(settings, notices=(*settings.notices, notice))
 
 

@@ -361,6 +361,19 @@ def test_an_http_port_that_was_asked_for_beats_a_default_address(load: Load) -> 
     assert not any(notice.startswith("management_address") for notice in settings.notices)
 
 
+def test_registering_models_without_a_token_is_announced(load: Load) -> None:
+    (notice,) = load("--enable_model_api").notices
+    assert notice.startswith(
+        "enable_model_api: whoever reaches http://0.0.0.0:8085 can register models"
+    )
+    for decided in ("true", "false"):
+        argv = ("--enable_model_api", "--disable_token_authorization", decided)
+        assert load(*argv).notices == ()
+    local = ("--management_address", "http://127.0.0.1:8090")
+    assert load("--enable_model_api", *local).notices == ()
+    assert load().notices == ()
+
+
 def test_a_grpc_port_that_was_asked_for_is_not_given_up(load: Load) -> None:
     fault = r"^grpc_port: grpc://0\.0\.0\.0:8081 and management_address http://127\.0\.0\.1:8081 "
     with pytest.raises(SettingError, match=fault):
