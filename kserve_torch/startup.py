@@ -11,6 +11,7 @@ from kserve_torch.archives.folders import PACKED, find_archives, is_one_model, n
 from kserve_torch.archives.manifest import MANIFEST_PATH
 from kserve_torch.errors import SettingError
 from kserve_torch.models.version import ModelVersion
+from kserve_torch.redact import redacted
 from kserve_torch.runtime.devices import gpus
 from kserve_torch.settings import Binding, Settings, StartupModel
 from kserve_torch.settings.folders import naming
@@ -32,7 +33,7 @@ def startup_models(settings: Settings) -> list[StartupModel]:
     if len(models) == 1 and (models[0].name is None or settings.startup_models() is None):
         return [replace(models[0], name=name)]
     if models:
-        named = [model.name or str(model.file) for model in models]
+        named = [model.name or redacted(str(model.file)) for model in models]
         log.warning("model_name: %s matches none of the models: %s", name, ", ".join(named))
     return models
 

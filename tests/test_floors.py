@@ -14,6 +14,7 @@ FLOORS: list[dict[str, str]] = [
         "events": "frozen messages",
         "frozen": "",
         "messages": "frozen",
+        "redact": "",
         "scratch": "",
     },
     {

@@ -163,9 +163,11 @@ def test_model_name_names_the_one_model(tmp_path: Path, caplog: pytest.LogCaptur
     assert found(tmp_path, *name, "--models", "y=a.mar") == [("y", "a.mar")]
     make_archive(tmp_path / "b.mar", {"handler.py": ECHO})
     assert found(tmp_path, *name) == [(None, "a.mar"), (None, "b.mar")]
+    found(tmp_path, *name, "--models", "http://me:secret@host/a.mar,b.mar")
     assert caplog.messages == [
         "model_name: x matches none of the models: y",
         "model_name: x matches none of the models: a.mar, b.mar",
+        "model_name: x matches none of the models: http://host/a.mar, b.mar",
     ]
 
 

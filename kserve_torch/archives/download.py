@@ -20,6 +20,7 @@ from urllib.request import getproxies
 import httpx
 
 from kserve_torch.errors import DownloadFailed, ServingError
+from kserve_torch.redact import redacted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -96,7 +97,7 @@ async def download(
     url: str,
     folder: Path,
     *,
-    check: Callable[[str, str], None],
+    check: Callable[[str], None],
     public_only: bool,
 ) -> Path:
     """Fetch ``url`` into ``folder``; the file is named like the last part of its path.
@@ -104,8 +105,7 @@ async def download(
     Args:
         url: an ``http`` or ``https`` URL.
         folder: exists; who has made it removes it if this fails or is cancelled.
-        check: called with every URL that a redirect leads to, and as it may be shown; raises if
-            it is not allowed.
+        check: called with every URL that a redirect leads to; raises if it is not allowed.
         public_only: connect to addresses of the public Internet only, and directly; otherwise
             through the proxies that ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` say.
 
@@ -113,8 +113,12 @@ async def download(
         DownloadFailed: it could not be fetched; the text says why.
         ServingError: what ``check`` raises.
     """
-    shown = _shown(url)
-    target = folder / (PurePosixPath(unquote(httpx.URL(url).path)).name or "archive")
+    shown = redacted(url)
+    try:
+        name = PurePosixPath(unquote(httpx.URL(url).path)).name
+    except httpx.InvalidURL as error:
+        raise DownloadFailed.of(shown, "it is no URL") from error
+    target = folder / (name or "archive")
     try:
         async with _client(public_only) as client, _opened(client, url, check) as response:
             await _save(response, target, shown)
@@ -150,7 +154,7 @@ def _reason(error: Exception) -> str:
 
 @asynccontextmanager
 async def _opened(
-    client: httpx.AsyncClient, url: str, check: Callable[[str, str], None]
+    client: httpx.AsyncClient, url: str, check: Callable[[str], None]
 ) -> AsyncIterator[httpx.Response]:
     """The final response after redirects, its body not yet read."""
     for _ in range(MAX_REDIRECTS + 1):
@@ -161,7 +165,7 @@ async def _opened(
                 yield response
                 return
             url = str(response.next_request.url)
-        check(url, _shown(url))
+        check(url)
     raise DownloadFailed(f"more than {MAX_REDIRECTS} redirects")
 
 
@@ -189,14 +193,3 @@ async def _save(response: httpx.Response, target: Path, shown: str) -> None:
 
 def _too_large() -> DownloadFailed:
     return DownloadFailed(f"it is larger than {MAX_BYTES} bytes")
-
-
-def _shown(url: str) -> str:
-    """The URL without parts that may be secret: user, password and query.
-
-    For the log, and for errors: those of a model of the configuration are shown to every client.
-    """
-    try:
-        return str(httpx.URL(url).copy_with(userinfo=b"", query=None))
-    except httpx.InvalidURL as error:
-        raise DownloadFailed.of(url, "it is no URL") from error

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from kserve_torch.archives.folders import PACKED, fresh_folder
 from kserve_torch.errors import DownloadFailed, ModelNotFound
+from kserve_torch.redact import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,12 +65,12 @@ class ModelStore:
         scheme = _SCHEME.match(url)
         path = _path(url) if scheme else url
         if ".." in PurePosixPath(path).parts:
-            raise ModelNotFound(f"Relative path is not allowed in url: {url}")
+            raise ModelNotFound(f"Relative path is not allowed in url: {self._shown(url)}")
         if scheme is None:
             return self._named(url)
         self._check_allowed(url)
         if scheme[1].lower() == "file":
-            return _local(url, Path(path))
+            return _local(Path(path), url, self._shown(url))
         return await self._fetch(url)
 
     def by_name(self, name: str) -> str | None:
@@ -106,7 +107,7 @@ class ModelStore:
     def _within(self, name: str, *, trusted: bool = False) -> Path:
         if self._root is None:
             raise ModelNotFound("Model store has not been configured.")
-        missing = ModelNotFound(f"Model not found at: {name}")
+        missing = ModelNotFound(f"Model not found at: {self._shown(name)}")
         try:
             root, path = _beneath(self._root, name)
         except (OSError, ValueError, RuntimeError):  # absent, a NUL byte, a loop of links
@@ -116,9 +117,16 @@ class ModelStore:
             raise missing
         return path
 
-    def _check_allowed(self, url: str, shown: str | None = None) -> None:
+    def _check_allowed(self, url: str) -> None:
         if not any(pattern.fullmatch(url) for pattern in self._allowed):
-            raise ModelNotFound(f"Given URL {shown or url} does not match any allowed URL(s)")
+            shown = self._shown(url)
+            raise ModelNotFound(f"Given URL {shown} does not match any allowed URL(s)")
+
+    def _shown(self, url: str) -> str:
+        # A client knows the folders that it has named; those of the configuration it must not see.
+        if url in self._configured and not url.lower().startswith(("http://", "https://")):
+            return PurePosixPath(redacted(url)).name
+        return redacted(url)
 
     async def _fetch(self, url: str) -> Path:
         # Most servers never need it, and importing it would take a tenth of their start.
@@ -165,14 +173,14 @@ def _path(url: str) -> str:
     try:
         return unquote(urlsplit(url).path)
     except ValueError:
-        raise DownloadFailed.of(url, "it is no URL") from None
+        raise DownloadFailed.of(redacted(url), "it is no URL") from None
 
 
-def _local(url: str, path: Path) -> Path:
+def _local(path: Path, url: str, shown: str) -> Path:
     try:
         if urlsplit(url).netloc not in ("", "localhost"):
             raise OSError("a file URL names this host")
         path.stat()
         return path
     except (OSError, ValueError, RuntimeError):
-        raise DownloadFailed.of(url) from None
+        raise DownloadFailed.of(shown) from None

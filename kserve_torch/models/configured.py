@@ -18,6 +18,7 @@ from kserve_torch.models.lineup import lineup, stem_of
 from kserve_torch.models.origin import Origin
 from kserve_torch.models.retries import keep_trying, worth_another_try
 from kserve_torch.models.version import ModelVersion, State
+from kserve_torch.redact import redacted
 
 if TYPE_CHECKING:
     from kserve_torch.settings import StartupModel
@@ -165,4 +166,4 @@ class ConfiguredModels:
 
 
 def _log_failure(model: StartupModel, error: ServingError) -> None:
-    log.error("model %s failed to load: %s", model.name or model.file, error.message)
+    log.error("model %s failed to load: %s", model.name or redacted(str(model.file)), error.message)

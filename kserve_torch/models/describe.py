@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from kserve_torch.engine.worker import WorkerState
+from kserve_torch.redact import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,11 +116,11 @@ def default_set(name: str, version: str) -> str:
 
 
 def _url(version: ModelVersion) -> str:
-    """The URL or file it was registered from."""
+    """The URL or file it was registered from; who lists models need not know its password."""
     if version.archive is not None:
-        return version.archive.url
+        return redacted(version.archive.url)
     source = version.origin.source
-    return source.name if isinstance(source, Path) else source or ""
+    return source.name if isinstance(source, Path) else redacted(source or "")
 
 
 def _limits(version: ModelVersion) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kserve_torch.errors import Conflict, NotReady, ServingError
 from kserve_torch.models.version import ModelVersion
+from kserve_torch.redact import redacted
 
 if TYPE_CHECKING:
     from kserve_torch.settings import StartupModel
@@ -24,7 +25,7 @@ Place = tuple[str, str]
 
 def stem_of(model: StartupModel) -> str:
     """The name of a model that neither the configuration nor an archive names."""
-    return Path(model.file).name.split(".")[0]
+    return Path(redacted(str(model.file))).name.split(".")[0]
 
 
 def lineup(

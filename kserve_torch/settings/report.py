@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from kserve_torch.redact import redacted
 from kserve_torch.settings.keys import DEFAULT, IGNORED, Key
 from kserve_torch.settings.limits import written
 from kserve_torch.settings.models import Entry, StartupModel
@@ -28,7 +29,8 @@ def _text(value: Any) -> str:
     if isinstance(value, re.Pattern):
         return str(value.pattern)
     if isinstance(value, StartupModel):
-        return f"{value.name}={value.file}" if value.name else str(value.file)
+        file = redacted(str(value.file))
+        return f"{value.name}={file}" if value.name else file
     if isinstance(value, Entry):
         limits = " ".join(f"{word}={_text(v)}" for word, v in written(value.limits).items())
         return f"{_text(value.model)} ({limits})"

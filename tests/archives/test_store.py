@@ -255,25 +255,55 @@ async def test_file_url_of_nothing(store: ModelStore, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
+    ("url", "shown"),
     [
-        "file:///etc/passwd",
-        "http://models.example/a.mar",
-        "https://models.example/b.mar",
-        "https://models.example/a.mar/more",
-        "https://evil.example/?https://models.example/a.mar",
-        "https://models.example@evil.example/a.mar",
+        ("file:///etc/passwd", "file:///etc/passwd"),
+        ("http://models.example/a.mar", "http://models.example/a.mar"),
+        ("https://models.example/b.mar", "https://models.example/b.mar"),
+        ("https://models.example/a.mar/more", "https://models.example/a.mar/more"),
+        ("https://evil.example/?https://models.example/a.mar", "https://evil.example/"),
+        ("https://models.example@evil.example/a.mar", "https://evil.example/a.mar"),
     ],
 )
-async def test_urls_that_are_not_allowed(folder: Path, url: str) -> None:
+async def test_urls_that_are_not_allowed(folder: Path, url: str, shown: str) -> None:
     strict = allowing(folder, r"https://models\.example/a\.mar", "")
     with pytest.raises(ModelNotFound) as caught:
         await strict.resolve(url)
-    assert caught.value.message == f"Given URL {url} does not match any allowed URL(s)"
+    assert caught.value.message == f"Given URL {shown} does not match any allowed URL(s)"
 
 
 async def test_names_need_not_be_allowed(folder: Path) -> None:
     assert await allowing(folder, "nothing").resolve("a.mar") == folder / "a.mar"
+
+
+# --- what errors show of the configuration, which every client can read ---
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("/no/nope.mar", "Model not found at: nope.mar"),
+        ("/no/../nope.mar", "Relative path is not allowed in url: nope.mar"),
+        ("file:///no/nope.mar", "Failed to download archive from: nope.mar"),
+        ("s3://me:pw@bucket/nope.mar?token=secret", "Model not found at: nope.mar"),
+        (
+            "http://me:pw@host/../a.mar?token=secret",
+            "Relative path is not allowed in url: http://host/../a.mar",
+        ),
+        (
+            "http://me:pw@host/a.mar?token=secret",
+            "Given URL http://host/a.mar does not match any allowed URL(s)",
+        ),
+    ],
+)
+async def test_configured_models_show_no_secrets_and_no_folders(
+    folder: Path, url: str, message: str
+) -> None:
+    store = allowing(folder, "file://.*")
+    store.configure([url])
+    with pytest.raises((ModelNotFound, DownloadFailed)) as caught:
+        await store.resolve(url)
+    assert caught.value.message == message
 
 
 # --- over HTTP ---
@@ -504,10 +534,13 @@ async def test_nobody_listens(folder: Path) -> None:
         await allowing(folder, ".*").resolve(url)
 
 
-@pytest.mark.parametrize("url", ["http://", "http://host:x/a.mar", "http://[::1/a.mar"])
+@pytest.mark.parametrize(
+    "url", ["http://", "http://host:x/a.mar", "http://[::1/a.mar", "http://me:x#secret@host/a.mar"]
+)
 async def test_urls_that_cannot_be_read(folder: Path, url: str) -> None:
-    with pytest.raises(DownloadFailed, match="Failed to download archive from: http"):
+    with pytest.raises(DownloadFailed, match="Failed to download archive from: http") as caught:
         await allowing(folder, ".*").resolve(url)
+    assert "secret" not in caught.value.message
 
 
 async def test_a_file_name_that_cannot_be_one(open_store: ModelStore, host: Host) -> None:

@@ -111,6 +111,18 @@ async def test_a_model_that_could_not_be_read(registry: Registry, store: Path) -
     assert describe.list_models(registry)["models"] == [{"modelName": "bad", "modelUrl": "bad.mar"}]
 
 
+async def test_the_url_is_shown_without_secrets(registry: Registry, store: Path) -> None:
+    url = f"file://{store}/a.mar"
+    here = await registry.register(f"{url}?token=secret", workers=0)
+    absent = StartupModel(name="absent", file="s3://me:secret@bucket/a.mar")
+    await registry.start([absent])
+    assert describe.model_version(here)["modelUrl"] == url
+    listed = {
+        each["modelName"]: each["modelUrl"] for each in describe.list_models(registry)["models"]
+    }
+    assert listed == {"a": url, "absent": "s3://bucket/a.mar"}
+
+
 @pytest.mark.parametrize(
     ("limit", "token", "names", "next_token"),
     [

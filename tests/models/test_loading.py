@@ -351,6 +351,16 @@ async def test_what_cannot_be_read_takes_no_place_from_what_can(tmp_path: Path, 
         assert "damaged" in registry.find("m_3").reason
 
 
+async def test_a_start_up_model_without_a_name_shows_no_secrets_of_its_url(
+    tmp_path: Path, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path, gate) as registry:
+        await registry.start(startup("s3://me:secret@bucket/m?token=secret"))
+        assert registry.names() == ["m"]
+    said = "model s3://bucket/m failed to load: Model not found at: m"
+    assert said in [record.getMessage() for record in caplog.records]
+
+
 async def test_a_start_up_model_leaves_alone_what_a_client_was_quicker_to_register(
     tmp_path: Path, gate: Gate
 ) -> None:

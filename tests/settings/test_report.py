@@ -32,6 +32,14 @@ def test_every_value_is_shown_with_its_source(tmp_path: Path) -> None:
     assert not any("hunter2" in line for line in lines)
 
 
+def test_urls_of_models_are_shown_without_secrets(tmp_path: Path) -> None:
+    models = "m=https://me:secret@host/m.mar?token=secret,/models/n.mar"
+    argv = ["--model-store", str(tmp_path), "--models", models]
+    report = settings_report(load_settings(argv, {}))
+    assert "load_models=m=https://host/m.mar,/models/n.mar " in report
+    assert "secret" not in report
+
+
 def test_the_reference_has_a_row_for_every_key() -> None:
     rows = reference().splitlines()
     for name in KEYS:
