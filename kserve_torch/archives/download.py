@@ -40,6 +40,12 @@ _HEADERS = {"accept": "*/*", "accept-encoding": "identity"}
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 #: IPv4 addresses within IPv6 by a network's translation (RFC 6052).
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+#: All IPv6 addresses that have been assigned to the Internet. Python takes others for global, such
+#: as site-local ones, and those of translations that hold an IPv4 address of the cluster.
+_ASSIGNED = ipaddress.ip_network("2000::/3")
+#: Reserved for protocols (RFC 6890), where a cloud has its metadata service. Python before 3.12.4
+#: takes most of it for global.
+_RESERVED = ipaddress.ip_network("192.0.0.0/24")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -51,8 +57,10 @@ def is_public(address: str) -> bool:
         inner = parsed.ipv4_mapped or parsed.sixtofour
         if inner is None and parsed in _NAT64:
             inner = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
+        if inner is None and parsed not in _ASSIGNED:
+            return False
         parsed = inner or parsed
-    return parsed.is_global and not parsed.is_multicast
+    return parsed.is_global and not parsed.is_multicast and parsed not in _RESERVED
 
 
 class PublicTransport(httpx.AsyncHTTPTransport):
