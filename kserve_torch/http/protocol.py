@@ -1,18 +1,20 @@
 """HTTP/1.1 on one connection: uvicorn's protocol with limits on what a client may cost.
 
-uvicorn itself waits for a request's head without a limit, accepts heads of any length and answers
-malformed requests in plain text.
+uvicorn itself waits for a request's head without a limit, accepts heads of any length, reads on
+however many requests of a connection wait for their turn, and answers malformed requests in plain
+text.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import MutableMapping
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from kserve_torch.errors import ServingError
@@ -27,6 +29,27 @@ log = logging.getLogger(__name__)
 MAX_HEAD = 64 * 1024
 #: Seconds in which a connection over the limit must send its request, to be refused.
 REFUSAL_SECONDS = 1.0
+#: Requests of a connection that wait behind the one that runs and with which no more are read.
+#: With fewer it is read on, as only then a client that leaves is noticed.
+MAX_WAITING = 16
+
+
+class BoundedFlow(FlowControl):
+    """Reads from a connection only while few of its requests wait.
+
+    Args:
+        transport: the connection.
+        waiting: its requests that have not begun.
+    """
+
+    def __init__(self, transport: asyncio.Transport, waiting: deque[Any]) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        """Read on, unless too many wait; called again after each answer."""
+        if self.read_paused and len(self._waiting) < MAX_WAITING:
+            super().resume_reading()
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -59,6 +82,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for a request."""
         super().connection_made(transport)
+        self.flow = BoundedFlow(transport, self.pipeline)
         seconds = self.patience
         if len(self.connections) > self.most:
             self.app = over_limit(self.app, self.most)
@@ -269,7 +293,9 @@ class GuardedProtocol(HttpToolsProtocol):
     def _too_slow(self) -> None:
         """Close a connection whose request is late; answer it if some of it has come."""
         self._head_timer = None
-        if self._in_head:
+        if self.flow.read_paused:  # its rest may be there, behind requests that wait
+            self._wait_for_head(self.patience)
+        elif self._in_head:
             text = f"the request's headers did not arrive within {self.patience:g} s"
             self._end(408, text)
         else:

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +17,7 @@ import httpx
 import pytest
 
 from kserve_torch.http.app import WATCH_AFTER
+from kserve_torch.http.protocol import MAX_WAITING
 
 from ..faults.actor import until
 from ..makers import make_archive
@@ -30,8 +32,8 @@ def handle(data, context):
     if data is None:
         return None
     for row in data:
-        if row == "connections":
-            return [sum(type(each).__name__ == "GuardedProtocol" for each in gc.get_objects())]
+        if row in ("GuardedProtocol", "RequestResponseCycle"):
+            return [sum(type(each).__name__ == row for each in gc.get_objects())]
         if row in ("wait", {"body": bytearray(b"wait")}):
             open("{pipe}").close()
         if row == {"body": "stream"}:
@@ -241,6 +243,39 @@ def test_a_damaged_request_behind_another_gets_its_own_answer(server: Server, pi
         assert client.ended()
 
 
+# --- requests that wait behind others ---
+
+
+def test_only_so_many_requests_of_a_connection_are_read_ahead(server: Server) -> None:
+    get = b"GET /v2/health/live HTTP/1.1\r\nHost: m\r\nX-Pad: %b\r\n\r\n" % (b"x" * 200)
+    with Client(server) as client:
+        pieces = (get * 200, post("RequestResponseCycle"), get * 5000)
+        sending = threading.Thread(target=client.send, args=(b"".join(pieces),))
+        sending.start()
+        answers = [client.answer() for _ in range(5201)]
+        sending.join()
+    assert {status for status, _, _ in answers} == {200}
+    # One read of the socket brings about a thousand.
+    assert json.loads(answers[200][2])["predictions"][0] < 2500
+
+
+def test_a_request_that_is_not_read_on_is_not_late(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    make_archive(
+        tmp_path / "m.mar", {"handler.py": HANDLER.replace("{pipe}", str(tmp_path / "pipe"))}
+    )
+    request = post("b")
+    with Server(tmp_path, "--receive_timeout", "1") as server, Client(server) as client:
+        client.send(post("wait") + post("a") * MAX_WAITING + request[:30])
+        late = time.monotonic() + 2
+        until(lambda: time.monotonic() > late)
+        (tmp_path / "pipe").open("w").close()
+        for row in ("wait", *"a" * MAX_WAITING):
+            assert client.answer()[2] == predicted(row)
+        client.send(request[30:])
+        assert client.answer()[2] == predicted("b")
+
+
 # --- HTTP/1.0 ---
 
 
@@ -402,7 +437,7 @@ def test_connections_that_clients_reset_are_forgotten(server: Server) -> None:
     with Client(server) as client:
 
         def known() -> int:
-            client.send(post("connections"))
+            client.send(post("GuardedProtocol"))
             return int(json.loads(client.answer()[2])["predictions"][0])
 
         until(lambda: 1 <= known() < 20)  # this one is known
