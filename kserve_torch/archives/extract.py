@@ -35,7 +35,7 @@ MAX_RATIO = 100
 #: Unpacked bytes up to which the ratio does not matter: a small model of zeros is not a bomb.
 FREE_BYTES = 1 << 30
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
 
 #: The flag of zip entries whose names are UTF-8.
 _UTF8 = 0x800
@@ -171,7 +171,10 @@ def _refuse_special(info: zipfile.ZipInfo) -> None:
 
 
 class _Guarded:
-    """A file whose single reads are small: `tarfile` reads a whole extended header at once."""
+    """A file whose single reads are small: `tarfile` reads a whole extended header at once.
+
+    It may also take a time that grows with the square of a header's length (CVE-2024-6232).
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -179,13 +182,13 @@ class _Guarded:
         self.tell = file.tell
 
     def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= 4 * _CHUNK:
+        if not 0 <= size <= _CHUNK:
             raise InvalidArchive(f"has a header of {size} bytes")
         return self._file.read(size)
 
 
 def _extract_tar(source: Path, target: Path, budget: _Budget) -> None:
-    links: list[tuple[Path, Path, str]] = []
+    links: dict[Path, tuple[Path, str]] = {}  # of entries with one name, the last counts
     with (
         _opened(source) as file,
         tarfile.open(fileobj=cast("IO[bytes]", file), mode="r:") as archive,
@@ -202,7 +205,7 @@ def _extract_tar(source: Path, target: Path, budget: _Budget) -> None:
                 assert content is not None
                 _write(place, content, budget)
             elif member.islnk() or member.issym():
-                links.append((place, _link_target(target, member), member.name))
+                links[place] = (_link_target(target, member), member.name)
             else:
                 raise InvalidArchive(f"the entry {member.name!r} is a device or pipe")
     _copy_links(links, budget)
@@ -229,14 +232,16 @@ def _link_target(target: Path, member: tarfile.TarInfo) -> Path:
     return target / name
 
 
-def _copy_links(links: list[tuple[Path, Path, str]], budget: _Budget) -> None:
+def _copy_links(links: dict[Path, tuple[Path, str]], budget: _Budget) -> None:
     """Copy each link's target; a link to a link waits until that one is there."""
-    while links:
-        waiting = [link for link in links if not link[1].is_file()]
-        if len(waiting) == len(links):
-            raise InvalidArchive(f"the link {links[0][2]!r} points to no file of the archive")
-        for place, origin, _ in links:
-            if origin.is_file():
-                with origin.open("rb") as content:
-                    _write(place, content, budget)
-        links = waiting
+    waiting: dict[Path, list[tuple[Path, str]]] = {}
+    for place, (origin, name) in links.items():
+        waiting.setdefault(origin, []).append((place, name))
+    there = [origin for origin in waiting if origin.is_file()]
+    for origin in there:
+        for place, _ in waiting.pop(origin, ()):
+            with origin.open("rb") as content:
+                _write(place, content, budget)
+            there.append(place)  # for the links to this one
+    for [(_, name), *_] in waiting.values():
+        raise InvalidArchive(f"the link {name!r} points to no file of the archive")
