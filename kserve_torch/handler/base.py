@@ -208,6 +208,8 @@ class BaseHandler:
         except InvalidInput as refused:
             if not isinstance(inputs, torch.Tensor) or inputs.dtype is not torch.int64:
                 raise
+            if isinstance(refused, IndexError):  # these are indices, which the model takes
+                raise
             try:
                 output = self.__infer(inputs.to(torch.get_default_dtype()), *args, **kwargs)
             except InvalidInput as error:

@@ -184,6 +184,18 @@ def test_a_model_of_integers_says_what_is_wrong_with_them(folder, load):
         loaded.ask([7])
 
 
+def test_one_clients_wrong_indices_are_no_floats_and_make_none_of_others_indices(folder, load):
+    """The model also takes what it would have looked up."""
+    words = nn.Embedding(3, 1)
+    loaded = load(BaseHandler(), folder)
+    loaded.handler.model = lambda data: data if data.is_floating_point() else words(data)
+    expected = [words.weight[2].tolist()]
+    assert loaded.ask([2]) == [expected]
+    with pytest.raises(InvalidInput, match="index out of range"):
+        loaded.ask([7])
+    assert loaded.ask([2]) == [expected]
+
+
 @pytest.mark.filterwarnings(
     "ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning"
 )
