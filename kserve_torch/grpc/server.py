@@ -30,7 +30,7 @@ _SETTINGS = {
     "management": "grpc_management_port",
 }
 
-#: The largest number that gRPC takes: no limit, as bytes of a message and as milliseconds.
+#: The largest number that gRPC takes: no limit, as bytes, milliseconds or calls.
 _NO_LIMIT = 2**31 - 1
 
 _DEFINITIONS = (
@@ -73,7 +73,11 @@ class GrpcServer:
         changes = [WorkerChanged, StateChanged, DefaultChanged]
         self._registry.observers.add(self._observe, changes)
         for binding in self._settings.grpc_bindings():
-            server = grpc.aio.server(options=self._options(binding))
+            # One connection can have any number of calls, whose messages are kept as they come.
+            server = grpc.aio.server(
+                options=self._options(binding),
+                maximum_concurrent_rpcs=min(self._settings.max_connections, _NO_LIMIT),
+            )
             server.add_generic_rpc_handlers(self._handlers(binding, tokens))
             self._open(server, binding)
             self._servers.append(server)

@@ -61,7 +61,9 @@ class Settings(KServeKeys):
         "how long to wait for a request to arrive, or for a client that reads none of its response",
     )
     max_connections: int = key(
-        4096, integer(1), "maximum open HTTP connections; further ones get 503"
+        4096,
+        integer(1),
+        "maximum open HTTP connections, and gRPC calls per port; further ones are refused",
     )
     access_log: bool = key(True, BOOLEAN, "log one line per request")
     log_json: bool = key(False, BOOLEAN, "write the log as JSON objects")

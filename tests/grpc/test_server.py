@@ -125,6 +125,23 @@ async def test_message_sizes(store: Path) -> None:
     await serving.stop()
 
 
+async def test_a_port_has_so_many_calls_at_a_time(store: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    serving = Serving(store, max_connections=1)
+    await serving.start(["gate"])
+    native = serving.stub(oip.SERVICE, serving.settings.grpc_inference_port)
+    running = await held(serving, tmp_path / "pipe")
+    live = pb.ServerLiveRequest()
+    assert await refused(native.ServerLive(live)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await serving.oip().ServerLive(live)
+    (tmp_path / "pipe").open("w").close()
+    await running
+    async with asyncio.timeout(10):
+        while await native.ServerLive(live).code() is not grpc.StatusCode.OK:
+            pass
+    await serving.stop()
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -132,6 +149,7 @@ async def test_message_sizes(store: Path) -> None:
         "grpc_max_send_message_length",
         "max_request_size",
         "max_response_size",
+        "max_connections",
         "grpc_inference_max_connection_age_ms",
         "grpc_management_max_connection_age_ms",
     ],
