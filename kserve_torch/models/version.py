@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -341,7 +340,7 @@ class ModelVersion:
             instance.close()
             instance = self._load(index, self._firsts)
         self._seen = self._seen or instance.signature
-        instance.on_write = functools.partial(self._renew_others, instance)
+        instance.on_write = self._renew_others
         return instance
 
     def _renew_others(self, writer: Instance) -> None:

@@ -57,8 +57,8 @@ class Instance:
     Attributes:
         context: what the handler is given.
         device: of the model, as torch writes it.
-        on_write: called, on the thread of a call, when its handler has written to weights that it
-            shared: the other instances are to be loaded anew.
+        on_write: called with it, on the thread of a call, when its handler has written to weights
+            that it shared: the other instances are to be loaded anew.
         signature: the input and output tensors of the warm-up; empty without one.
     """
 
@@ -83,7 +83,7 @@ class Instance:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entry: Entry
         self._share: Share | None = None
-        self.on_write: Callable[[], None] = _nobody
+        self.on_write: Callable[[Instance], None] = _tell_nobody
         self._arrays = False
 
     @classmethod
@@ -289,7 +289,7 @@ class Instance:
                 self.context.model_name,
             )
             self._share = None
-            self.on_write()
+            self.on_write(self)
 
     def _check(self, results: Any, rows: int, requests: Sequence[Request]) -> None:
         """Whether there is one result per row (CONTRACT R6, T-03).
@@ -334,8 +334,8 @@ def _handler_rows(request: Request, arrays: bool) -> list[Row]:
     return [to_row(row, arrays) for row in request.rows]
 
 
-def _nobody() -> None:
-    """Nobody shares the weights."""
+def _tell_nobody(writer: Instance) -> None:
+    """Nobody is known to share its weights."""
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:

@@ -686,6 +686,34 @@ async def test_who_loads_while_another_handler_writes_to_its_weights_is_loaded_o
         assert loaded[0]._namespace.closed  # type: ignore[attr-defined]
 
 
+#: Says when it is freed.
+FREED = """
+import weakref
+class Freed:
+    def initialize(self, context):
+        from pathlib import Path
+        weakref.finalize(self, Path({gate!r} + "-freed").touch)
+    def handle(self, data, context):
+        return data
+"""
+
+
+async def test_the_handler_of_a_worker_that_left_needs_no_garbage_collection(
+    tmp_path: Path, gate: Gate
+) -> None:
+    """On an idle server there may be none for hours."""
+    make_archive(tmp_path / "m.mar", gate.guards(FREED))
+    async with serving(tmp_path, gate) as registry:
+        version = await registry.register("m.mar")
+        await registry.scale(version, 2, 2)
+        gc.disable()
+        try:
+            await registry.scale(version, 1, 1)
+            await until(gate.path.with_name("gate-freed").exists)
+        finally:
+            gc.enable()
+
+
 class Pausing:
     """Queues of workers, one of which leaves while another one looks at them."""
 
