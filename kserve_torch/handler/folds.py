@@ -23,6 +23,7 @@ Table = dict[str, torch.Tensor | None]
 #: Weight ``[out channels, in channels / groups, height, width]`` and bias ``[out channels]`` of a
 #: convolution that does the work of a batch norm, too; both float32.
 Weights = tuple[torch.Tensor, torch.Tensor]
+_FORWARDS = (nn.Conv2d.forward, nn.BatchNorm2d.forward)
 #: ``call``: the call of `Folds.run` in this thread, or None.
 _thread = threading.local()
 
@@ -75,7 +76,7 @@ class Fold:
     def is_current(self) -> bool:
         """Whether both modules are what they were, and have no hooks; asked in every call."""
         conv, norm = self.conv, self.norm
-        if norm.training or norm.eps != self._eps:
+        if norm.training or norm.eps != self._eps or not (_is_torchs(conv) and _is_torchs(norm)):
             return False
         for table, name, tensor, version, place in self._held:
             same = table.get(name) is tensor and tensor._version == version
@@ -233,6 +234,11 @@ _known: weakref.WeakSet[Folds] = weakref.WeakSet()
 _lock = threading.Lock()
 
 
+def _is_torchs(module: nn.Module) -> bool:
+    """Whether a module's forward pass is torch's; others may replace that of one, or of all."""
+    return type(module).forward in _FORWARDS and "forward" not in module.__dict__
+
+
 def held(conv: nn.Module, norm: nn.Module) -> Iterator[tuple[Table, str, torch.Tensor]]:
     """The tensors that are folded, each with the table and the name by which a module holds it."""
     tables: tuple[Any, ...] = (conv._parameters, norm._parameters, norm._buffers)
@@ -248,6 +254,8 @@ def are_foldable(conv: nn.Module, norm: nn.Module) -> bool:
         type(conv) is nn.Conv2d
         and type(norm) is nn.BatchNorm2d
         and norm.running_mean is not None
+        and _is_torchs(conv)
+        and _is_torchs(norm)
         and not any(tensor.is_inference() for _, _, tensor in held(conv, norm))
     )
 

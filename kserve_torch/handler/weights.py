@@ -23,6 +23,7 @@ from torch import nn
 
 from kserve_torch.errors import LoadFailed
 from kserve_torch.runtime import torchload
+from kserve_torch.runtime.tying import is_plain
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +175,7 @@ def _tied(own: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _place(value: Any) -> Any:
-    is_memory = isinstance(value, torch.Tensor) and not value.is_meta and value.numel()
+    is_memory = isinstance(value, torch.Tensor) and is_plain(value) and value.numel()
     return (value.data_ptr(), value.shape, value.stride()) if is_memory else id(value)
 
 

@@ -155,6 +155,11 @@ def other_statistics(model):
     model.second_norm.running_mean.add_(1)
 
 
+def own_forward(model):
+    forward = model.second_norm.forward
+    model.second_norm.forward = lambda hidden: forward(hidden) * 2
+
+
 def no_bias(model):
     model.second_norm.bias = None
 
@@ -174,8 +179,9 @@ def moved(model):
         no_bias,
         moved,
         lambda model: model.second_norm.train(),
+        own_forward,
     ],
-    ids=["load", "assign", "data", "weight", "statistics", "bias", "moved", "training"],
+    ids=["load", "assign", "data", "weight", "statistics", "bias", "moved", "training", "forward"],
 )
 def test_a_model_that_is_changed_answers_as_it_is_then(change):
     paramdata.install()

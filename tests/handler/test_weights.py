@@ -257,6 +257,15 @@ class Tied(torch.nn.Module):
             self.head.weight = self.words.weight
 
 
+class Odd(torch.nn.Module):
+    """Some of what it holds has no memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("links", torch.eye(3).to_sparse())
+        self.later = torch.nn.LazyLinear(2)
+
+
 def test_safetensors(tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     safetensors.save_file({"w": torch.ones(2)}, tmp_path / "w.safetensors")
@@ -269,6 +278,8 @@ def test_safetensors(tmp_path):
     assert other.head.weight is other.words.weight
     with pytest.raises(LoadFailed, match=r"missing head\.weight$"):
         weights.fill(Tied(tie=False), {"words.weight": torch.ones(3, 2)}, "w.safetensors")
+    odd = Odd()
+    weights.fill(odd, dict(odd.state_dict()), "w.safetensors")
     state = net.state_dict()
     del state["head.weight"]
     with pytest.raises(LoadFailed, match="missing head"):
