@@ -139,7 +139,8 @@ def _by_own_finders(fullname: str, path: Sequence[str]) -> ModuleSpec | None:
     """What the archive's packages have made findable: sentence-transformers its old names."""
     package, _, bare = fullname.partition(".")
     for finder in _finders_of(package):
-        spec: ModuleSpec | None = finder.find_spec(bare, path)
+        find = getattr(finder, "find_spec", None)  # old ones have only find_module
+        spec: ModuleSpec | None = find and find(bare, path)
         if spec is not None:
             spec.name = fullname
             return spec

@@ -59,28 +59,29 @@ class _Sys(Lent):
         delattr(sys, name)
 
 
-class _Builtins(Lent):
-    """``builtins``: what an archive changes is for its own modules only.
+class Builtins(ModuleType):
+    """An archive's ``builtins``, whose members its modules have: what it changes is for them only.
 
     What it adds is for everybody else as well: a library may be meant to find it.
     """
 
-    def __init__(self, scope: Scope) -> None:
-        super().__init__(builtins)
-        vars(self).update(_own=scope.builtins)
-
-    def __getattr__(self, name: str) -> Any:
-        return self._own[name] if name in self._own else super().__getattr__(name)
+    def __init__(self, **own: Any) -> None:
+        super().__init__(builtins.__name__)
+        vars(self).update(vars(builtins), **own)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._own[name] = value
+        super().__setattr__(name, value)
         if name not in _BUILTINS:
             setattr(builtins, name, value)
 
     def __delattr__(self, name: str) -> None:
-        self._own.pop(name, None)
+        super().__delattr__(name)
         if name not in _BUILTINS:
             delattr(builtins, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As of `Lent`."""
+        return importlib.import_module, (self.__name__,)
 
 
 def install() -> None:
@@ -90,8 +91,8 @@ def install() -> None:
         main.__class__ = Main
 
 
-def lent_to(scope: Scope) -> dict[str, ModuleType]:
-    """What an archive gets in place of standard modules, by name."""
+def lent_to(scope: Scope, own: Builtins) -> dict[str, ModuleType]:
+    """What an archive, with ``builtins`` of its own, gets in place of standard modules, by name."""
     util = Lent(
         importlib.util,
         find_spec=_finding(scope),
@@ -99,7 +100,7 @@ def lent_to(scope: Scope) -> dict[str, ModuleType]:
         spec_from_loader=_adopting(importlib.util.spec_from_loader, scope),
     )
     return {
-        "builtins": _Builtins(scope),
+        "builtins": own,
         "importlib": Lent(importlib, import_module=scope.import_module, util=util),
         "importlib.util": util,
         "pickle": scope.pickle_module,

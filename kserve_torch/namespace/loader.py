@@ -64,14 +64,11 @@ class Namespace:
         self.path = list(dict.fromkeys(folders))
         self.packages = packages
         self.closed = False
-        self.builtins: dict[str, Any] = {
-            **vars(builtins),
-            "__import__": self._import,
-            "open": self._open,
-        }
+        own = lent.Builtins(__import__=self._import, open=self._open)
+        self.builtins: dict[str, Any] = vars(own)
         self.main: ModuleType = lent.Lent(sys.modules["__main__"])
         self.pickle_module = lent.pickle_module(self)
-        self._lent = lent.lent_to(self)
+        self._lent = lent.lent_to(self, own)
         self.figures: OrderedDict[Any, Any] = OrderedDict()
         self.name = _claim(self)
         self._names = Names(self, folders, packages)

@@ -77,6 +77,8 @@ class Names:
 
     def bind(self, name: str, full: str | None) -> None:
         """Let ``name`` mean the archive's module ``full``; None to search for it again."""
+        if full is not None and self.known.get(name) == full:
+            return
         self._foreign.discard(name)
         self._portions.pop(name, None)
         self.merged.pop(name, None)

@@ -261,6 +261,8 @@ def test_what_it_puts_into_builtins_is_seen_by_all_its_modules(
     assert one.f() == (["a"], 1)
     assert eval("print('b'), kt_traced", vars(one.model)) == (["b"], 1)
     assert one.real is print is not one.builtins.print
+    assert vars(one.builtins)["print"] is one.builtins.print
+    assert vars(one.builtins)["len"] is len
     other.builtins.kt_traced = 2
     assert one.f() == (["a"], 1)
     assert vars(builtins)["kt_traced"] == 2

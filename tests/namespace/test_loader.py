@@ -286,10 +286,14 @@ class Finder:
         return importlib.import_module("demo.new")
     def exec_module(self, module):
         pass
-sys.meta_path.insert(0, Finder())
+class Old:
+    def find_module(self, name, path=None):
+        return None
+sys.meta_path[:0] = [Old(), Finder()]
 """
 
 
+@pytest.mark.filterwarnings("ignore:Old.find_spec:ImportWarning")
 def test_packages_find_their_modules_by_old_names(make: Make) -> None:
     """With a finder of their own, as sentence-transformers does."""
     make("none")

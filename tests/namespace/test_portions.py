@@ -41,6 +41,11 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Namesp
         ("import kt_shared.theirs, kt_shared.deep.own\nX = kt_shared.theirs.X", "environment"),
         ("from kt_shared.deep import own, theirs\nX = own.X[0], theirs.X", ("own", "environment")),
         ("import kt_shared as k\nX = hasattr(k, 'absent'), hasattr(k, 'theirs')", (False, True)),
+        (
+            "import sys, kt_shared.own\nsys.modules['kt_shared'] = kt_shared\n"
+            "from kt_shared.theirs import X",
+            "environment",
+        ),
     ],
 )
 def test_each_module_is_found_where_it_is(
