@@ -69,6 +69,10 @@ class Builtins(ModuleType):
         super().__init__(builtins.__name__)
         vars(self).update(vars(builtins), **own)
 
+    def __getattr__(self, name: str) -> Any:
+        """What others have added since."""
+        return getattr(builtins, name)
+
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name not in _BUILTINS:

@@ -266,8 +266,12 @@ def test_what_it_puts_into_builtins_is_seen_by_all_its_modules(
     other.builtins.kt_traced = 2
     assert one.f() == (["a"], 1)
     assert vars(builtins)["kt_traced"] == 2
+    assert one.builtins.kt_traced == 1
     del other.builtins.kt_traced
     assert not hasattr(builtins, "kt_traced")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builtins, "kt_installed", 3, raising=False)
+        assert other.builtins.kt_installed == 3
     with pytest.raises(AttributeError):
         del other.builtins.kt_traced
 
