@@ -336,18 +336,15 @@ class ModelVersion:
 
     def _instance(self, index: int) -> Instance:
         instance = self._load(index, self._firsts)
-        if instance.is_outdated:
-            instance.close()
-            instance = self._load(index, self._firsts)
         self._seen = self._seen or instance.signature
-        instance.on_write = self._renew_others
+        instance.on_write = self._renew
         return instance
 
-    def _renew_others(self, writer: Instance) -> None:
+    def _renew(self) -> None:
         """Replace the workers whose weights the handler of another one has written to."""
         self._firsts.end()
         for worker in self._queues.workers:
-            if worker.instance is not None and worker.instance is not writer:
+            if worker.instance is not None and worker.instance.is_outdated:
                 worker.stop()
 
     def _instances(self) -> list[Instance]:
@@ -359,9 +356,12 @@ class ModelVersion:
         )
 
     def _worker_changed(self, worker: Worker) -> None:
-        seconds = worker.load_seconds if worker.state is WorkerState.READY else 0.0
-        if worker.state is not WorkerState.READY and worker.instance is not None:
-            self._firsts.left(worker.instance)
+        ready, instance = worker.state is WorkerState.READY, worker.instance
+        seconds = worker.load_seconds if ready else 0.0
+        if instance is not None and not ready:
+            self._firsts.left(instance)
+        elif instance is not None and instance.shares_written:  # it loaded meanwhile
+            self._renew()
         self._tell(
             WorkerChanged(self.name, self.version, worker.number, worker.state.value, seconds)
         )

@@ -57,8 +57,8 @@ class Instance:
     Attributes:
         context: what the handler is given.
         device: of the model, as torch writes it.
-        on_write: called with it, on the thread of a call, when its handler has written to weights
-            that it shared: the other instances are to be loaded anew.
+        on_write: called, on the thread of a call, when its handler has written to weights that it
+            shared: the other instances are to be loaded anew.
         signature: the input and output tensors of the warm-up; empty without one.
     """
 
@@ -83,7 +83,8 @@ class Instance:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entry: Entry
         self._share: Share | None = None
-        self.on_write: Callable[[Instance], None] = _tell_nobody
+        self._writes = False
+        self.on_write: Callable[[], None] = _tell_nobody
         self._arrays = False
 
     @classmethod
@@ -178,6 +179,11 @@ class Instance:
     @property
     def is_outdated(self) -> bool:
         """Whether the handler of another instance has written to the weights that both hold."""
+        return self.shares_written and not self._writes
+
+    @property
+    def shares_written(self) -> bool:
+        """Whether it, or another, has written to weights that both hold."""
         return self._share is not None and self._share.is_over
 
     def warm_up(self) -> None:
@@ -288,8 +294,8 @@ class Instance:
                 "anew, each with its own. What they answered meanwhile may be wrong",
                 self.context.model_name,
             )
-            self._share = None
-            self.on_write(self)
+            self._writes = True
+            self.on_write()
 
     def _check(self, results: Any, rows: int, requests: Sequence[Request]) -> None:
         """Whether there is one result per row (CONTRACT R6, T-03).
@@ -334,7 +340,7 @@ def _handler_rows(request: Request, arrays: bool) -> list[Row]:
     return [to_row(row, arrays) for row in request.rows]
 
 
-def _tell_nobody(writer: Instance) -> None:
+def _tell_nobody() -> None:
     """Nobody is known to share its weights."""
 
 

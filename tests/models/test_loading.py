@@ -681,9 +681,11 @@ async def test_who_loads_while_another_handler_writes_to_its_weights_is_loaded_o
 
         monkeypatch.setattr(version, "_load", noted)
         await registry.scale(version, 2, 2)
-        _, later = version.workers
-        assert [instance is later.instance for instance in loaded] == [False, True]
+        await until(lambda: version.ready_workers == 2 and len(loaded) > 1)
+        instances = [worker.instance for worker in version.workers]
+        assert loaded[0] not in instances
         assert loaded[0]._namespace.closed  # type: ignore[attr-defined]
+        assert not any(one is None or one.is_outdated for one in instances)
 
 
 #: Says when it is freed.

@@ -299,9 +299,9 @@ def test_weights_are_shared_until_a_handler_writes_to_them(
     )
     places = {i._entry.service.model.weight.data_ptr() for i in (one, two, three)}
     assert len(places) == 1
-    told: list[Instance] = []
-    two.on_write = told.append
-    assert (results(two, 2), told) == ([2], [two])
+    told: list[str] = []
+    two.on_write = lambda: told.append("two")
+    assert (results(two, 2), told) == ([2], ["two"])
     (said,) = [record.getMessage() for record in caplog.records if "writes" in record.message]
     assert said.startswith("reg: the handler writes to the weights")
     assert [instance.is_outdated for instance in (one, two, three)] == [True, False, True]
@@ -309,7 +309,7 @@ def test_weights_are_shared_until_a_handler_writes_to_them(
         late = load(WRITES, {"model.py": SCALE}, modelFile="model.py", first=first)
         assert not late.is_outdated
         assert (results(late, None), results(late, 6), results(two, None)) == ([1], [6], [2])
-    assert (results(two, 3), told) == ([3], [two])
+    assert (results(two, 3), told) == ([3], ["two"])
 
 
 USES_A_PART = """
