@@ -187,10 +187,10 @@ class Turmoil:
         return {what: found for what, found in there.items() if len(found) != due[what]}
 
     async def _check(self, version: ModelVersion) -> None:
-        """It answers, unless its archive is a broken one."""
+        """It answers, unless its archive is a broken one, or it was scaled to no workers."""
         if self.registry.present(version.name) not in self.registry.versions(version.name):
             self.wrong.append(f"{version.name}: its default is not one of its versions")
-        if version.state is not State.READY or not version.scaled_to[1]:
+        if version.state is not State.READY or not version.scaled_to[0]:
             return
         tensor = {"name": "data", "shape": [1], "datatype": "BYTES", "data": ["last"]}
         path = f"/v2/models/{version.name}/versions/{version.version}/infer"
