@@ -154,24 +154,24 @@ def fill(model: nn.Module, state: Mapping[str, Any], file: str) -> None:
         LoadFailed: with the first missing, unexpected and misshapen keys.
     """
     try:
-        if tied := _tied(model.state_dict(), state):
-            state = {**state, **tied}
-        model.load_state_dict(state)
+        model.load_state_dict(_with_tied(model, state))
     except (RuntimeError, AttributeError, TypeError) as error:
         text = _mismatch(model.state_dict(), state) or str(error).splitlines()[0]
         raise LoadFailed(f"{file} does not fit {type(model).__name__}: {text}") from error
 
 
-def _tied(own: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """What a plain dict lacks that the model holds under another name: safetensors saves it once.
+def _with_tied(model: nn.Module, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``state`` with what it lacks and the model holds under two names: safetensors saves it once.
 
-    torch's own state_dicts hold all, and say which versions of the modules they are from.
+    Only a plain dict: torch's own state_dicts hold all, and say which versions of the modules they
+    are from.
     """
     if type(state) is not dict:
-        return {}
+        return state
+    own = model.state_dict()
     there = {_place(own[key]): value for key, value in state.items() if key in own}
-    missing = {key: there.get(_place(value)) for key, value in own.items() if key not in state}
-    return {key: value for key, value in missing.items() if value is not None}
+    lacking = ((key, _place(value)) for key, value in own.items() if key not in state)
+    return {**state, **{key: there[place] for key, place in lacking if place in there}}
 
 
 def _place(value: Any) -> Any:

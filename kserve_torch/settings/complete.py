@@ -29,12 +29,13 @@ def complete(settings: Settings) -> Settings:
 
 def _change(settings: Settings, name: str, value: Any, why: str, notice: str = "") -> Settings:
     """``settings`` with another value for ``name``, its source and a line for the log."""
-    return replace(
-        settings,
-        **{name: value},
-        sources={**settings.sources, name: why},
-        notices=(*settings.notices, notice) if notice else settings.notices,
-    )
+    changed = replace(settings, **{name: value}, sources={**settings.sources, name: why})
+    return _tell(changed, notice) if notice else changed
+
+
+def _tell(settings: Settings, notice: str) -> Settings:
+    """``settings`` with a line for the log."""
+    return replace(settings, notices=(*settings.notices, notice))
 
 
 def _model_store(settings: Settings) -> Settings:
@@ -122,7 +123,7 @@ def _open_all_the_same(settings: Settings) -> Settings:
     if shared:
         everywhere = replace(address, host=ANYWHERE)
         return _change(settings, "inference_address", everywhere, "KServe's layout", notice)
-    return replace(settings, notices=(*settings.notices, notice))
+    return _tell(settings, notice)
 
 
 def _check_http_port_is_open(settings: Settings) -> None:
@@ -140,26 +141,31 @@ def _check_http_port_is_open(settings: Settings) -> None:
 
 def _management_api(settings: Settings) -> Settings:
     """Its default address gives way to others with its port, which may let in more hosts."""
-    (at,) = (each.address for each in settings.bindings() if "management" in each.roles)
+    at = _management(settings)
     if at.host == settings.management_address.host:
         return settings
     notice = f"management_address: the management API is at {at}, with which it shares the port"
-    return replace(settings, notices=(*settings.notices, notice))
+    return _tell(settings, notice)
+
+
+def _management(settings: Settings) -> Address:
+    """Where the management API answers, which may share another setting's socket."""
+    return next(each.address for each in settings.bindings() if "management" in each.roles)
 
 
 def _tokens(settings: Settings) -> Settings:
     """TorchServe requires tokens unless told not to; a model that is registered runs its code."""
     open_to_all = settings.enable_model_api and settings.disable_token_authorization
-    (at,) = (each.address for each in settings.bindings() if "management" in each.roles)
     if not open_to_all or settings.given("disable_token_authorization"):
         return settings
+    at = _management(settings)
     if at.host not in _ALL_HOSTS:
         return settings
     notice = (
         f"enable_model_api: whoever reaches {at} can register models, and so run code, without a "
         "token; disable_token_authorization=false requires one, true ends this warning"
     )
-    return replace(settings, notices=(*settings.notices, notice))
+    return _tell(settings, notice)
 
 
 def _grpc_port(settings: Settings) -> Settings:
@@ -193,7 +199,7 @@ def _stop(settings: Settings) -> Settings:
         f"grace_period: {grace:g} s leaves no time after drain_seconds, {drain:g} s: requests "
         "in flight at shutdown are dropped"
     )
-    return replace(settings, notices=(*settings.notices, notice))
+    return _tell(settings, notice)
 
 
 # --- what must hold -------------------------------------------------------------------------------
