@@ -9,20 +9,18 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from kserve_torch.handler.kernels import Kernel
 from kserve_torch.handler.trial import has_hooks
 from kserve_torch.runtime import paramdata
 from kserve_torch.runtime.tying import are_tied
 
 #: Parameters or buffers of a module.
 Table = dict[str, torch.Tensor | None]
-#: Weight ``[out channels, in channels / groups, height, width]`` and bias ``[out channels]`` of a
-#: convolution that does the work of a batch norm, too; both float32.
-Weights = tuple[torch.Tensor, torch.Tensor]
 _FORWARDS = (nn.Conv2d.forward, nn.BatchNorm2d.forward)
 #: ``call``: the call of `Folds.run` in this thread, or None.
 _thread = threading.local()
@@ -47,6 +45,21 @@ class _Call:
         self.changed = False
 
 
+class Pair(NamedTuple):
+    """A convolution and the batch norm that gets its output, by their names in the model.
+
+    Attributes:
+        conv: the convolution.
+        norm: the batch norm.
+        size: ``[in channels, height, width]`` of the images that it gets, if its weight is to be
+            packed for them.
+    """
+
+    conv: str
+    norm: str
+    size: torch.Size | None
+
+
 class Fold:
     """One convolution and its batch norm.
 
@@ -54,16 +67,16 @@ class Fold:
         key: that of the `Folds` which it belongs to.
         conv: the convolution.
         norm: the batch norm.
-        weights: those with which the convolution does the work of both.
+        kernel: that with which the convolution does the work of both.
 
     Attributes:
         key: as given.
-        weights: likewise.
+        kernel: likewise.
     """
 
-    def __init__(self, key: object, conv: Any, norm: Any, weights: Weights) -> None:
+    def __init__(self, key: object, conv: Any, norm: Any, kernel: Kernel) -> None:
         self.key = key
-        self.weights = weights
+        self.kernel = kernel
         self.conv = conv
         self.norm = norm
         self._eps = norm.eps
@@ -126,7 +139,7 @@ class _Convolution:
         if not fold.is_current:
             call.changed = True
             return fold.conv._call_impl(*args)
-        return _Normalized(fold.conv._conv_forward(args[0], *fold.weights), fold, call)
+        return _Normalized(fold.kernel.convolve(fold.conv, fold.norm, args[0]), fold, call)
 
 
 class _BatchNorm:
@@ -151,41 +164,40 @@ class Folds:
 
     Args:
         model: the model.
-        names: the convolutions and batch norms to be folded, by their names in the model.
+        pairs: the convolutions and batch norms to be folded.
         like: those of a model with equal weights, to be used for this one, too.
     """
 
-    def __init__(
-        self, model: nn.Module, names: Sequence[tuple[str, str]], like: Folds | None = None
-    ) -> None:
+    def __init__(self, model: nn.Module, pairs: Sequence[Pair], like: Folds | None = None) -> None:
         self._model = weakref.ref(model)
-        self._names = names
+        self._names = [(conv, norm) for conv, norm, _ in pairs]
         self._key = object()
-        pairs = [(model.get_submodule(conv), model.get_submodule(norm)) for conv, norm in names]
+        get = model.get_submodule
+        modules = [(get(conv), get(norm)) for conv, norm in self._names]
         with _lock:
-            like = like or self._of_another(model, pairs)
-            weights = like.weights if like else [folded(*pair) for pair in pairs]
+            like = like or self._of_another(model, modules)
+            kernels = like.kernels if like else _kernels(modules, pairs)
         self._folds = [
-            Fold(self._key, *pair, each) for pair, each in zip(pairs, weights, strict=True)
+            Fold(self._key, *both, kernel) for both, kernel in zip(modules, kernels, strict=True)
         ]
 
     @property
-    def weights(self) -> list[Weights]:
+    def kernels(self) -> list[Kernel]:
         """Those of each convolution."""
-        return [fold.weights for fold in self._folds]
+        return [fold.kernel for fold in self._folds]
 
-    def _of_another(self, model: nn.Module, pairs: Sequence[tuple[Any, Any]]) -> Folds | None:
+    def _of_another(self, model: nn.Module, modules: Sequence[tuple[Any, Any]]) -> Folds | None:
         """Those of another instance with the same weights, if there is one."""
         for other in _known:
             its = other._model()
-            if its is not None and are_tied(its, model) and other._fits(self._names, pairs):
+            if its is not None and are_tied(its, model) and other._fits(self._names, modules):
                 return other
         return None
 
-    def _fits(self, names: Sequence[tuple[str, str]], pairs: Sequence[tuple[Any, Any]]) -> bool:
+    def _fits(self, names: list[tuple[str, str]], modules: Sequence[tuple[Any, Any]]) -> bool:
         return self._names == names and all(
-            fold.is_current and fold.equals(*pair)
-            for fold, pair in zip(self._folds, pairs, strict=True)
+            fold.is_current and fold.equals(*both)
+            for fold, both in zip(self._folds, modules, strict=True)
         )
 
     def on(self) -> None:
@@ -229,6 +241,10 @@ class Folds:
         return output, not call.changed
 
 
+def _kernels(modules: Sequence[tuple[Any, Any]], pairs: Sequence[Pair]) -> list[Kernel]:
+    return [Kernel(*both, pair.size) for both, pair in zip(modules, pairs, strict=True)]
+
+
 #: Those in use by models; several instances of one share theirs.
 _known: weakref.WeakSet[Folds] = weakref.WeakSet()
 _lock = threading.Lock()
@@ -258,16 +274,3 @@ def are_foldable(conv: nn.Module, norm: nn.Module) -> bool:
         and _is_torchs(norm)
         and not any(tensor.is_inference() for _, _, tensor in held(conv, norm))
     )
-
-
-@torch.inference_mode(False)
-@torch.no_grad()
-def folded(conv: Any, norm: Any) -> Weights:
-    """Weight and bias of a convolution that does the work of both."""
-    factor = (norm.running_var.double() + norm.eps).rsqrt()
-    bias = -norm.running_mean * factor
-    if conv.bias is not None:
-        bias += conv.bias * factor
-    if norm.affine:
-        factor, bias = factor * norm.weight, bias * norm.weight + norm.bias
-    return conv.weight * factor.float().view(-1, 1, 1, 1), bias.float()

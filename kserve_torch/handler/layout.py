@@ -73,12 +73,13 @@ class ChannelsLast:
 
     Attributes:
         model: the model.
+        is_chosen: whether it is in channels-last format.
     """
 
     def __init__(self, model: Any) -> None:
         self.model = model
         self._tries = TRIES if _is_suitable(model) else 0
-        self._chosen = False
+        self.is_chosen = False
         with _lock:
             self._callers = _callers.setdefault(model, _Callers()) if self._tries else _Callers()
 
@@ -94,7 +95,7 @@ class ChannelsLast:
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         if self._tries and args and not kwargs and all(map(is_image_batch, args)):
             return self._try(*args)
-        if not self._chosen:
+        if not self.is_chosen:
             return self.model(*args, **kwargs)
         try:
             return _contiguous(self.model(*(_last(value) for value in args), **kwargs))
@@ -111,10 +112,10 @@ class ChannelsLast:
     def give_up(self, error: BaseException | None) -> bool:
         """Return to the default format if it is in use and ``error`` asks for the other one."""
         wanted = isinstance(error, RuntimeError) and _NEEDS_CONTIGUOUS in str(error)
-        if not (self._chosen and wanted):
+        if not (self.is_chosen and wanted):
             return False
         log.info("the model keeps the default memory format: %s", error)
-        self._chosen = False
+        self.is_chosen = False
         _rearrange(self.model, _twins(self.model, torch.contiguous_format))
         return True
 
@@ -145,7 +146,7 @@ class ChannelsLast:
                 self._tries = tries
                 return expected
             _rearrange(self.model, twins)
-        self._chosen = True
+        self.is_chosen = True
         log.info("the model uses the channels-last memory format")
         return output
 

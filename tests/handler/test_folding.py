@@ -48,6 +48,11 @@ class Net(nn.Module):
         return self.second_norm(self.second(hidden))
 
 
+def as_rows(hidden):
+    """What only the default memory format allows."""
+    return hidden.view(len(hidden), -1).view(hidden.shape)
+
+
 def folded(model):
     """A model's caller after the batches that it takes to decide; whether it folds."""
     call = FoldedNorms(ChannelsLast(model))
@@ -106,6 +111,24 @@ def test_batch_norms_without_weights():
     call, folds = folded(model)
     assert folds
     assert_folds(call, model, expected)
+
+
+def test_pictures_of_another_size():
+    model = Net()
+    call, _ = folded(model)
+    larger = torch.rand(2, 3, 12, 9)
+    with torch.inference_mode():
+        torch.testing.assert_close(call(larger), model(larger))
+    assert_folds(call, model)
+
+
+@pytest.mark.parametrize(("way", "packs"), [(nn.functional.relu, True), (as_rows, False)])
+def test_weights_are_packed_for_models_in_channels_last_format(way, packs):
+    model = Net(way)
+    call, folds = folded(model)
+    assert folds
+    assert [kernel._packed is not None for kernel in call._folds.kernels] == [packs, packs]
+    assert_folds(call, model, Net(way)(PICTURES).detach())
 
 
 def test_whoever_else_calls_the_model_gets_what_was_there():
@@ -335,10 +358,10 @@ def test_one_caller_that_gives_up_leaves_the_others_alone():
 def test_what_is_not_used_any_more_is_freed():
     model = Net()
     call, _ = folded(model)
-    weight = weakref.ref(call._folds.weights[0][0])
+    kernel = weakref.ref(call._folds.kernels[0])
     another_weight(model)
     assert_plain(call, model)
-    assert weight() is None
+    assert kernel() is None
 
 
 def test_a_hook_sees_what_it_would_have_seen():
@@ -522,8 +545,8 @@ def test_instances_share_what_is_folded_and_other_models_do_not():
     models = [Net() for _ in range(3)]
     tie([models[1]], [models[0]])
     calls = [folded(model)[0] for model in models]
-    places = [call._folds.weights[0][0].data_ptr() for call in calls]
-    assert places[0] == places[1] != places[2]
+    kernels = [call._folds.kernels[0] for call in calls]
+    assert kernels[0] is kernels[1] is not kernels[2]
     for call, model in zip(calls, models, strict=True):
         assert_folds(call, model)
 
