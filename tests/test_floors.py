@@ -82,10 +82,11 @@ FLOORS: list[dict[str, str]] = [
         "runtime.fxtrace": "",
         "runtime.instance": (
             "runtime.context runtime.devices runtime.entry runtime.fault runtime.fxtrace "
-            "runtime.operators runtime.output runtime.paramdata runtime.preparation "
+            "runtime.linear runtime.operators runtime.output runtime.paramdata runtime.preparation "
             "runtime.reasons runtime.rootlog runtime.torchload runtime.torchstate runtime.tying "
             "runtime.warmup"
         ),
+        "runtime.linear": "",
         "runtime.machine": "",
         "runtime.operators": "",
         "runtime.output": "",

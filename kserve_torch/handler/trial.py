@@ -37,7 +37,7 @@ def is_suitable(model: Any) -> bool:
 
 def is_compiled(module: nn.Module) -> bool:
     """Whether it is from `torch.compile`, or was compiled in place by ``compile()``."""
-    compiled = module._compiled_call_impl
+    compiled = vars(module).get("_compiled_call_impl")
     return hasattr(module, "_orig_mod") or not (compiled is None or hasattr(compiled, "folds"))
 
 

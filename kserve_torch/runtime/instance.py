@@ -27,6 +27,7 @@ from kserve_torch.namespace.loader import Namespace
 from kserve_torch.runtime import (
     devices,
     fxtrace,
+    linear,
     operators,
     output,
     paramdata,
@@ -125,6 +126,7 @@ class Instance:
         refuse_unsupported(archive)
         devices.require(gpu_id)
         fxtrace.install()
+        linear.install()
         operators.install()
         paramdata.install()
         torchload.install()
