@@ -84,6 +84,8 @@ class Instance:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entry: Entry
         self._share: Share | None = None
+        #: Several that load at once are tied to this one, which must not get a share with each.
+        self._tying = threading.Lock()
         self._writes = False
         self.on_write: Callable[[], None] = _tell_nobody
         self._arrays = False
@@ -171,12 +173,13 @@ class Instance:
         return gpu_id
 
     def _tie(self, first: Instance) -> None:
-        share = first._share or Share(first._entry.service)
-        if share.is_over:
-            return
-        own = Share(self._entry.service, share)
-        if tie(self._entry.service, first._entry.service):
-            first._share, self._share = share, own
+        with first._tying:
+            share = first._share or Share(first._entry.service)
+            if share.is_over:
+                return
+            own = Share(self._entry.service, share)
+            if tie(self._entry.service, first._entry.service):
+                first._share, self._share = share, own
 
     @property
     def is_outdated(self) -> bool:

@@ -78,7 +78,8 @@ class Share:
     """
 
     def __init__(self, service: Any, other: Share | None = None) -> None:
-        self._written: list[bool] = [] if other is None else other._written
+        #: The shares of those that have written to the weights, for all of them.
+        self._written: list[object] = [] if other is None else other._written
         modules = [module for _, module in _modules(service)]
         weights = [
             tensor
@@ -102,9 +103,9 @@ class Share:
         for reference, version in self._versions:  # plainly, as there are hundreds, in every call
             tensor = reference()
             if tensor is not None and tensor._version != version:
-                self._written.append(True)
+                self._written.append(self)
                 self._end()
-                return True
+                return self._written[0] is self  # another may have looked at the same time
         return False
 
     @property

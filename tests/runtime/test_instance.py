@@ -35,6 +35,7 @@ from kserve_torch.namespace.scopes import scopes
 from kserve_torch.runtime.fault import RequestFault
 from kserve_torch.runtime.instance import Instance
 from kserve_torch.runtime.preparation import LoadOptions
+from kserve_torch.runtime.tying import tie
 
 from ..makers import ECHO, make_archive
 
@@ -310,6 +311,46 @@ def test_weights_are_shared_until_a_handler_writes_to_them(
         assert not late.is_outdated
         assert (results(late, None), results(late, 6), results(two, None)) == ([1], [6], [2])
     assert (results(two, 3), told) == ([3], ["two"])
+
+
+class Turns:
+    """A lock that counts who has asked for it."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self.asked += 1
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+def test_instances_that_load_at_once_share_their_weights_with_each_other(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def next_one() -> Instance:
+        return load(WRITES, {"model.py": SCALE}, modelFile="model.py", first=one)
+
+    def tie_while_another_loads(*services: Any) -> int:
+        if not loading:
+            loading.append(threading.Thread(target=lambda: others.append(next_one())))
+            loading[0].start()
+            while turns.asked < 2 and loading[0].is_alive():
+                loading[0].join(0.001)
+        return tie(*services)
+
+    one = load(WRITES, {"model.py": SCALE}, modelFile="model.py")
+    one._tying = turns = Turns()  # type: ignore[assignment]
+    loading: list[threading.Thread] = []
+    others: list[Instance] = []
+    monkeypatch.setattr("kserve_torch.runtime.instance.tie", tie_while_another_loads)
+    two = next_one()
+    loading[0].join()
+    assert results(two, 2) == [2]
+    assert [instance.is_outdated for instance in (one, two, *others)] == [True, False, True]
 
 
 USES_A_PART = """

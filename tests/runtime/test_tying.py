@@ -83,6 +83,24 @@ def test_once_one_instance_has_written_no_other_is_tied_to_it() -> None:
     assert not are_tied(one.model, two.model)
 
 
+def test_of_two_that_have_written_at_once_one_is_the_first() -> None:
+    one, two = (SimpleNamespace(model=net()) for _ in range(2))
+    first = Share(one)
+    second = Share(two, first)
+    assert tie(two, one)
+    with torch.no_grad():
+        one.model[0].weight.fill_(2.0)
+        two.model[0].weight.fill_(3.0)
+    looked: list[bool] = []
+
+    def the_other_looks() -> torch.Tensor:
+        looked.append(first.look())
+        return two.model[0].weight
+
+    second._versions[0] = (the_other_looks, second._versions[0][1])  # type: ignore[assignment]
+    assert (second.look(), looked[0]) == (False, True)
+
+
 def test_a_model_that_a_handler_replaced_is_forgotten() -> None:
     service = SimpleNamespace(model=net())
     share, weight = Share(service), weakref.ref(service.model[0].weight)
