@@ -3,7 +3,7 @@
 A window holds requests in the order of their arrival. It never splits a request and never lets one
 overtake another. A batch is due
 
-- at once, if waiting could not make it larger: it is full, or there is no delay;
+- at once, if waiting could not make it larger: it or the window is full, or there is no delay;
 - at once, too, if as many requests wait as the largest of the last `PATIENCE` batches had, and none
   of those was full: all clients that send again as soon as they are answered have done so;
 - else ``max_delay`` after the worker was free and the first request was there, as TorchServe counts
@@ -111,7 +111,7 @@ class Window(Generic[T]):
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is no need to wait for more: a full batch, or all of the recent clients."""
-        if self.rows >= self.max_rows:
+        """Whether there is no need to wait: all that fits is here, or all of the recent clients."""
+        if self.rows >= self.max_rows or len(self._waiting) >= self.capacity:
             return True
         return len(self._lately) == PATIENCE and len(self._waiting) == max(self._lately)

@@ -48,6 +48,14 @@ def test_a_full_batch_does_not_wait() -> None:
     assert window.due(1.0) == 8.0
 
 
+def test_nor_does_one_that_all_are_in_that_may_wait() -> None:
+    window: Window[str] = Window(8, 9.0, 2)
+    window.push("a", 1, now=0.0)
+    assert window.due(0.0) == 9.0
+    window.push("b", 1, now=0.0)
+    assert window.due(0.0) == 0.0
+
+
 def test_a_request_is_never_split_and_never_passed_over() -> None:
     window: Window[str] = Window(4, 0.0, 10)
     window.push("a", 3, now=0.0)
