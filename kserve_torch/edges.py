@@ -53,7 +53,6 @@ def uvicorn_config(app: ASGIApp, settings: Settings, files: Identity | None) -> 
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=settings.timeout_keep_alive,
-        timeout_graceful_shutdown=int(settings.grace_period),
         ssl_certfile=files.certificate if files else None,
         ssl_keyfile=files.key if files else None,
     )

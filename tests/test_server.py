@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from kserve_torch import server
+from kserve_torch.edges import uvicorn_config
 from kserve_torch.errors import SettingError
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings, load_settings
@@ -288,3 +289,10 @@ async def test_grpc_ports_are_tried_before_the_models_load(
     elsewhere = replace(settings, grpc_inference_address="192.0.2.1")
     with pytest.raises(SettingError, match=r"^grpc_inference_port: .* assign requested address"):
         await server.Server(elsewhere).serve()
+
+
+def test_uvicorn_which_counts_whole_seconds_leaves_the_grace_period_to_the_server() -> None:
+    async def app(scope: object, receive: object, send: object) -> None: ...
+
+    config = uvicorn_config(app, Settings(grace_period=0.9), None)
+    assert config.timeout_graceful_shutdown is None
