@@ -344,6 +344,16 @@ def test_route_answers_text_and_reads_name_parameters():
     assert types(some.body.decode()).keys() == {"QueueTime", "queue_depth"}
 
 
+async def test_requests_pass_a_scrape_between_families():
+    metrics = observed(*LIGHT_LOAD)
+    scrape = asyncio.create_task(metrics.answer(Call(method="GET", path="/metrics")))
+    turns = 0
+    while not scrape.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 20
+
+
 def test_other_paths_and_a_disabled_api_are_not_answered():
     metrics = observed()
     assert answer(metrics, path="/metrics/x") is None
