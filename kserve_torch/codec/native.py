@@ -70,18 +70,20 @@ def decode(
 def _fields(body: bytes, content_type: str) -> list[tuple[str, bytearray, str]]:
     """Name, bytes and media type of every field; a body that is no form is the field ``body``.
 
-    ``curl --data`` calls everything a form. JSON is none: TorchServe makes a field's name of it.
-    Clients also call an image alone multipart; without a boundary, TorchServe takes it as it is.
+    ``curl --data`` calls everything a form. JSON is none, nor are images, which have NUL bytes:
+    TorchServe makes fields' names of them. Clients also call an image alone multipart; without a
+    boundary, TorchServe takes it as it is.
     """
     media_type, parameters = content.parse_media_type(content_type)
     if media_type == _MULTIPART and ("boundary" in parameters or body.startswith(b"--")):
         parts = multipart.parse_multipart(body, parameters.get("boundary", ""))
         return [(part.name, part.body, part.media_type) for part in parts]
     if media_type == _FORM:
-        if not _is_json(body):
+        if _is_json(body):
+            media_type = JSON
+        elif b"\0" not in body:
             fields = multipart.parse_urlencoded(body)
             return [(name, bytearray(value), "") for name, value in fields]
-        media_type = JSON
     return [("body", bytearray(body), media_type)]
 
 

@@ -160,6 +160,12 @@ def test_json_that_curl_calls_a_form(body, expected):
         assert row(body, FORM, decode_input=False) == {"body": bytearray(body)}
 
 
+def test_an_image_that_curl_calls_a_form():
+    image = b"\x89PNG\r\n\x1a\n\0\0&=%41"
+    assert row(image, FORM) == {"body": bytearray(image)}
+    assert row(b"a=%00b", FORM) == {"a": bytearray(b"\0b")}
+
+
 @given(st.text("%4aG+&= é").map(str.encode))
 def test_urlencoded_bodies_are_read_as_the_standard_library_does(body):
     pairs = parse_qsl(body.decode("latin-1"), keep_blank_values=True, encoding="latin-1")
