@@ -30,6 +30,10 @@ _SETTINGS = {
     "management": "grpc_management_port",
 }
 
+#: How often a client may ping, in milliseconds. Go's and Java's do so every ten seconds at most;
+#: gRPC's default of five minutes ends the calls of those that wait a while for an answer.
+_PING_MS = 5000
+
 #: The largest number that gRPC takes: no limit, as bytes, milliseconds or calls.
 _NO_LIMIT = 2**31 - 1
 
@@ -131,6 +135,7 @@ class GrpcServer:
             # After so long a silence the client is pinged; gRPC's own default is two hours.
             ("grpc.keepalive_time_ms", int(min(1000 * quiet, _NO_LIMIT))),
             ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", _PING_MS),
         ]
         if limits:
             options.append(("grpc.max_connection_age_ms", min(*limits, _NO_LIMIT)))

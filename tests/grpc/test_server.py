@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from grpc_health.v1 import health_pb2
 
 from kserve_torch.errors import SettingError
-from kserve_torch.grpc import health, management, oip, torchserve
+from kserve_torch.grpc import health, management, oip, server, torchserve
 from kserve_torch.grpc.protos import inference_pb2, management_pb2
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.tokens import Access, Tokens
@@ -78,6 +78,27 @@ async def test_a_client_that_says_nothing_is_asked_whether_it_is_there(store: Pa
         while kind != 6:  # PING (RFC 9113 6.7)
             head = await reader.readexactly(9)
             kind = head[3]
+            await reader.readexactly(int.from_bytes(head[:3]))
+    writer.close()
+    await serving.stop()
+
+
+async def test_a_client_may_ask_often_whether_the_server_is_there(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its call runs; a fourth ping would end it with ``too_many_pings``."""
+    monkeypatch.setattr(server, "_PING_MS", 0)
+    serving = Serving(store)
+    await serving.start([])
+    reader, writer = await asyncio.open_connection("127.0.0.1", serving.settings.grpc_port)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+    for _ in range(5):
+        writer.write(bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"pingping")
+        kind = None
+        while kind != 6:  # PING
+            head = await reader.readexactly(9)
+            kind = head[3]
+            assert kind != 7  # GOAWAY
             await reader.readexactly(int.from_bytes(head[:3]))
     writer.close()
     await serving.stop()
