@@ -34,6 +34,10 @@ _SETTINGS = {
 #: gRPC's default of five minutes ends the calls of those that wait a while for an answer.
 _PING_MS = 5000
 
+#: Bytes of a call's metadata, as many as of HTTP's headers: tokens alone may exceed gRPC's 8 KiB,
+#: beyond which it refuses calls at random.
+_METADATA = 64 * 1024
+
 #: The largest number that gRPC takes: no limit, as bytes, milliseconds or calls.
 _NO_LIMIT = 2**31 - 1
 
@@ -132,6 +136,7 @@ class GrpcServer:
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", receive),
             ("grpc.max_send_message_length", send),
+            ("grpc.max_metadata_size", _METADATA),
             # After so long a silence the client is pinged; gRPC's own default is two hours.
             ("grpc.keepalive_time_ms", int(min(1000 * quiet, _NO_LIMIT))),
             ("grpc.keepalive_permit_without_calls", 1),

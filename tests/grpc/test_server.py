@@ -146,6 +146,13 @@ async def test_message_sizes(store: Path) -> None:
     await serving.stop()
 
 
+async def test_metadata_may_be_as_long_as_headers_of_http(serving: Serving) -> None:
+    alive = serving.oip().ServerLive
+    await alive(pb.ServerLiveRequest(), metadata=[("authorization", "x" * 60_000)])
+    call = alive(pb.ServerLiveRequest(), metadata=[("authorization", "x" * 90_000)])
+    assert await refused(call) is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 async def test_a_port_has_so_many_calls_at_a_time(store: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     serving = Serving(store, max_connections=1)
