@@ -16,9 +16,11 @@ from kserve_torch.messages import NOTHING
 from kserve_torch.models.firsts import Firsts
 from kserve_torch.models.origin import Origin
 from kserve_torch.models.version import ModelVersion
+from kserve_torch.namespace.packages import packages_of
 from kserve_torch.runtime.devices import gpu_for
 from kserve_torch.runtime.instance import Instance
 from kserve_torch.runtime.preparation import LoadOptions
+from kserve_torch.runtime.reasons import load_failure
 
 if TYPE_CHECKING:
     from kserve_torch.events import Event
@@ -78,9 +80,10 @@ class VersionFactory:
         archive = await self._open(source, name, handler)
         name, number = name or archive.name, archive.manifest.version
         limits = replace(self._settings.limits_for(name, number, archive.yaml), **overrides)
+        install = functools.partial(self._install, archive, name)
         load = functools.partial(self._load, archive, name, limits)
         origin = Origin(source=source, handler=handler, overrides=overrides)
-        return ModelVersion(name, number, archive, limits, load, self._emit, origin)
+        return ModelVersion(name, number, archive, limits, install, load, self._emit, origin)
 
     def broken(
         self, source: str | Path, name: str, number: str, error: ServingError
@@ -88,7 +91,7 @@ class VersionFactory:
         """A stand-in for a configured version that could not even be opened."""
         limits = self._settings.limits_for(name, number, {})
         origin = Origin(source=source)
-        version = ModelVersion(name, number, None, limits, _never, self._emit, origin)
+        version = ModelVersion(name, number, None, limits, _never, _never, self._emit, origin)
         version.fail(error.message)
         return version
 
@@ -106,6 +109,17 @@ class VersionFactory:
         finally:
             self._store.discard(path)  # a downloaded file: it was unpacked, or is of no use
         return replace(archive, url=source) if isinstance(source, str) else archive
+
+    def _install(self, archive: Archive, name: str) -> None:
+        """Install what the archive requires, which loading it finds done.
+
+        It may take minutes; pip has a time limit of its own.
+        """
+        if self._options.install_packages:
+            try:
+                packages_of(archive, name, self._options.workdir)
+            except Exception as error:
+                raise load_failure(error, archive.root, archive.manifest) from error
 
     def _load(
         self,
@@ -136,5 +150,5 @@ class VersionFactory:
         return instance
 
 
-def _never(index: int, firsts: Firsts) -> Instance:
+def _never(*_: object) -> Instance:
     raise NotReady("this model could not be read")

@@ -43,6 +43,7 @@ class ModelVersion:
         version: the version, as the manifest says.
         archive: its opened archive; None if that could not even be read.
         limits: batch size, workers, time-outs, queue size.
+        install: installs what the archive requires, outside of ``startup_timeout``.
         load: makes a handler instance; called on a worker's thread with the worker's index and the
             first instances, whose weights it shares and to which it adds itself.
         emit: takes every event.
@@ -59,6 +60,7 @@ class ModelVersion:
         version: str,
         archive: Archive | None,
         limits: Limits,
+        install: Callable[[], object],
         load: Callable[[int, Firsts], Instance],
         emit: Callable[[Event], None],
         origin: Origin,
@@ -73,6 +75,7 @@ class ModelVersion:
         self.needed = False
         self.load_seconds = 0.0
         self._emit = emit
+        self._install = install
         self._load = load
         self._origin = origin
         self._firsts = Firsts(self._instances)
@@ -123,7 +126,9 @@ class ModelVersion:
     async def _start(self, minimum: int, maximum: int) -> None:
         began = time.monotonic()
         try:
-            await self._queues.predict.scale(*self._bounds(minimum, maximum))
+            await asyncio.to_thread(self._install)
+            if self.state is not State.UNLOADING:
+                await self._queues.predict.scale(*self._bounds(minimum, maximum))
         except ServingError as error:
             self.fail(error.message)
             raise

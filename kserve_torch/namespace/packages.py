@@ -105,11 +105,12 @@ def install(lines: Sequence[str], target: Path, folder: Path) -> None:
         )
         items = [item for item in report["install"] if not _is_kept(item)]
         links = [_link(item) for item in items]
-        log.info("installing for one model: %s", ", ".join(links))
+        log.info("%s: installing for this model only: %s", target.name, ", ".join(links))
         if seconds := [*_seconds(items)]:
             log.warning(
-                "the model gets another version than the environment has, which may fail with "
+                "%s: the model gets another version than the environment has, which may fail with "
                 "compiled packages: %s",
+                target.name,
                 ", ".join(seconds),
             )
         staged.mkdir()

@@ -27,6 +27,7 @@ from kserve_torch.models import factory
 from kserve_torch.models.registration import Registration
 from kserve_torch.models.registry import Registry
 from kserve_torch.models.version import State
+from kserve_torch.runtime import preparation
 from kserve_torch.runtime.instance import Instance
 from kserve_torch.settings import load_settings
 from kserve_torch.settings.models import StartupModel
@@ -403,6 +404,38 @@ async def test_a_registration_answers_when_its_time_is_over(tmp_path: Path, gate
             with pytest.raises(ServerError, match="startupTimeout"):
                 await wish.start(registry, version, 1)
         assert registry.names() == []
+
+
+async def test_what_an_archive_requires_is_installed_before_a_start_has_a_time_limit(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    for module in (factory, preparation):
+        monkeypatch.setattr(
+            module, "packages_of", lambda *_: threads.append(threading.current_thread().name)
+        )
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    async with serving(tmp_path, gate, "--install_py_dep_per_model", "true") as registry:
+        await registry.register("m.mar")
+    before, meanwhile = threads
+    assert "worker" not in before
+    assert "worker" in meanwhile
+
+
+async def test_what_cannot_be_installed_is_the_reason_why_no_worker_was_started(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "/tmp/packages")
+
+    monkeypatch.setattr(factory, "packages_of", full)
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    async with serving(tmp_path, gate, "--install_py_dep_per_model", "true") as registry:
+        await registry.start(startup("m.mar"))
+        version = registry.find("m")
+        assert version.state is State.UNAVAILABLE
+        assert "No space left on device" in version.reason
+        assert version.workers == []
 
 
 async def test_an_archive_that_cannot_be_opened_says_so_until_it_is_loaded_or_unloaded(
