@@ -157,7 +157,14 @@ class TorchServeKeys:
         "keystore with certificate and private key, instead of the two files",
         shown="none",
     )
-    keystore_pass: str = key("changeit", TEXT, "password of the keystore", flags=(), secret=True)
+    keystore_pass: str = key(
+        "changeit",
+        TEXT,
+        "password of the keystore",
+        shown="TorchServe's",
+        flags=(),
+        secret=True,
+    )
     keystore_type: str = key("pkcs12", choice("pkcs12"), "keystore format")
     enable_grpc_ssl: bool = key(False, BOOLEAN, "use TLS on TorchServe's gRPC ports")
     cors_allowed_origin: str | None = key(None, TEXT, "CORS: allowed origin", shown="none")

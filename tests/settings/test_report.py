@@ -47,4 +47,5 @@ def test_the_reference_has_a_row_for_every_key() -> None:
     columns = {row.replace("\\|", "").count("|") for row in rows if row.startswith("|")}
     assert columns == {7}
     assert "changeit" not in reference()
+    assert "***" not in reference()
     assert "`vmargs`" in rows[-1]
