@@ -66,6 +66,8 @@ class Modules(MutableMapping[str, Any]):
         self._scope = scope
         #: Names in ``sys.modules`` whose entries the archive itself has set or deleted.
         self._touched: set[str] = set()
+        #: Bare names of modules that it has deleted by their full names.
+        self._deleted: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
         module = self._scope.main if name == MAIN else sys.modules[self._loaded(name) or name]
@@ -90,9 +92,11 @@ class Modules(MutableMapping[str, Any]):
 
     def __delitem__(self, name: str) -> None:
         if self._is_gone(name):
+            self._deleted.discard(name)
             return
         if name.partition(".")[0] in self._scope.homes:
             name = bare_name(name)
+            self._deleted.add(name)
         full = self._loaded(name)
         if full is None or "." in name or bare_name(full) == name:
             self._touched.add(full or name)
@@ -105,8 +109,10 @@ class Modules(MutableMapping[str, Any]):
         return super().pop(name, *(default or (None,) if self._is_gone(name) else default))
 
     def _is_gone(self, name: str) -> bool:
-        """Whether a loop over all names deletes it twice: first by its bare name."""
-        return name.partition(".")[0] in self._scope.homes and name not in sys.modules
+        """Whether a loop over all names deletes it twice: by its bare and by its full name."""
+        if name.partition(".")[0] in self._scope.homes:
+            return name not in sys.modules
+        return name in self._deleted and self._loaded(name) is None
 
     # What concerns all modules is atomic, as with a dict: other threads import meanwhile.
 

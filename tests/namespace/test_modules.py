@@ -177,19 +177,21 @@ def test_a_repository_is_forgotten_name_by_name(
 AGAIN = """import sys
 import kt_pkg.part as first
 import kt_pkg
-for name in list(sys.modules):
+for name in ORDER(list(sys.modules)):
     if WANTED:
         FORGETS
 import kt_pkg.part as again
 """
 
 
+@pytest.mark.parametrize("order", ["list", "reversed"])
 @pytest.mark.parametrize("forgets", ["del sys.modules[name]", "sys.modules.pop(name)"])
 @pytest.mark.parametrize("wanted", ["'kt_pkg' in name", "name.startswith(kt_pkg.__name__)"])
 def test_a_package_is_forgotten_by_part_of_its_name_or_by_what_it_calls_itself(
-    tmp_path: Path, wanted: str, forgets: str
+    tmp_path: Path, wanted: str, forgets: str, order: str
 ) -> None:
-    text = AGAIN.replace("WANTED", wanted).replace("FORGETS", forgets)
+    """Also in the order of a set, such as of the modules that an import has added."""
+    text = AGAIN.replace("ORDER", order).replace("WANTED", wanted).replace("FORGETS", forgets)
     files = {"handler.py": text, "kt_pkg/__init__.py": "", "kt_pkg/part.py": ""}
     namespace = Namespace(write(tmp_path, files))
     try:
