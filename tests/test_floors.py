@@ -39,6 +39,7 @@ FLOORS: list[dict[str, str]] = [
         "namespace.aliases": "namespace.scopes namespace.searchpath",
         "namespace.around": "",
         "namespace.compiled": "namespace.aliases",
+        "namespace.exits": "",
         "namespace.figures": "namespace.around namespace.scopes",
         "namespace.imports": (
             "namespace.aliases namespace.around namespace.compiled namespace.scopes "
@@ -48,9 +49,9 @@ FLOORS: list[dict[str, str]] = [
             "namespace.aliases namespace.imports namespace.modules namespace.scopes"
         ),
         "namespace.loader": (
-            "namespace.aliases namespace.figures namespace.imports namespace.lent "
-            "namespace.loggers namespace.names namespace.processes namespace.scopes "
-            "namespace.searchpath namespace.workdir"
+            "namespace.aliases namespace.exits namespace.figures namespace.imports "
+            "namespace.lent namespace.loggers namespace.names namespace.processes "
+            "namespace.scopes namespace.searchpath namespace.workdir"
         ),
         "namespace.loggers": "namespace.scopes",
         "namespace.modules": "namespace.aliases namespace.scopes",
@@ -60,7 +61,7 @@ FLOORS: list[dict[str, str]] = [
         "namespace.packages": "archives.archive namespace.loader",
         "namespace.portions": "",
         "namespace.processes": "namespace.around namespace.scopes",
-        "namespace.scopes": "",
+        "namespace.scopes": "namespace.exits",
         "namespace.searchpath": "",
         "namespace.turns": "",
         "namespace.workdir": "",

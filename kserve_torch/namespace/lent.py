@@ -11,6 +11,7 @@ Handlers register pickled classes under the names with which they were pickled::
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import importlib.util
 import io
@@ -104,6 +105,7 @@ def lent_to(scope: Scope, own: Builtins) -> dict[str, ModuleType]:
         spec_from_loader=_adopting(importlib.util.spec_from_loader, scope),
     )
     return {
+        "atexit": Lent(atexit, register=scope.exits.register, unregister=scope.exits.unregister),
         "builtins": own,
         "importlib": Lent(importlib, import_module=scope.import_module, util=util),
         "importlib.util": util,

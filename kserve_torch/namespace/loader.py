@@ -30,6 +30,7 @@ from kserve_torch.namespace import (
     processes,
     searchpath,
 )
+from kserve_torch.namespace.exits import Exits
 from kserve_torch.namespace.names import Names
 from kserve_torch.namespace.scopes import PREFIX, scopes, thread
 from kserve_torch.namespace.workdir import has_own_directory, own_directory, working_in
@@ -68,6 +69,7 @@ class Namespace:
         self.builtins: dict[str, Any] = vars(own)
         self.main: ModuleType = lent.Lent(sys.modules["__main__"])
         self.pickle_module = lent.pickle_module(self)
+        self.exits = Exits()
         self._lent = lent.lent_to(self, own)
         self.figures: OrderedDict[Any, Any] = OrderedDict()
         self.name = _claim(self)
@@ -182,6 +184,8 @@ class Namespace:
         """Forget all modules; code that still runs can import no more of the archive."""
         if self.closed:
             return
+        with self.activate():
+            self.exits.run()
         self.closed = True
         searchpath.release(self.root)
         with _lock:

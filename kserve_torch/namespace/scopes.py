@@ -11,6 +11,8 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Protocol
 
+from kserve_torch.namespace.exits import Exits
+
 #: The name of an archive's package is this and a number.
 PREFIX = "kserve_torch_archive_"
 
@@ -29,6 +31,7 @@ class Scope(Protocol):
     pickle_module: ModuleType
     main: ModuleType
     figures: OrderedDict[Any, Any]
+    exits: Exits
 
     def full_name(self, name: str) -> str | None:
         """The name in ``sys.modules`` of the archive's module ``name``; None if it has none."""
