@@ -51,7 +51,7 @@ class CompiledLoader(ExtensionFileLoader):
         with _explained(bare):
             with self._taking_over(spec):
                 super().exec_module(module)
-            _no_mixture(module, bare)
+            _no_mixture(module, spec.name)
         _compiled[self._file] = {**self._taken, bare: module}
 
     @contextmanager
@@ -93,8 +93,12 @@ def _explained(name: str) -> Iterator[None]:
         raise ImportError(f"{error} ({why})", name=name) from error
 
 
-def _no_mixture(module: ModuleType, name: str) -> None:
-    """Raise ImportError if it has imported what another package of its own one's name has."""
+def _no_mixture(module: ModuleType, full: str) -> None:
+    """Raise ImportError if it has imported what another package of its own one's name has.
+
+    Modules of its own that import it, and so are not done yet, are not another's.
+    """
+    package, _, name = full.partition(".")
     top = name.partition(".")[0]
     for value in [*vars(module).values()]:
         if isinstance(value, ModuleType):
@@ -105,6 +109,8 @@ def _no_mixture(module: ModuleType, name: str) -> None:
             continue
         other = None if is_alias(home) else sys.modules.get(home)
         if other is None or home.partition(".")[0] != top:
+            continue
+        if other is sys.modules.get(f"{package}.{home}"):
             continue
         if value is other or vars(other).get(value.__name__) is value:
             raise ImportError(f"{name} has imported another {home}")

@@ -11,10 +11,11 @@ import shutil
 import sys
 import textwrap
 import threading
+import types
 import weakref
 import zipfile
 from collections.abc import Callable, Iterator
-from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -400,6 +401,31 @@ for each in (one, two):
 print([name for name in sys.modules if name.startswith("httptools")])
 """)
     assert printed == "httptools.parser.parser\n" * 2 + "[]\n"
+
+
+def test_compiled_modules_that_import_each_other(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a circle, as spaCy's do: the first one is there by its bare name while it is loaded."""
+
+    def run(loader: ExtensionFileLoader, module: types.ModuleType) -> None:
+        sys.modules.setdefault(loader.name.partition(".")[2], module)  # as Cython's do
+        exec(Path(loader.path).read_text(), vars(module))
+
+    monkeypatch.setattr(ExtensionFileLoader, "create_module", lambda _, s: types.ModuleType(s.name))
+    monkeypatch.setattr(ExtensionFileLoader, "exec_module", run)
+    first = "class Net: __module__ = 'kt_circle.first'\nimport kt_circle.other"
+    other = "from kt_circle.first import Net"
+    files = {
+        "__init__.py": "",
+        f"first{EXTENSION_SUFFIXES[0]}": first,
+        f"other{EXTENSION_SUFFIXES[0]}": other,
+    }
+    write(tmp_path / "a/kt_circle", files)
+    namespace = make()
+    with namespace.activate():
+        net = namespace.import_module("kt_circle.first").Net
+        assert namespace.import_module("kt_circle.other").Net is net
 
 
 @pytest.mark.parametrize("folder", ["", "inside/"])
