@@ -45,9 +45,7 @@ FLOORS: list[dict[str, str]] = [
             "namespace.aliases namespace.around namespace.compiled namespace.scopes "
             "namespace.searchpath namespace.turns"
         ),
-        "namespace.lent": (
-            "namespace.aliases namespace.imports namespace.modules namespace.scopes"
-        ),
+        "namespace.lent": ("namespace.imports namespace.modules namespace.scopes"),
         "namespace.loader": (
             "namespace.aliases namespace.exits namespace.figures namespace.imports "
             "namespace.lent namespace.loggers namespace.names namespace.processes "

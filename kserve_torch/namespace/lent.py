@@ -24,7 +24,6 @@ from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace.aliases import is_alias
 from kserve_torch.namespace.imports import adopt_file
 from kserve_torch.namespace.modules import MAIN, Main, Modules, bare_name
 from kserve_torch.namespace.scopes import PREFIX, Scope
@@ -134,7 +133,7 @@ def _finding(scope: Scope) -> Callable[..., ModuleSpec | None]:
     def find_spec(name: str, package: str | None = None) -> ModuleSpec | None:
         absolute = importlib.util.resolve_name(name, package)
         full = scope.full_name(absolute)
-        if full is None and is_alias(absolute.partition(".")[0]):
+        if full is None and scope.is_anothers(absolute):
             return None
         return importlib.util.find_spec(full or absolute)
 

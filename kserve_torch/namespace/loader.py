@@ -88,6 +88,19 @@ class Namespace:
         """Let ``name`` mean the archive's module ``full``; None to search for it again."""
         self._names.bind(name, full)
 
+    def is_anothers(self, name: str) -> bool:
+        """Whether a module ``name``, which is none of the archive's, is only another archive's.
+
+        Of installed packages it is not, if they work for that one: hydra imports what its YAML
+        names.
+        """
+        if not any(map(aliases.is_alias, (name.partition(".")[0], name))):
+            return False
+        user = thread.scope
+        if not isinstance(user, Namespace) or user.packages is not self:
+            return True
+        return user.full_name(name) is None
+
     def package_folders(self) -> list[str]:
         """Folders with the packages that were installed for this model only."""
         return self.packages.path if self.packages else []
@@ -140,8 +153,8 @@ class Namespace:
         full = self.full_name(name)
         if full is not None and self.closed:
             raise ImportError(f"cannot import {name!r}: the model is unloaded", name=name)
-        if full is None and aliases.is_alias(name.partition(".")[0]):
-            # It is another archive's; code that only tries an import must not find it.
+        if full is None and self.is_anothers(name):
+            # Code that only tries an import must not find it.
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return full
 

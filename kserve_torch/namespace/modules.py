@@ -71,7 +71,7 @@ class Modules(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         module = self._scope.main if name == MAIN else sys.modules[self._loaded(name) or name]
-        if type(module) is Alias:
+        if type(module) is Alias and self._scope.is_anothers(name):
             raise KeyError(name)
         return module
 

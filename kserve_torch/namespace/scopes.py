@@ -42,6 +42,9 @@ class Scope(Protocol):
     def bind(self, name: str, full: str | None) -> None:
         """Let ``name`` mean the archive's module ``full``; None to search for it again."""
 
+    def is_anothers(self, name: str) -> bool:
+        """Whether a module ``name``, which is none of the archive's, is only another archive's."""
+
     def package_folders(self) -> list[str]:
         """Folders with the archive's own installed packages."""
 

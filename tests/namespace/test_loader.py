@@ -334,6 +334,33 @@ def test_versions_on_threads_that_a_handler_starts(make: Make, tmp_path: Path) -
     assert importlib.metadata.version("pytest") == pytest.__version__
 
 
+LOCATES = """
+import importlib, importlib.util, sys
+def locate(name):
+    found = [importlib.import_module(name).Net for _ in range(2)]
+    exec(f"import {name}")
+    assert importlib.util.find_spec(name) is not None
+    return {*found, sys.modules[name].Net}
+"""
+
+
+def test_packages_import_the_modules_of_those_they_work_for(make: Make) -> None:
+    """Hydra, for one, what a model's YAML names; others' are not there."""
+    packages = make("packages", locator=LOCATES)
+    text = "import locator"
+    for name in ("one", "two"):
+        user = make(name, packages, handler=text, nets__slash__net="class Net: pass")
+        with user.activate():
+            net = user.import_module("nets.net").Net
+            assert user.import_module("handler").locator.locate("nets.net") == {net}
+    other = make("other", packages, handler=text)
+    with other.activate():
+        locator = other.import_module("handler").locator
+        assert "nets.net" not in locator.sys.modules
+        with pytest.raises(ModuleNotFoundError, match=r"^No module named 'nets\.net'$"):
+            locator.locate("nets.net")
+
+
 def test_compiled_modules_beside_the_servers_package(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
