@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from kserve_torch.namespace import (
@@ -115,6 +115,8 @@ class Namespace:
         """
         with _bare_names():
             absolute = importlib.util.resolve_name(name, package)
+            if absolute == self.name:
+                absolute = self._calling_package()
             own = self._standard(absolute)
             return own or importlib.import_module(self._open_name(absolute) or absolute)
 
@@ -142,6 +144,19 @@ class Namespace:
         # ``import a.b`` binds a; the import above returned the archive's package.
         top = full.removesuffix(name.partition(".")[1] + name.partition(".")[2])
         return sys.modules[top]
+
+    def _calling_package(self) -> str:
+        """The calling module's top-level package, which it takes its first name for.
+
+        Diffusers do: ``import_module(__name__.split(".")[0])``.
+        """
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            package, _, bare = str(frame.f_globals.get("__name__")).partition(".")
+            if package == self.name:
+                return f"{package}.{bare.partition('.')[0]}"
+            frame = frame.f_back
+        return self.name
 
     def _standard(self, name: str) -> ModuleType | None:
         """What the archive has in place of a standard module."""

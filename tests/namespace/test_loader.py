@@ -334,6 +334,16 @@ def test_versions_on_threads_that_a_handler_starts(make: Make, tmp_path: Path) -
     assert importlib.metadata.version("pytest") == pytest.__version__
 
 
+def test_a_package_imports_itself_by_the_first_part_of_its_name(make: Make) -> None:
+    """Diffusers look for their pipelines in what they get."""
+    part = "import importlib\ndef whole(): return importlib.import_module(__name__.split('.')[0])"
+    files = {"kt_pkg__slash____init__": "", "kt_pkg__slash__part": part}
+    namespace = make("a", handler=f"import kt_pkg.part\n{part}", **files)
+    handler = namespace.import_module("handler")
+    assert handler.kt_pkg.part.whole() is handler.kt_pkg
+    assert handler.whole() is handler
+
+
 LOCATES = """
 import importlib, importlib.util, sys
 def locate(name):
