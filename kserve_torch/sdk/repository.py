@@ -6,7 +6,6 @@ KServe asks its repository for models and their readiness, and to load and unloa
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import kserve
@@ -30,7 +29,6 @@ class TorchModelRepository(kserve.ModelRepository):  # type: ignore[misc]  # kse
     def __init__(self, registry: Registry) -> None:
         super().__init__(str(registry.settings.model_dir or registry.settings.model_store or ""))
         self._registry = registry
-        self._leaving: set[asyncio.Task[None]] = set()
 
     def get_model(self, name: str) -> TorchModel | None:
         """The model of that name, ready or not; None if there is none."""
@@ -72,9 +70,7 @@ class TorchModelRepository(kserve.ModelRepository):  # type: ignore[misc]  # kse
             KeyError: there is none; KServe's own repository raises this, too.
         """
         try:
-            leaving = self._registry.unload(name)
+            self._registry.unload(name)
         except ModelNotFound as error:
             raise KeyError(error.message) from error
         self.models.pop(name, None)
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
