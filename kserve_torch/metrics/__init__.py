@@ -43,6 +43,7 @@ from kserve_torch.metrics.torchserve import LEGACY, TorchServeMetrics
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
     from kserve_torch.settings import Settings
+    from kserve_torch.settings.metrics_file import ListedMetric
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
@@ -93,7 +94,7 @@ class Metrics:
         registry: queues, workers and readiness are read from it at every scrape.
 
     Raises:
-        SettingError: the ``metrics_config`` file is not one.
+        SettingError: the ``metrics_config`` file lists a metric that cannot be shown.
     """
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
@@ -103,7 +104,8 @@ class Metrics:
         own = (self._engine, ServingMetrics(), KServeMetrics(), DeviceMetrics())
         self._sources = [*own, *_torchserve(settings)]
         if settings.metrics_mode == "prometheus":
-            self._sources.append(self._handler_metrics(settings))
+            detect = settings.model_metrics_auto_detect
+            self._sources.append(self._handler_metrics(registry.listed_metrics, detect))
         self._takers = {event: _methods(self._sources, name) for event, name in _TAKERS.items()}
         self._forget = _methods(self._sources, "left")
         #: Removed versions, the latest last; some may have been registered again.
@@ -191,13 +193,12 @@ class Metrics:
         taken = frozenset[str]().union(*(family.names for family in families))
         yield process_text(names, taken, self._report)
 
-    def _handler_metrics(self, settings: Settings) -> HandlerMetrics:
+    def _handler_metrics(self, listed: Iterable[ListedMetric], detect: bool) -> HandlerMetrics:
         families = chain.from_iterable(map(self._families, self._sources))
         taken = set().union(
             *(family.names for family in families), *map(names_in, REGISTRY.collect())
         )
-        config, detect = settings.metrics_config, settings.model_metrics_auto_detect
-        return HandlerMetrics(config, detect, socket.gethostname(), taken)
+        return HandlerMetrics(listed, detect, socket.gethostname(), taken)
 
     def _families(self, source: Any) -> list[Family[Any]]:
         """What a source measures now; what cannot be measured must not hide the rest."""

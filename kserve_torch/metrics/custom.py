@@ -7,19 +7,13 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from kserve_torch.errors import SettingError
 from kserve_torch.events import Finished, Measured
 from kserve_torch.metrics.family import CLIENT_SECONDS, Family, counter, gauge, histogram, names_of
 from kserve_torch.metrics.torchserve import help_text
-from kserve_torch.settings.metrics_file import (
-    AUTOMATIC,
-    METRIC_NAME,
-    ListedMetric,
-    read_metrics_file,
-)
+from kserve_torch.settings.metrics_file import AUTOMATIC, METRIC_NAME, ListedMetric
 from kserve_torch.ts.metrics.unit import UNITS
 
 log = logging.getLogger(__name__)
@@ -45,26 +39,28 @@ class HandlerMetrics:
     """The families of the handlers' own metrics.
 
     Args:
-        config: the ``metrics_config`` file, or None for TorchServe's default one.
+        listed: what the ``metrics_config`` file lists.
         auto_detect: ``model_metrics_auto_detect``: also show metrics that the file does not list.
         hostname: the value of the label ``Hostname`` that every metric has.
         taken: the names of the server's own families and their samples.
 
     Raises:
-        SettingError: the file cannot be read or has an entry that is not a metric, or one that
-            cannot be shown.
+        SettingError: the file lists a metric that cannot be shown.
     """
 
     def __init__(
-        self, config: Path | None, auto_detect: bool, hostname: str, taken: Collection[str]
+        self,
+        listed: Iterable[ListedMetric],
+        auto_detect: bool,
+        hostname: str,
+        taken: Collection[str],
     ) -> None:
         self._host = hostname
         self._auto_detect = auto_detect
         self._taken = set(taken)
         self._complained: set[str] = set()
         self._lock = threading.Lock()
-        self._families = {automatic.name: _family(automatic) for automatic in AUTOMATIC}
-        self._families.update(read_metrics_config(config) if config else {})
+        self._families = {each.name: _family(each) for each in (*AUTOMATIC, *listed)}
         for family in self._families.values():
             if fault := self._fault(family.name, family.kind, family.labels):
                 raise SettingError(f"metrics_config: {family.name!r}: {fault}")
@@ -154,15 +150,6 @@ class HandlerMetrics:
         if name not in self._complained:
             self._complained.add(name)
             log.warning("handler metric %s is not shown on /metrics: %s", name, reason)
-
-
-def read_metrics_config(path: Path) -> dict[str, Family[Any]]:
-    """The families of a file's ``model_metrics`` section, by name.
-
-    Raises:
-        SettingError: see `read_metrics_file`.
-    """
-    return {listed.name: _family(listed) for listed in read_metrics_file(path)}
 
 
 def _family(listed: ListedMetric) -> Family[Any]:

@@ -55,6 +55,9 @@ class Registry(Catalogue):
     Args:
         settings: what was configured.
 
+    Attributes:
+        listed_metrics: what the ``metrics_config`` file lists.
+
     Raises:
         SettingError: the ``metrics_config`` file is not one.
     """
@@ -62,14 +65,16 @@ class Registry(Catalogue):
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         config = settings.metrics_config
-        metrics = read_metrics_file(config) if config else ()
+        self.listed_metrics = read_metrics_file(config) if config else []
         self.settings = settings
         self.observers = Observers()
         self.emit = self.observers.tell
         self._scratch = Scratch()
         self.workdir = self._scratch.folder
         self.store = ModelStore(settings, self.workdir)
-        self._factory = VersionFactory(settings, self.store, self.workdir, self.emit, metrics)
+        self._factory = VersionFactory(
+            settings, self.store, self.workdir, self.emit, self.listed_metrics
+        )
         self._configured = ConfiguredModels(
             self, self.store, self._factory, self._enter, self.withdraw
         )

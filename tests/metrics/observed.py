@@ -19,11 +19,10 @@ from kserve_torch.settings import Settings
 TIMING = Timing(queued=0.25, handler=0.5, batch_rows=4)
 
 
-def settings(mode="prometheus", config=None, detect=False, disable_system=False, enabled=True):
+def settings(mode="prometheus", detect=False, disable_system=False, enabled=True):
     return Settings(
         enable_metrics_api=enabled,
         metrics_mode=mode,
-        metrics_config=config,
         model_metrics_auto_detect=detect,
         disable_system_metrics=disable_system,
     )
@@ -34,6 +33,7 @@ class Fleet:
 
     def __init__(self, **statistics):
         numbers = {"queued": 0, "inflight": 0, "oldest_age": 0.0, "hung": 0, "workers": {}}
+        self.listed_metrics = ()
         self.now = SimpleNamespace(**numbers | statistics)
         self.version = SimpleNamespace(
             name="mnist", version="1.0", ready=True, statistics=lambda: self.now

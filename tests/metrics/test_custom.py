@@ -2,7 +2,8 @@ import pytest
 
 from kserve_torch.errors import SettingError
 from kserve_torch.events import Measured
-from kserve_torch.metrics.custom import HandlerMetrics, read_metrics_config
+from kserve_torch.metrics.custom import HandlerMetrics
+from kserve_torch.settings.metrics_file import read_metrics_file
 
 CONFIG = """
 dimensions:
@@ -31,7 +32,8 @@ MODEL = (("ModelName", "mnist"), ("Level", "Model"))
 
 
 def handler_metrics(config=None, detect=False, taken=("queue_depth", "queue_count")):
-    return HandlerMetrics(config, detect, "host-1", taken)
+    listed = read_metrics_file(config) if config else ()
+    return HandlerMetrics(listed, detect, "host-1", taken)
 
 
 def text(metrics):
@@ -177,22 +179,22 @@ def test_wrong_files_are_one_line_that_names_the_element(tmp_path, content, name
     path = tmp_path / "metrics.yaml"
     path.write_text(content)
     with pytest.raises(SettingError) as raised:
-        read_metrics_config(path)
+        read_metrics_file(path)
     assert named in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_missing_file_is_a_setting_error(tmp_path):
     with pytest.raises(SettingError, match="No such file"):
-        read_metrics_config(tmp_path / "absent.yaml")
+        read_metrics_file(tmp_path / "absent.yaml")
 
 
 def test_empty_file_lists_nothing(tmp_path):
     path = tmp_path / "metrics.yaml"
     path.write_text("model_metrics:\n  gauge:\n")
-    assert read_metrics_config(path) == {}
+    assert read_metrics_file(path) == []
     path.write_text("")
-    assert read_metrics_config(path) == {}
+    assert read_metrics_file(path) == []
 
 
 @pytest.mark.parametrize(
