@@ -21,16 +21,20 @@ _REPR.maxlist = _REPR.maxdict = _BRIEF // 2
 _REPR.maxstring = _REPR.maxlong = _REPR.maxother = 4 * _BRIEF
 
 
-def parse(body: bytes | bytearray | memoryview | str) -> Any:
-    """The value of a JSON text; of duplicate keys the last one counts.
+def parse_object(body: bytes | bytearray | memoryview | str) -> dict[str, Any]:
+    """The JSON object in a text; of duplicate keys the last one counts.
 
     Raises:
-        InvalidInput: the text is not JSON, is not UTF-8 or nests too deeply (CONTRACT K10).
+        InvalidInput: the text is not JSON, is not UTF-8 or nests too deeply (CONTRACT K10), or is
+            no object (CONTRACT K12).
     """
     try:
-        return orjson.loads(body)
+        value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"Unrecognized request format: {_fault(body, error)}") from None
+    if not isinstance(value, dict):
+        raise InvalidInput(f"Expected a JSON object, got {kind_of(value)}")
+    return value
 
 
 def _fault(body: bytes | bytearray | memoryview | str, error: Exception) -> str:
@@ -41,14 +45,6 @@ def _fault(body: bytes | bytearray | memoryview | str, error: Exception) -> str:
         except UnicodeDecodeError as wrong:
             return f"not UTF-8 text, from byte {wrong.start} on"
     return str(error)
-
-
-def parse_object(body: bytes | bytearray | memoryview | str) -> dict[str, Any]:
-    """Like `parse`, for a text that must be a JSON object (CONTRACT K12)."""
-    value = parse(body)
-    if not isinstance(value, dict):
-        raise InvalidInput(f"Expected a JSON object, got {kind_of(value)}")
-    return value
 
 
 def kind_of(value: object) -> str:
