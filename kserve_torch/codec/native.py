@@ -144,7 +144,7 @@ def encode(row: RowReply, save_tensor: Callable[[Any], bytes]) -> tuple[bytes, s
         elif values.is_torch(result):
             body, content_type = save_tensor(result), "application/octet-stream"
         else:
-            body, content_type = values.wide_json_text(result, orjson.OPT_INDENT_2), JSON
+            body, content_type = values.json_text(result, orjson.OPT_INDENT_2), JSON
     except (TypeError, UnicodeEncodeError) as error:
         raise HandlerError(f"Unsupported model output data type: {error}") from error
     return body, row.content_type or content_type

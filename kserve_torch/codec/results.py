@@ -11,7 +11,7 @@ import orjson
 
 from kserve_torch.codec import datatypes
 from kserve_torch.codec.document import is_sendable
-from kserve_torch.codec.values import as_array, as_numbers, is_array, wide_json_text
+from kserve_torch.codec.values import as_array, as_numbers, is_array, json_text
 from kserve_torch.errors import HandlerError
 from kserve_torch.messages import Tensor
 
@@ -222,7 +222,7 @@ def _text(value: Any, name: str) -> str | bytes:
     if isinstance(value, _TEXT):
         return value if isinstance(value, str) else bytes(value)
     try:
-        text = wide_json_text(value)
+        text = json_text(value)
     except (TypeError, ValueError) as error:
         raise HandlerError(f'output "{name}": {error}') from error
     return str(orjson.loads(text)) if text.startswith(b'"') else text.decode()

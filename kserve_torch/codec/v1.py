@@ -121,11 +121,11 @@ def encode(results: Sequence[Any], verb: Verb = Verb.PREDICT) -> bytes:
 
 
 def _encode_one_by_one(results: Sequence[Any], verb: Verb) -> bytes:
-    """The slow path: for what only `wide_json_text` writes, or an error that names the result."""
+    """The slow path: for what only `json_text` writes, or an error that names the result."""
     texts: list[bytes] = []
     for i, result in enumerate(results):
         try:
-            texts.append(values.wide_json_text(result))
+            texts.append(values.json_text(result))
         except TypeError as error:
             raise HandlerError(f"{_ANSWER_KEY[verb]}[{i}]: {error}") from error
     return b'{"%s":[%s]}' % (_ANSWER_KEY[verb].encode(), b",".join(texts))

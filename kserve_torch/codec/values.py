@@ -53,26 +53,13 @@ def json_text(value: Any, option: int = 0) -> bytes:
     """``value`` as JSON, with arrays as nested lists and non-finite numbers as null (CONTRACT O31).
 
     Bytes become text if they are UTF-8, else base64. Keys that are no strings become strings.
-
-    Raises:
-        TypeError: something in it has no JSON form.
-    """
-    with suppress(TypeError):
-        return orjson.dumps(value, default, option | orjson.OPT_SERIALIZE_NUMPY)
-    option |= orjson.OPT_NON_STR_KEYS  # slower, so only where needed
-    with suppress(TypeError):
-        return orjson.dumps(value, default, option | orjson.OPT_SERIALIZE_NUMPY)
-    return orjson.dumps(value, default, option)  # arrays that are not in the machine's byte order
-
-
-def wide_json_text(value: Any, option: int = 0) -> bytes:
-    """As `json_text`; also integers beyond 64 bits, deep nesting and lone surrogates.
+    Integers may be beyond 64 bits, strings hold lone surrogates, and nesting be deep.
 
     Raises:
         TypeError: something in it has no JSON form.
     """
     try:
-        return json_text(value, option)
+        return _by_orjson(value, option)
     except TypeError as error:
         try:
             text = json.dumps(value, default=default)
@@ -83,6 +70,15 @@ def wide_json_text(value: Any, option: int = 0) -> bytes:
             raise plainer from None
         except (ValueError, RuntimeError):  # too deep, or torch's, for odd tensors
             raise error from None
+
+
+def _by_orjson(value: Any, option: int) -> bytes:
+    with suppress(TypeError):
+        return orjson.dumps(value, default, option | orjson.OPT_SERIALIZE_NUMPY)
+    option |= orjson.OPT_NON_STR_KEYS  # slower, so only where needed
+    with suppress(TypeError):
+        return orjson.dumps(value, default, option | orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(value, default, option)  # arrays that are not in the machine's byte order
 
 
 def default(value: Any) -> Any:
