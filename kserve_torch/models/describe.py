@@ -45,8 +45,7 @@ _FROM_CONFIG: tuple[tuple[str, str, Any], ...] = (
 def model_version(version: ModelVersion) -> dict[str, Any]:
     """One element of a describe answer (CONTRACT G3).
 
-    Delays are milliseconds and time-outs seconds, both whole numbers. `with_metadata` adds the
-    handler's own description.
+    Delays are milliseconds and time-outs seconds, both whole numbers.
     """
     yaml = version.archive.yaml if version.archive else {}
     return {
@@ -60,11 +59,6 @@ def model_version(version: ModelVersion) -> dict[str, Any]:
         "workers": [_worker(worker) for worker in version.workers],
         "jobQueueStatus": _queue(version),
     }
-
-
-def with_metadata(described: dict[str, Any], metadata: Any) -> dict[str, Any]:
-    """A describe element with the handler's own description, if that is a dict (CONTRACT E4)."""
-    return {**described, "customizedMetadata": metadata if isinstance(metadata, dict) else {}}
 
 
 def list_models(registry: Registry, limit: int = PAGE_LIMIT, token: int = 0) -> dict[str, Any]:

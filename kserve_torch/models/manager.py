@@ -102,7 +102,7 @@ class Manager:
         if not customized:
             return elements
         return [
-            describe.with_metadata(element, await _metadata(one))
+            {**element, "customizedMetadata": await _metadata(one)}
             for element, one in zip(elements, found, strict=True)
         ]
 
@@ -219,13 +219,15 @@ class Manager:
         return Outcome(describe.PROCESSING, 202)
 
 
-async def _metadata(version: ModelVersion) -> Any:
+async def _metadata(version: ModelVersion) -> dict[str, Any]:
+    """The handler's own description (CONTRACT E4); empty if that is no JSON object."""
     metadata = await version.describe()
-    if not isinstance(metadata, dict):
-        log.warning(
-            "%s %s: the handler describes itself with %s, not with a JSON object",
-            version.name,
-            version.version,
-            type(metadata).__name__,
-        )
-    return metadata
+    if isinstance(metadata, dict):
+        return metadata
+    log.warning(
+        "%s %s: the handler describes itself with %s, not with a JSON object",
+        version.name,
+        version.version,
+        type(metadata).__name__,
+    )
+    return {}

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -148,16 +147,6 @@ async def test_pages(
     assert [model["modelName"] for model in page["models"]] == list(names)
     assert page.get("nextPageToken") == next_token
     assert list(page)[-1] == "models"
-
-
-@pytest.mark.parametrize(
-    ("metadata", "expected"), [({"a": 1}, {"a": 1}), ({}, {}), ([1], {}), ("x", {}), (None, {})]
-)
-def test_only_objects_are_metadata(metadata: Any, expected: dict[str, Any]) -> None:
-    element = {"modelName": "a"}
-    described = describe.with_metadata(element, metadata)
-    assert described == {"modelName": "a", "customizedMetadata": expected}
-    assert element == {"modelName": "a"}
 
 
 def test_texts() -> None:
