@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.codec import native
@@ -67,7 +68,7 @@ class Native:
         # The first path that matches decides; any method is accepted (CONTRACT T-15).
         self._routes: tuple[tuple[re.Pattern[str], Endpoint], ...] = (
             (re.compile("/predictions" + _TARGET), self._predict),
-            (re.compile("/explanations" + _TARGET), self._explain),
+            (re.compile("/explanations" + _TARGET), partial(self._predict, verb=Verb.EXPLAIN)),
             (re.compile("/ping(?:/.*)?"), self._ping),
             (re.compile("/invocations"), self._invocations),
             (re.compile("/models" + _MODEL + "/invoke"), self._legacy),
@@ -109,20 +110,16 @@ class Native:
         return native_json({"status": "Unhealthy"}, 500)
 
     async def _predict(
-        self, call: Call, request_id: str, model: str, version: str | None, rest: str | None
+        self,
+        call: Call,
+        request_id: str,
+        model: str,
+        version: str | None,
+        rest: str | None,
+        verb: Verb = Verb.PREDICT,
     ) -> Answer:
-        return await self._infer(
-            call, request_id, _Target(model=model, version=version, rest=rest or "")
-        )
-
-    async def _explain(
-        self, call: Call, request_id: str, model: str, version: str | None, rest: str | None
-    ) -> Answer:
-        return await self._infer(
-            call,
-            request_id,
-            _Target(model=model, version=version, verb=Verb.EXPLAIN, rest=rest or ""),
-        )
+        target = _Target(model=model, version=version, verb=verb, rest=rest or "")
+        return await self._infer(call, request_id, target)
 
     async def _invocations(self, call: Call, request_id: str) -> Answer:
         model = call.params().get("model_name") or _named_in_form(call)
