@@ -44,7 +44,7 @@ class Catalogue:
             ModelNotFound: no such model.
         """
         if model not in self._models:
-            raise _unknown(model)
+            raise unknown(model)
         return [self._models[model][version] for version in sorted(self._models[model], key=_order)]
 
     def find(self, model: str, version: str | None = None) -> ModelVersion:
@@ -57,10 +57,10 @@ class Catalogue:
         if not version:
             default = self._defaults.get(model)
             if default is None:
-                raise _unknown(model)
+                raise unknown(model)
             return default
         if model not in self._models:
-            raise _unknown(model)
+            raise unknown(model)
         found = self._models[model].get(version)
         if found is None:
             raise VersionNotFound(f"Model version: {version} does not exist for model: {model}")
@@ -183,7 +183,8 @@ class Catalogue:
         return everything
 
 
-def _unknown(model: str) -> ModelNotFound:
+def unknown(model: str) -> ModelNotFound:
+    """The error about a model that there is not, in KServe's words."""
     return ModelNotFound(f"Model with name {model} does not exist.")
 
 

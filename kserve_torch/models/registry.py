@@ -185,7 +185,7 @@ class Registry(Catalogue):
         log.info("model %s %s: workers ready: %d", version.name, version.version, ready)
         return ready
 
-    async def unregister(self, model: str, version: str | None = None) -> ModelVersion:
+    async def unregister(self, model: str, version: str | None = None) -> None:
         """Forget a version, drain it and stop it.
 
         With the last version of a model, pending loads of that model are overtaken as well.
@@ -202,7 +202,6 @@ class Registry(Catalogue):
             self._reloads.overtake(found.name)
         await self.retire([found])
         log.info("model %s %s is unregistered", found.name, found.version)
-        return found
 
     def withdraw(self, version: ModelVersion) -> None:
         """Remove a version that could not be started, and stop it in the background."""

@@ -17,7 +17,7 @@ from kserve_torch.archives.manifest import DEFAULT_VERSION
 from kserve_torch.archives.store import ModelStore
 from kserve_torch.engine.background import keep
 from kserve_torch.errors import InvalidArchive, LoadFailed, ModelNotFound, NotReady, ServingError
-from kserve_torch.models.catalogue import Catalogue
+from kserve_torch.models.catalogue import Catalogue, unknown
 from kserve_torch.models.factory import VersionFactory
 from kserve_torch.models.origin import Origin
 from kserve_torch.models.retries import keep_trying, worth_another_try
@@ -118,7 +118,7 @@ class Reloads:
         """
         origin = self._origin(name)
         handler, overrides = origin.handler, origin.overrides
-        failure = ModelNotFound(f"Model with name {name} does not exist.")
+        failure = unknown(name)
         for source in self._sources(name):
             try:
                 return await self._factory.make(
