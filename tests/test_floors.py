@@ -105,9 +105,10 @@ FLOORS: list[dict[str, str]] = [
         "engine.batcher": "engine.statistics",
         "engine.courtesy": "",
         "engine.emissions": "",
+        "engine.failures": "",
         "engine.hung": "engine.batcher engine.roster engine.worker",
         "engine.intake": "engine.batcher engine.pacing engine.pool",
-        "engine.isolation": "engine.batcher",
+        "engine.isolation": "engine.batcher engine.failures",
         "engine.pauses": "",
         "engine.pool": (
             "engine.background engine.batcher engine.courtesy engine.hung engine.pauses "

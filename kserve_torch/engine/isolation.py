@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from kserve_torch.engine.batcher import SHRUNK_SECONDS, Lane, Outcome, Ticket
+from kserve_torch.engine.failures import log_failed
 from kserve_torch.errors import (
-    ClientError,
     DeadlineExceeded,
     DeviceLost,
     HandlerError,
@@ -166,7 +166,7 @@ def _sort(
         else:
             rest.append(ticket)
     if settled:
-        _log(lane, settled[0][0], error)
+        log_failed(lane.label, settled[0][0].request, error, error.__cause__)
     return settled, rest
 
 
@@ -194,22 +194,4 @@ def _say(lane: Lane, requests: int, error: ServingError) -> None:
         lane.label,
         requests,
         error.message,
-    )
-
-
-def _log(lane: Lane, ticket: Ticket, error: ServingError) -> None:
-    request = ticket.request
-    # As the access log has them, for JSON logs: who looks for an id finds the traceback, too.
-    extra = {"fields": {"model": request.model, "id": request.id}}
-    if isinstance(error, ClientError):  # bad requests must not fill the log with tracebacks
-        text = "%s: request %s was refused: %s"
-        log.info(text, lane.label, request.id, error.message, extra=extra)
-        return
-    log.error(
-        "%s: request %s failed: %s",
-        lane.label,
-        request.id,
-        error.message,
-        exc_info=error.__cause__,
-        extra=extra,
     )

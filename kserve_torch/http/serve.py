@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from kserve_torch.codec import signature
 from kserve_torch.codec.document import brief
 from kserve_torch.codec.mapping import MAPPINGS
 from kserve_torch.codec.v2 import V2Request
+from kserve_torch.engine.failures import log_failed
 from kserve_torch.engine.intake import timing_of
 from kserve_torch.errors import HandlerError, InvalidInput, PredictionError
 from kserve_torch.events import Responded
@@ -31,8 +31,6 @@ from kserve_torch.messages import (
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
     from kserve_torch.models.version import ModelVersion
-
-log = logging.getLogger(__name__)
 
 #: Milliseconds that the client waits, from the request's arrival.
 TIMEOUT_HEADER = "x-request-timeout-ms"
@@ -150,9 +148,7 @@ def outputs_of(found: ModelVersion, decoded: V2Request, reply: Reply) -> list[Te
 def log_unsendable(request: Request, error: Exception) -> None:
     """Log why the handler's answer cannot be sent: its author does not see the client's error."""
     if isinstance(error, HandlerError) and not isinstance(error, PredictionError):
-        fields = {"model": request.model, "id": request.id}
-        text = "%s: request %s failed: %s"
-        log.error(text, request.model, request.id, error.message, extra={"fields": fields})
+        log_failed(request.model, request, error)
 
 
 class Serve:
