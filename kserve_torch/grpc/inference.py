@@ -7,17 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.codec.mapping import MAPPINGS
-from kserve_torch.codec.rows import in_base64
 from kserve_torch.codec.v2 import V2Request, verb_of
 from kserve_torch.grpc import convert
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.grpc.rpc import Call
-from kserve_torch.http.serve import check_rows, outputs_of, row_headers
-from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Tensor, fresh_id
+from kserve_torch.http.inference import outputs_of, request_of
+from kserve_torch.http.serve import check_rows, row_headers
+from kserve_torch.messages import NOTHING, Reply, RowReply, Tensor
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
-    from kserve_torch.settings import Limits
 
 #: Triton's parameters: a client asks for an empty last response, and that response says so.
 WANTS_FINAL = "triton_enable_empty_final_response"
@@ -43,29 +42,17 @@ class Inference:
     def __init__(self, registry: Registry, message: pb.ModelInferRequest, call: Call) -> None:
         version = registry.find(message.model_name, message.model_version or None)
         self._version = version
-        self._limits: Limits = version.limits
-        self._mapping = MAPPINGS[self._limits.v2_rows]
         self._trailing = call.trailing
         self._decoded: V2Request = convert.decode(message)
-        self.request = Request(
-            id=self._decoded.id or call.headers.get("x-request-id") or fresh_id(),
-            model=version.name,
-            version=version.version,
-            asked=message.model_version,
-            verb=verb_of(self._decoded),
-            rows=self._rows(),
-            headers=call.headers,
-            parameters=self._decoded.parameters,
-            element=self._mapping.element,
-            deadline=call.deadline,
+        self.request = request_of(
+            version,
+            self._decoded,
+            call.headers,
+            verb_of(self._decoded),
+            message.model_version,
+            call.deadline,
+            from_grpc=True,
         )
-
-    def _rows(self) -> Sequence[Row]:
-        """One per tensor, or per element of dimension 0 (CONTRACT D2, T-44)."""
-        inputs: Sequence[Tensor] = self._decoded.inputs
-        if self._limits.v2_grpc_bytes == "b64":
-            inputs = [in_base64(tensor) for tensor in inputs]
-        return self._mapping.rows(inputs)
 
     def response(self, reply: Reply) -> pb.ModelInferResponse:
         """The response with the results of a reply.
@@ -86,11 +73,12 @@ class Inference:
         model, version = self.request.model, self.request.version or ""
         reply = Reply(model=model, version=version, rows=list(rows.values()))
         inputs = self._decoded.inputs
-        if self._limits.v2_rows == "tensor":
+        limits = self._version.limits
+        if limits.v2_rows == "tensor":
             inputs = [inputs[row] for row in rows]
         names = [one.name for one in inputs]
         check_rows(reply)
-        outputs = self._mapping.outputs(reply.results, names, self._limits.v2_flatten)
+        outputs = MAPPINGS[limits.v2_rows].outputs(reply.results, names, limits.v2_flatten)
         if self._decoded.outputs is not None:
             selected = {output.name for output in self._decoded.outputs}
             outputs = [tensor for tensor in outputs if tensor.name in selected]

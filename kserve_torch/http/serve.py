@@ -8,10 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from kserve_torch.codec import signature
 from kserve_torch.codec.document import brief
-from kserve_torch.codec.mapping import MAPPINGS
-from kserve_torch.codec.v2 import V2Request
 from kserve_torch.engine.failures import log_failed
 from kserve_torch.engine.intake import timing_of
 from kserve_torch.errors import HandlerError, InvalidInput, PredictionError
@@ -23,14 +20,12 @@ from kserve_torch.messages import (
     Reply,
     Request,
     RowReply,
-    Tensor,
     Timing,
     fresh_id,
 )
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
-    from kserve_torch.models.version import ModelVersion
 
 #: Milliseconds that the client waits, from the request's arrival.
 TIMEOUT_HEADER = "x-request-timeout-ms"
@@ -123,26 +118,6 @@ def sendable(headers: Mapping[str, str]) -> list[tuple[str, str]]:
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise HandlerError(f"the handler set header {name!r}: not a name and value that can be")
     return [(name, value) for name, value in pairs if name.lower() not in OURS]
-
-
-def outputs_of(found: ModelVersion, decoded: V2Request, reply: Reply) -> list[Tensor]:
-    """The output tensors of a v2 request.
-
-    Those of a batch without rows are the model's, or as they are asked for if they are not known.
-
-    Raises:
-        HandlerError: a result is of a kind that no datatype holds.
-    """
-    limits = found.limits
-    if not reply.rows:
-        asked = [
-            {"name": output.name, "datatype": "FP64", "shape": [-1]}
-            for output in decoded.outputs or ()
-        ]
-        if known := found.signature("outputs") or asked:
-            return signature.empty(known, flatten=limits.v2_flatten)
-    names = [tensor.name for tensor in decoded.inputs]
-    return MAPPINGS[limits.v2_rows].outputs(reply.results, names, limits.v2_flatten)
 
 
 def log_unsendable(request: Request, error: Exception) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 import orjson
 
 from kserve_torch.codec import v2, v2_reply
 from kserve_torch.codec.document import JSON
-from kserve_torch.codec.mapping import MAPPINGS
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import Answer, Call
-from kserve_torch.http.serve import Serve, check_rows, deadline, outputs_of, row_headers
-from kserve_torch.messages import Reply, Request, Verb, fresh_id
+from kserve_torch.http.inference import outputs_of, request_of
+from kserve_torch.http.serve import Serve, check_rows, deadline, row_headers
+from kserve_torch.messages import Reply, Request, Verb
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
@@ -68,10 +69,10 @@ class V2:
             if decoded is None:
                 length = call.headers.get(HEADER_LENGTH)
                 decoded = v2.decode(call.body, length, found.signature("inputs"))
-            inference = Inference(call, verb, version, found, decoded)
+            request = request_of(found, decoded, call.headers, verb, version, deadline(call))
         except Exception as error:
             return self._serve.refuse(call, model, error, version, _refused_id(call))
-        return await self._serve(call, inference.request, inference.answer)
+        return await self._serve(call, request, partial(_answer, request, found, decoded))
 
 
 def _refused_id(call: Call) -> str:
@@ -86,54 +87,20 @@ def _refused_id(call: Call) -> str:
     return id_ if isinstance(id_, str) else ""
 
 
-class Inference:
-    """One v2 request and its answer, which needs to know what was asked for.
-
-    Args:
-        call: the HTTP request.
-        verb: predict or explain.
-        asked: the version asked for, or None.
-        found: the version that answers.
-        decoded: the body.
-
-    Attributes:
-        request: its rows are the inputs, or the elements of dimension 0 (CONTRACT D2).
-    """
-
-    def __init__(
-        self, call: Call, verb: Verb, asked: str | None, found: ModelVersion, decoded: V2Request
-    ) -> None:
-        self._decoded = decoded
-        self._found = found
-        mapping = MAPPINGS[found.limits.v2_rows]
-        self.request = Request(
-            id=decoded.id or call.headers.get("x-request-id") or fresh_id(),
-            model=found.name,
-            version=found.version,
-            asked=asked or "",
-            verb=verb,
-            rows=mapping.rows(decoded.inputs),
-            headers=call.headers,
-            parameters=decoded.parameters,
-            element=mapping.element,
-            deadline=deadline(call),
-        )
-
-    def answer(self, reply: Reply) -> Answer:
-        """The response, in JSON or with binary data behind it."""
-        check_rows(reply)
-        headers = row_headers(reply)
-        decoded = self._decoded
-        body, json_length = v2_reply.encode(
-            reply.model,
-            reply.version,
-            # Echoed even if empty, which counts as none here (CONTRACT O21).
-            self.request.id if decoded.id is None else decoded.id,
-            outputs_of(self._found, decoded, reply),
-            decoded,
-            dict(headers),
-        )
-        if json_length is None:
-            return Answer(body=body, content_type=JSON, headers=headers)
-        headers.append((HEADER_LENGTH, str(json_length)))
-        return Answer(body=body, content_type="application/octet-stream", headers=headers)
+def _answer(request: Request, found: ModelVersion, decoded: V2Request, reply: Reply) -> Answer:
+    """The response, in JSON or with binary data behind it."""
+    check_rows(reply)
+    headers = row_headers(reply)
+    body, json_length = v2_reply.encode(
+        reply.model,
+        reply.version,
+        # Echoed even if empty, which counts as none here (CONTRACT O21).
+        request.id if decoded.id is None else decoded.id,
+        outputs_of(found, decoded, reply),
+        decoded,
+        dict(headers),
+    )
+    if json_length is None:
+        return Answer(body=body, content_type=JSON, headers=headers)
+    headers.append((HEADER_LENGTH, str(json_length)))
+    return Answer(body=body, content_type="application/octet-stream", headers=headers)

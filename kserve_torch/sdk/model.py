@@ -20,11 +20,10 @@ from kserve import InferRequest, InferResponse
 from kserve.model import InferenceVerb
 
 from kserve_torch.codec import cloudevents, v1
-from kserve_torch.codec.mapping import MAPPINGS
-from kserve_torch.codec.rows import in_base64
 from kserve_torch.codec.v2 import RequestedOutput, V2Request, verb_of
 from kserve_torch.errors import ModelNotFound, NotReady, ServingError
-from kserve_torch.http.serve import check_rows, outputs_of, row_headers
+from kserve_torch.http.inference import outputs_of, request_of
+from kserve_torch.http.serve import check_rows, row_headers
 from kserve_torch.messages import Request, Verb, fresh_id
 from kserve_torch.sdk import infer_types
 from kserve_torch.sdk.errors import translated
@@ -204,9 +203,10 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
             plain = replace(read, outputs=_in_json(read.outputs), binary_output=False)
             response, own = await self._infer(plain, headers, verb, None, False)
             return response.to_rest()[0], own
-        request = self._request(
-            None,
-            headers,
+        request = Request(
+            id=headers.get("x-request-id") or fresh_id(),
+            model=self.name,
+            headers=headers,
             verb=verb,
             rows=deepcopy(read.instances),
             again=lambda: deepcopy(read.instances),
@@ -228,29 +228,13 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         from_grpc: bool,
     ) -> tuple[InferResponse, dict[str, str]]:
         found = self._loaded().find(self.name, version or None)
-        mapping = MAPPINGS[found.limits.v2_rows]
-        inputs = decoded.inputs
-        if from_grpc and found.limits.v2_grpc_bytes == "b64":
-            inputs = [in_base64(tensor) for tensor in inputs]
-        request = self._request(
-            decoded.id,
-            headers,
-            version=found.version,
-            verb=verb,
-            rows=mapping.rows(inputs),
-            parameters=decoded.parameters,
-            element=mapping.element,
-        )
+        request = request_of(found, decoded, headers, verb, from_grpc=from_grpc)
         reply = await self._loaded().submit(request)
         check_rows(reply)
         own = dict(row_headers(reply))
         outputs = outputs_of(found, decoded, reply)
         head = (self.name, reply.version, request.id)
         return infer_types.encode(*head, outputs, decoded, own, from_grpc=from_grpc), own
-
-    def _request(self, id: str | None, headers: Mapping[str, str], **members: Any) -> Request:
-        chosen = id or headers.get("x-request-id") or fresh_id()
-        return Request(id=chosen, model=self.name, headers=headers, **members)
 
     def _loaded(self) -> Registry:
         if self._registry is None:

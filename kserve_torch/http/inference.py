@@ -1,0 +1,73 @@
+"""A v2 request as the engine takes it, and its output tensors, whichever transport it came by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kserve_torch.codec import signature
+from kserve_torch.codec.mapping import MAPPINGS
+from kserve_torch.codec.rows import in_base64
+from kserve_torch.codec.v2 import V2Request
+from kserve_torch.messages import Reply, Request, Tensor, Verb, fresh_id
+
+if TYPE_CHECKING:
+    from kserve_torch.models.version import ModelVersion
+
+
+def request_of(
+    found: ModelVersion,
+    decoded: V2Request,
+    headers: Mapping[str, str],
+    verb: Verb,
+    asked: str | None = None,
+    deadline: float | None = None,
+    from_grpc: bool = False,
+) -> Request:
+    """The request; its rows are the inputs, or the elements of dimension 0 (CONTRACT D2).
+
+    Args:
+        found: the version that answers.
+        decoded: the body.
+        headers: of the call.
+        verb: predict or explain.
+        asked: the version that the client named, if any.
+        deadline: as of `Request`.
+        from_grpc: whether ``v2_grpc_bytes`` applies (CONTRACT T-44).
+    """
+    limits, inputs = found.limits, decoded.inputs
+    mapping = MAPPINGS[limits.v2_rows]
+    if from_grpc and limits.v2_grpc_bytes == "b64":
+        inputs = [in_base64(tensor) for tensor in inputs]
+    return Request(
+        id=decoded.id or headers.get("x-request-id") or fresh_id(),
+        model=found.name,
+        version=found.version,
+        asked=asked or "",
+        verb=verb,
+        rows=mapping.rows(inputs),
+        headers=headers,
+        parameters=decoded.parameters,
+        element=mapping.element,
+        deadline=deadline,
+    )
+
+
+def outputs_of(found: ModelVersion, decoded: V2Request, reply: Reply) -> list[Tensor]:
+    """The output tensors of a v2 request.
+
+    Those of a batch without rows are the model's, or as they are asked for if they are not known.
+
+    Raises:
+        HandlerError: a result is of a kind that no datatype holds.
+    """
+    limits = found.limits
+    if not reply.rows:
+        asked = [
+            {"name": output.name, "datatype": "FP64", "shape": [-1]}
+            for output in decoded.outputs or ()
+        ]
+        if known := found.signature("outputs") or asked:
+            return signature.empty(known, flatten=limits.v2_flatten)
+    names = [tensor.name for tensor in decoded.inputs]
+    return MAPPINGS[limits.v2_rows].outputs(reply.results, names, limits.v2_flatten)
