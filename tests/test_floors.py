@@ -98,7 +98,7 @@ FLOORS: list[dict[str, str]] = [
         "runtime.torchload": "",
         "runtime.torchstate": "runtime.machine",
         "runtime.tying": "runtime.paramdata",
-        "runtime.warmup": "runtime.context",
+        "runtime.warmup": "runtime.context runtime.fault runtime.torchstate",
     },
     {
         "engine.background": "",

@@ -19,8 +19,8 @@ from typing import Any
 
 from kserve_torch.archives.archive import Archive
 from kserve_torch.codec.rows import to_row
-from kserve_torch.codec.signature import Signature, seen
-from kserve_torch.errors import BadRow, HandlerError, LoadFailed, OutOfMemory, ServingError
+from kserve_torch.codec.signature import Signature
+from kserve_torch.errors import BadRow, HandlerError, OutOfMemory
 from kserve_torch.events import Measured
 from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Tensor, Verb
 from kserve_torch.namespace.loader import Namespace
@@ -37,7 +37,7 @@ from kserve_torch.runtime import (
 )
 from kserve_torch.runtime.context import Context
 from kserve_torch.runtime.entry import Entry, load_entry
-from kserve_torch.runtime.fault import RequestFault, fault_of
+from kserve_torch.runtime.fault import fault_of
 from kserve_torch.runtime.preparation import (
     LoadOptions,
     context_of,
@@ -47,7 +47,7 @@ from kserve_torch.runtime.preparation import (
 from kserve_torch.runtime.reasons import forget_frames, handler_failure, load_failure
 from kserve_torch.runtime.torchstate import DefaultDtype
 from kserve_torch.runtime.tying import Share, tie
-from kserve_torch.runtime.warmup import sample_request
+from kserve_torch.runtime.warmup import warm_up
 
 log = logging.getLogger(__name__)
 
@@ -192,38 +192,13 @@ class Instance:
         return self._share is not None and self._share.is_over
 
     def warm_up(self) -> None:
-        """Run the archive's sample, if there is one, and infer the signature from it.
-
-        A compiled model is also given two of them at once, if it forms batches: the first batch of
-        several rows compiles it once more, for all sizes.
+        """Answer the archive's sample, if there is one, and take the signature from it.
 
         Raises:
             LoadFailed: the handler cannot answer it.
             OutOfMemory: it does not fit.
         """
-        sample = self._sample()
-        if sample is None:
-            return
-        try:
-            (reply,) = self.run([sample])
-            self.signature = seen(sample.rows, reply.results, batch=self._v2_rows == "batch")
-        except OutOfMemory:
-            raise
-        except (ServingError, RequestFault) as error:
-            raise LoadFailed(f"warm-up sample: {error}") from error
-        size = self.context.system_properties["batch_size"]
-        if torchstate.compiles() and 2 * len(sample.rows) <= size:
-            self._warm_up_batch()
-
-    def _warm_up_batch(self) -> None:
-        samples = (self._sample() for _ in range(2))
-        try:
-            self.run([sample for sample in samples if sample is not None])
-        except (ServingError, RequestFault) as error:
-            log.warning("warm-up: two samples in one batch: %s", error)
-
-    def _sample(self) -> Request | None:
-        return sample_request(self._archive, self.context.model_name, self._v2_rows)
+        self.signature = warm_up(self.run, self._archive, self.context, self._v2_rows)
 
     def run(self, requests: Sequence[Request]) -> list[Reply]:
         """Answer ``requests``, all of one verb, with one call of the handler.

@@ -3,22 +3,78 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 from kserve_torch.archives.archive import Archive
 from kserve_torch.codec.mapping import MAPPINGS
+from kserve_torch.codec.signature import Signature, seen
 from kserve_torch.codec.tensors import tensor_from_json
-from kserve_torch.errors import ClientError, LoadFailed
-from kserve_torch.messages import NOTHING, Request, Row
-from kserve_torch.runtime.context import sequence_header
+from kserve_torch.errors import ClientError, LoadFailed, OutOfMemory, ServingError
+from kserve_torch.messages import NOTHING, Reply, Request, Row
+from kserve_torch.runtime.context import Context, sequence_header
+from kserve_torch.runtime.fault import RequestFault
+from kserve_torch.runtime.torchstate import compiles
+
+log = logging.getLogger(__name__)
 
 FILE = "warmup.json"
 KEY = "warmup"
 
 
-def sample_request(archive: Archive, model: str, v2_rows: str) -> Request | None:
+def warm_up(
+    run: Callable[[Sequence[Request]], list[Reply]],
+    archive: Archive,
+    context: Context,
+    v2_rows: str,
+) -> Signature:
+    """Run an archive's sample, if there is one.
+
+    A compiled model is also given two of them at once, if it forms batches: the first batch of
+    several rows compiles it once more, for all sizes.
+
+    Args:
+        run: calls the handler; see `Instance.run`.
+        archive: the archive.
+        context: of the handler.
+        v2_rows: see `Limits`.
+
+    Returns:
+        The signature that follows from the sample; empty if there is none.
+
+    Raises:
+        LoadFailed: the handler cannot answer it.
+        OutOfMemory: it does not fit.
+    """
+    make = partial(_sample, archive, context.model_name, v2_rows)
+    sample = make()
+    if sample is None:
+        return NOTHING
+    try:
+        (reply,) = run([sample])
+        signature = seen(sample.rows, reply.results, batch=v2_rows == "batch")
+    except OutOfMemory:
+        raise
+    except (ServingError, RequestFault) as error:
+        raise LoadFailed(f"warm-up sample: {error}") from error
+    if compiles() and 2 * len(sample.rows) <= context.system_properties["batch_size"]:
+        _run_two(run, make)
+    return signature
+
+
+def _run_two(
+    run: Callable[[Sequence[Request]], list[Reply]], make: Callable[[], Request | None]
+) -> None:
+    try:
+        run([sample for sample in (make(), make()) if sample is not None])
+    except (ServingError, RequestFault) as error:
+        log.warning("warm-up: two samples in one batch: %s", error)
+
+
+def _sample(archive: Archive, model: str, v2_rows: str) -> Request | None:
     """The Request in ``warmup.json``, or under ``warmup`` in model-config.yaml; None if neither is.
 
     It is a v1 body (``instances``), a v2 body (``inputs``, read by ``v2_rows``), or one native row.
