@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import MutableMapping
 from typing import Any
 
-from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -21,6 +21,7 @@ from kserve_torch.errors import ServingError
 from kserve_torch.http.app import App
 from kserve_torch.http.http10 import speak_http10
 from kserve_torch.http.refusals import Application, last_answer, over_limit, refusal
+from kserve_torch.http.upgrade import feed_without_upgrade
 from kserve_torch.http.whole import exchange, is_whole
 
 log = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ class GuardedProtocol(HttpToolsProtocol):
             try:
                 self.parser.feed_data(data)
             except HttpParserUpgrade as upgrade:
-                self._feed_without_upgrade(memoryview(data)[upgrade.args[0] :])
+                feed_without_upgrade(self, memoryview(data)[upgrade.args[0] :])
         except HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
             return
@@ -122,43 +123,9 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._counting and self._head_bytes > MAX_HEAD:
             self._too_large()
 
-    # --- requests for an upgrade ---
-
     def _should_upgrade(self) -> bool:
-        """Keep uvicorn from acting at the end of such a head: it is parsed once more below."""
+        """Keep uvicorn from acting on such a head: `feed_without_upgrade` parses it once more."""
         return True
-
-    def _feed_without_upgrade(self, rest: memoryview) -> None:
-        """Serve a request as if it had asked for no upgrade (RFC 9110 7.8).
-
-        The parser takes the bytes after such a head for another protocol: it would drop the body,
-        and then parse it as the next request. So a new parser starts over with the head.
-
-        Args:
-            rest: the bytes after the head.
-
-        Raises:
-            HttpParserError: this is no HTTP, or it is CONNECT, which cannot be served otherwise.
-        """
-        while True:
-            if self.parser.get_method() == b"CONNECT":
-                raise HttpParserError("there is no tunnel here")
-            head = self._head_without_upgrade()
-            self.parser = HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-            self.parser.feed_data(head)
-            try:
-                self.parser.feed_data(rest)
-            except HttpParserUpgrade as upgrade:
-                rest = rest[upgrade.args[0] :]
-            else:
-                return
-
-    def _head_without_upgrade(self) -> bytes:
-        version = self.parser.get_http_version().encode()
-        first = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)
-        fields = [b"%b: %b" % field for field in self.headers if field[0] != b"upgrade"]
-        return b"\r\n".join((first, *fields, b"", b""))
 
     # --- the parser's calls ---
 
