@@ -79,12 +79,12 @@ class Worker:
         changed: Callable[[Worker, BaseException | None], None],
         ran: Callable[[Ran], None],
         tuners: Tuners,
-        index: int = 0,
-        retry_seconds: float = math.inf,
-        courtesy: Courtesy | None = None,
-        crowded: Callable[[], bool] = lambda: False,
-        idle_seconds: float | None = None,
-        may_stop: Callable[[Worker], bool] = lambda worker: False,
+        index: int,
+        retry_seconds: float,
+        courtesy: Courtesy | None,
+        crowded: Callable[[], bool],
+        idle_seconds: float,
+        may_stop: Callable[[Worker], bool],
     ) -> None:
         self.number = number
         self.index = index
