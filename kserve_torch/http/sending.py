@@ -54,22 +54,16 @@ async def refuse(send: Send, answer: Answer, receive: Receive) -> None:
 
 
 async def _start(send: Send, answer: Answer, close: bool) -> None:
-    headers = raw_headers(answer, close)
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-
-
-def raw_headers(answer: Answer, close: bool) -> list[tuple[bytes, bytes]]:
-    """All headers of an answer, encoded; ``close`` says whether the connection is closed."""
     headers = unsized_headers(answer.content_type, answer.headers, close)
     if isinstance(answer.body, bytes) and answer.status not in BODILESS:
         headers.append((b"content-length", b"%d" % len(answer.body)))
-    return headers
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
 
 
 def unsized_headers(
     content_type: str | None, headers: Iterable[tuple[str, str]], close: bool
 ) -> list[tuple[bytes, bytes]]:
-    """The same without the content length."""
+    """The headers of an answer but its length; ``close`` says whether the connection is closed."""
     raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers]
     if content_type is not None:
         raw.append((b"content-type", content_type.encode("latin-1")))
