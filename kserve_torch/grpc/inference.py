@@ -12,7 +12,7 @@ from kserve_torch.grpc import convert
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.http.inference import outputs_of, request_of
-from kserve_torch.http.serve import check_rows, row_headers
+from kserve_torch.http.replies import check_rows, row_headers
 from kserve_torch.messages import NOTHING, Reply, RowReply, Tensor
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from kserve_torch.grpc.report import Exchange, reported
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.native import healthy, save_tensor
-from kserve_torch.http.serve import check_rows
+from kserve_torch.http.replies import check_rows
 from kserve_torch.messages import Reply, Request, RowReply, fresh_id
 
 if TYPE_CHECKING:

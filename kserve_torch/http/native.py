@@ -15,7 +15,8 @@ from kserve_torch.errors import AnswerTooLarge, InvalidInput, RouteNotFound, Ser
 from kserve_torch.http import torchserve_api
 from kserve_torch.http.exchange import Answer, Call, Endpoint
 from kserve_torch.http.native_json import NO_ROUTE, native_error, native_json, with_native_headers
-from kserve_torch.http.serve import Serve, check_status, deadline, log_unsendable, sendable
+from kserve_torch.http.replies import check_status, sendable
+from kserve_torch.http.serve import Serve, deadline, log_unsendable
 from kserve_torch.http.streaming import answer_or_stream
 from kserve_torch.messages import NOTHING, Request, RowReply, Verb, fresh_id
 from kserve_torch.models.manager import find

@@ -16,7 +16,8 @@ from kserve_torch.codec.v2 import V2Request
 from kserve_torch.errors import ServingError
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import Answer, Call
-from kserve_torch.http.serve import Serve, check_rows, deadline, request_id, row_headers
+from kserve_torch.http.replies import check_rows, row_headers
+from kserve_torch.http.serve import Serve, deadline, request_id
 from kserve_torch.http.v2 import HEADER_LENGTH, V2
 from kserve_torch.messages import Reply, Request, Verb, fresh_id
 

@@ -14,7 +14,8 @@ from kserve_torch.codec.v2 import V2Request
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.http.inference import outputs_of, request_of
-from kserve_torch.http.serve import Serve, check_rows, deadline, row_headers
+from kserve_torch.http.replies import check_rows, row_headers
+from kserve_torch.http.serve import Serve, deadline
 from kserve_torch.messages import Reply, Request, Verb
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from kserve_torch.codec import cloudevents, v1
 from kserve_torch.codec.v2 import RequestedOutput, V2Request, verb_of
 from kserve_torch.errors import ModelNotFound, NotReady, ServingError
 from kserve_torch.http.inference import outputs_of, request_of
-from kserve_torch.http.serve import check_rows, row_headers
+from kserve_torch.http.replies import check_rows, row_headers
 from kserve_torch.messages import Request, Verb, fresh_id
 from kserve_torch.sdk import infer_types
 from kserve_torch.sdk.errors import translated
