@@ -158,11 +158,8 @@ def test_nothing_was_written_beside_the_models(server: Server, models: Path) -> 
     }
 
 
-def test_keys_need_a_working_directory_that_can_be_written_to(image: Path, models: Path) -> None:
+def test_keys_are_in_a_working_directory_that_can_be_written_to(image: Path, models: Path) -> None:
     on = {"TS_DISABLE_TOKEN_AUTHORIZATION": "false"}
-    with container(image, models, image, **on) as running:
-        assert running.wait(60) == 1
-        assert "needs a writable folder for key_file.json" in running.log
     with tempfile.TemporaryDirectory(prefix="scratch-") as name:
         Path(name).chmod(0o777)  # like the volume at /tmp
         with container(image, models, Path(name), **on) as running, running.client() as http:

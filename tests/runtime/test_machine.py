@@ -117,7 +117,7 @@ import os
 from kserve_torch.runtime import machine
 os.sched_getaffinity = lambda _: set(range(64))
 machine._limits = lambda _: [1.5]
-from kserve_torch import TorchModel
+from kserve_torch import BaseHandler
 """
 
 
