@@ -68,7 +68,7 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
 
     @ready.setter
     def ready(self, value: bool) -> None:
-        """Ignored: KServe's base classes set it, but here it follows from the workers."""
+        """Ignored: KServe's base classes set it, but here it follows from the workers (K22)."""
 
     async def healthy(self) -> bool:
         """The same as `ready`."""
@@ -83,9 +83,6 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         if self._registry is None:
             self._registry = load_alone(self.name, Path(str(self._model_dir)))
         return self.ready
-
-    def start(self) -> None:
-        """Do nothing: the base class would declare the model ready (CONTRACT K22)."""
 
     def stop(self) -> None:
         """Stop the workers, unless a server of ours owns the model."""
