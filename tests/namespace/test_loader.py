@@ -220,7 +220,10 @@ def test_the_folder_of_the_handler_goes_first(tmp_path: Path) -> None:
     namespace.close()
 
 
-def test_nothing_is_written_into_the_archive(make: Make, tmp_path: Path) -> None:
+def test_nothing_is_written_into_the_archive(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)  # whatever the environment says
     make(handler="import pkg.sub", **PACKAGE).import_module("handler")
     assert not list(tmp_path.rglob("__pycache__"))
 
