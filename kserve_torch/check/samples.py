@@ -10,12 +10,12 @@ from functools import cached_property
 from pathlib import Path
 
 from kserve_torch.archives.archive import Archive
+from kserve_torch.codec.document import JSON
 from kserve_torch.runtime.warmup import sample_body
 from kserve_torch.settings import Settings
 from kserve_torch.settings.folders import naming
 
 _ANSWER = ".answer"
-_JSON = "application/json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Sample:
     @property
     def fault(self) -> str:
         """Why the body of a JSON file is no JSON; "" if it is, and for other files."""
-        if self.content_type == _JSON:
+        if self.content_type == JSON:
             try:
                 json.loads(self.body)
             except (ValueError, RecursionError) as error:
@@ -102,7 +102,7 @@ def warm_up_sample(archive: Archive, settings: Settings) -> list[Sample]:
         text = json.dumps(body, allow_nan=False)
     except (TypeError, ValueError, RecursionError):  # YAML has dates, bytes and NaN
         return []
-    sample = Sample(name="its warm-up", body=text.encode(), content_type=_JSON)
+    sample = Sample(name="its warm-up", body=text.encode(), content_type=JSON)
     can_be_sent = sample.is_kserves or settings.service_envelope is None
     return [sample] if body is not None and can_be_sent else []
 

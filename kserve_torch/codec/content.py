@@ -8,6 +8,9 @@ import zlib
 from kserve_torch.codec.document import JSON
 from kserve_torch.errors import InvalidInput, PayloadTooLarge, UnsupportedContent
 
+#: The media type that curl gives everything, if not told another.
+FORM = "application/x-www-form-urlencoded"
+
 #: Python codecs that a ``charset`` may name; not all of Python's codecs are charsets.
 _CHARSETS = frozenset(
     (

@@ -11,14 +11,14 @@ from typing import Any
 import orjson
 
 from kserve_torch.codec import content, multipart, values
+from kserve_torch.codec.content import FORM
 from kserve_torch.codec.document import JSON
 from kserve_torch.errors import HandlerError
 from kserve_torch.messages import NOTHING, RowReply
 
-_FORM = "application/x-www-form-urlencoded"
 _MULTIPART = "multipart/form-data"
 #: Media types of bodies whose fields become those of the row.
-FORMS = (_MULTIPART, _FORM)
+FORMS = (_MULTIPART, FORM)
 
 #: Largest JSON body, in bytes, whose integers beyond 64 bits stay exact.
 _LOOKED_AT = 4096
@@ -78,7 +78,7 @@ def _fields(body: bytes, content_type: str) -> list[tuple[str, bytearray, str]]:
     if media_type == _MULTIPART and ("boundary" in parameters or body.startswith(b"--")):
         parts = multipart.parse_multipart(body, parameters.get("boundary", ""))
         return [(part.name, part.body, part.media_type) for part in parts]
-    if media_type == _FORM:
+    if media_type == FORM:
         if _is_json(body):
             media_type = JSON
         elif b"\0" not in body:

@@ -16,7 +16,6 @@ from kserve_torch.frozen import frozen
 from kserve_torch.messages import NOTHING, Row, Verb
 
 ELEMENT = "instances[{}]"
-_FORM = "application/x-www-form-urlencoded"
 _ANSWER_KEY = {Verb.PREDICT: "predictions", Verb.EXPLAIN: "explanations"}
 
 
@@ -54,7 +53,7 @@ def decode(body: bytes, content_type: str) -> V1Request | V2Request:
     """
     media_type, parameters = content.parse_media_type(content_type)
     charset = parameters.get("charset", "utf-8")
-    if media_type in ("", _FORM) or content.is_json(media_type):
+    if media_type in ("", content.FORM) or content.is_json(media_type):
         text = body if charset.lower() == "utf-8" else content.text(body, charset)
         return from_document(document.parse_object(text), media_type)
     if media_type.startswith("multipart/"):
