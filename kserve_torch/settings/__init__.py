@@ -8,18 +8,15 @@ The first wins::
 `Settings.limits_for` adds the archive's yaml, model by model.
 """
 
-from kserve_torch.errors import SettingError
-from kserve_torch.settings.addresses import Address, Binding
+from kserve_torch.settings.addresses import Binding
 from kserve_torch.settings.limits import Limits
 from kserve_torch.settings.load import load_settings
 from kserve_torch.settings.models import StartupModel
 from kserve_torch.settings.table import Settings
 
 __all__ = [
-    "Address",
     "Binding",
     "Limits",
-    "SettingError",
     "Settings",
     "StartupModel",
     "load_settings",
