@@ -15,7 +15,6 @@ from kserve_torch.grpc.report import Exchange, reported
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.metadata import model_metadata, repository_index, server_metadata
-from kserve_torch.messages import Request
 from kserve_torch.tokens import Access
 
 if TYPE_CHECKING:
@@ -132,14 +131,7 @@ class OpenInference:
         self, message: pb.ModelInferRequest, call: Call
     ) -> AbstractContextManager[Exchange]:
         id_ = message.id or call.headers.get("x-request-id", "")
-        asked = Request(
-            id=id_,
-            model=message.model_name,
-            version=message.model_version,
-            rows=(),
-            headers=call.headers,
-        )
-        return reported(self._registry, Exchange(PROTOCOL, self._most, asked))
+        return reported(self._registry, PROTOCOL, self._most, message, call, id_)
 
     # --- the model repository ---
 

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.message import Message
 
 from kserve_torch.engine.intake import timing_of
 from kserve_torch.errors import ServingError
 from kserve_torch.events import Responded
-from kserve_torch.grpc.rpc import serialized
+from kserve_torch.grpc.rpc import Call, serialized
 from kserve_torch.http.serve import CLIENT_LEFT, log_unsendable
 from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request
 
@@ -53,13 +53,24 @@ class Exchange:
 
 
 @contextmanager
-def reported(registry: Registry, exchange: Exchange) -> Iterator[Exchange]:
+def reported(
+    registry: Registry, protocol: str, most: int, message: Any, call: Call, id: str = ""
+) -> Iterator[Exchange]:
     """Emits one `Responded` when the block ends, with the corresponding HTTP status.
+
+    The block adds the decoded request and its reply to what it gets.
 
     Args:
         registry: the models, and where the event goes.
-        exchange: what is requested; the block adds the decoded request and its reply.
+        protocol: as of `Exchange`.
+        most: likewise.
+        message: the request; it names a model and a version.
+        call: its RPC.
+        id: the client's id.
     """
+    model, version = message.model_name, message.model_version
+    asked = Request(id=id, model=model, version=version, rows=(), headers=call.headers)
+    exchange = Exchange(protocol, most, asked)
     began, http, failed, timing = time.perf_counter(), 200, "", NO_TIME
     try:
         yield exchange

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AbstractContextManager, aclosing
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -12,7 +12,7 @@ from kserve_torch.codec import native
 from kserve_torch.codec.envelope import Opened, open_envelope
 from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc.protos import inference_pb2 as pb
-from kserve_torch.grpc.report import Exchange, reported
+from kserve_torch.grpc.report import reported
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.native import healthy, save_tensor
@@ -53,7 +53,7 @@ class TorchServeInference:
 
     async def Predictions(self, message: pb.PredictionsRequest, call: Call) -> bytes:
         """Answer one request: the input map is the handler's one row (CONTRACT R5)."""
-        with self._reported(message, call) as exchange:
+        with reported(self._registry, PROTOCOL, self._most, message, call) as exchange:
             prediction = Prediction(self._registry, self._settings, message, call)
             exchange.request = prediction.request
             exchange.reply = await self._registry.submit(prediction.request)
@@ -63,7 +63,7 @@ class TorchServeInference:
         self, message: pb.PredictionsRequest, call: Call
     ) -> AsyncGenerator[bytes]:
         """Answer one request with every result that a streaming handler sends."""
-        with self._reported(message, call) as exchange:
+        with reported(self._registry, PROTOCOL, self._most, message, call) as exchange:
             prediction = Prediction(self._registry, self._settings, message, call)
             request = exchange.request = prediction.request
             async with self._registry.stream(request) as (parts, answering):
@@ -72,18 +72,6 @@ class TorchServeInference:
                         yield exchange.serialize(prediction.part, row)
                 exchange.reply = await answering
                 yield exchange.serialize(prediction.response, exchange.reply)
-
-    def _reported(
-        self, message: pb.PredictionsRequest, call: Call
-    ) -> AbstractContextManager[Exchange]:
-        asked = Request(
-            id="",
-            model=message.model_name,
-            version=message.model_version,
-            rows=(),
-            headers=call.headers,
-        )
-        return reported(self._registry, Exchange(PROTOCOL, self._most, asked))
 
     async def StreamPredictions2(
         self, messages: AsyncIterator[pb.PredictionsRequest], call: Call
