@@ -126,11 +126,10 @@ class ModelVersion:
     async def _start(self, minimum: int, maximum: int) -> None:
         began = time.monotonic()
         try:
-            await asyncio.to_thread(self._install)
-            if self.state is not State.UNLOADING:
-                await self._queues.predict.scale(*self._bounds(minimum, maximum))
+            await self._bring(minimum, maximum)
         except ServingError as error:
-            self.fail(error.message)
+            if self.state is not State.UNLOADING:
+                self.fail(error.message)
             raise
         if self.state is State.UNLOADING:
             raise NotReady(f"Model {self.name} {self.version} was unloaded while it was loaded")
@@ -138,6 +137,14 @@ class ModelVersion:
         self.load_seconds = time.monotonic() - began
         self.reason = ""
         self._become(State.READY)
+
+    async def _bring(self, minimum: int, maximum: int) -> None:
+        """Bring the number of workers within the bounds; what they need is installed before."""
+        if minimum:
+            await asyncio.to_thread(self._install)
+            if self.state is State.UNLOADING:
+                raise self._not_ready()
+        await self._queues.predict.scale(*self._bounds(minimum, maximum))
 
     def _bounds(self, minimum: int, maximum: int) -> tuple[int, int]:
         return self._sequences.bounds(minimum, maximum) if self._sequences else (minimum, maximum)
@@ -170,7 +177,7 @@ class ModelVersion:
             if self.state is State.READY:
                 before = self.scaled_to
                 try:
-                    await self._queues.predict.scale(*self._bounds(minimum, maximum))
+                    await self._bring(minimum, maximum)
                 except ServingError:
                     if self.state is State.READY:  # it was not unloaded meanwhile
                         # Nobody would start the workers that are missing: the caller is told.

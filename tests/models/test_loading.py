@@ -20,7 +20,14 @@ import pytest
 
 from kserve_torch.archives.archive import Archive
 from kserve_torch.engine.worker import Worker
-from kserve_torch.errors import LoadFailed, ModelNotFound, NotReady, ServerError
+from kserve_torch.errors import (
+    LoadFailed,
+    ModelNotFound,
+    NotReady,
+    PackagesFailed,
+    ServerError,
+    UnmetRequirements,
+)
 from kserve_torch.events import StateChanged, WorkerChanged
 from kserve_torch.messages import Request
 from kserve_torch.models import factory
@@ -436,6 +443,46 @@ async def test_what_cannot_be_installed_is_the_reason_why_no_worker_was_started(
         assert version.state is State.UNAVAILABLE
         assert "No space left on device" in version.reason
         assert version.workers == []
+
+
+async def test_a_registration_installs_nothing_before_workers_are_started(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(*_: object) -> None:
+        raise PackagesFailed("no package absent")
+
+    monkeypatch.setattr(factory, "packages_of", absent)
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    async with serving(tmp_path, gate, "--install_py_dep_per_model", "true") as registry:
+        wish = Registration.read({"url": "m.mar"})
+        version = await wish.enter(registry)
+        with pytest.raises(UnmetRequirements, match="no package absent"):
+            await wish.start(registry, version, 1)
+        assert registry.names() == []
+
+
+async def test_what_is_unregistered_while_its_packages_are_installed_starts_no_worker(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, done = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> None:
+        begun.set()
+        done.wait()
+
+    monkeypatch.setattr(factory, "packages_of", slow)
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    async with serving(tmp_path, gate, "--install_py_dep_per_model", "true") as registry:
+        loading = asyncio.ensure_future(registry.register("m.mar"))
+        await until(begun.is_set)
+        version = registry.present("m")
+        try:
+            await registry.unregister("m")
+        finally:
+            done.set()
+        with pytest.raises(NotReady, match="unloaded"):
+            await loading
+        assert (version.state, version.workers) == (State.UNLOADING, [])
 
 
 async def test_an_archive_that_cannot_be_opened_says_so_until_it_is_loaded_or_unloaded(
