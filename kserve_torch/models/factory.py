@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from kserve_torch.events import Event
     from kserve_torch.settings import Limits, Settings
     from kserve_torch.settings.metrics_file import ListedMetric
+
+log = logging.getLogger(__name__)
 
 
 class VersionFactory:
@@ -119,7 +122,9 @@ class VersionFactory:
             try:
                 packages_of(archive, name, self._options.workdir)
             except Exception as error:
-                raise load_failure(error, archive.root, archive.manifest) from error
+                failure = load_failure(error, archive.root, archive.manifest)
+                log.error("%s: %s", name, failure.message, exc_info=error)
+                raise failure from error
 
     def _load(
         self,
