@@ -60,12 +60,25 @@ class CompiledLoader(ExtensionFileLoader):
 
         What the environment has there is out of the way meanwhile: C adds to a module that it finds
         (``PyImport_AddModule``). Other archives' imports wait for their turn.
+
+        The archive's modules beside it are there, unless the environment has that package, too:
+        mypyc's make those that they miss, even if they are loaded.
         """
         package, _, bare = spec.name.partition(".")
+        top = bare.partition(".")[0]
+        below = bare if known_elsewhere(top) else top
         before = sys.modules.copy()
         hidden = {name: before.pop(name) for name in [*before] if name.partition(".")[0] == bare}
         for name in hidden:
             sys.modules.pop(name, None)
+        shown = {
+            name.partition(".")[2]: module
+            for name, module in before.items()
+            if below == top and name.startswith(f"{package}.{top}.")
+        }
+        hidden |= {name: before[name] for name in shown if name in before}
+        sys.modules.update(shown)
+        before |= shown
         try:
             yield
         finally:
@@ -74,9 +87,11 @@ class CompiledLoader(ExtensionFileLoader):
                     continue
                 if name.startswith(f"{spec.name}."):
                     self._taken[name.partition(".")[2]] = module
-                elif name == bare or name.startswith(f"{bare}."):
+                elif name == bare or (name.startswith(f"{below}.") and not is_alias(name)):
                     self._taken[name] = sys.modules[f"{package}.{name}"] = module
                     del sys.modules[name]
+            for name in shown:
+                sys.modules.pop(name, None)
             sys.modules.update(hidden)
 
 

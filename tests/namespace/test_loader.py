@@ -15,7 +15,7 @@ import types
 import weakref
 import zipfile
 from collections.abc import Callable, Iterator
-from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -443,17 +443,47 @@ print([name for name in sys.modules if name.startswith("httptools")])
     assert printed == "httptools.parser.parser\n" * 2 + "[]\n"
 
 
-def test_compiled_modules_that_import_each_other(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a circle, as spaCy's do: the first one is there by its bare name while it is loaded."""
+@pytest.fixture
+def as_cython(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of compiled modules hold Python here, and enter themselves by their bare names."""
+    create, run = ExtensionFileLoader.create_module, ExtensionFileLoader.exec_module
 
-    def run(loader: ExtensionFileLoader, module: types.ModuleType) -> None:
-        sys.modules.setdefault(loader.name.partition(".")[2], module)  # as Cython's do
+    def is_here(loader: ExtensionFileLoader) -> bool:
+        return Path(loader.path).is_relative_to(tmp_path)
+
+    def create_here(loader: ExtensionFileLoader, spec: ModuleSpec) -> types.ModuleType:
+        return types.ModuleType(spec.name) if is_here(loader) else create(loader, spec)
+
+    def run_here(loader: ExtensionFileLoader, module: types.ModuleType) -> None:
+        if not is_here(loader):
+            run(loader, module)
+            return
+        sys.modules.setdefault(loader.name.partition(".")[2], module)
         exec(Path(loader.path).read_text(), vars(module))
 
-    monkeypatch.setattr(ExtensionFileLoader, "create_module", lambda _, s: types.ModuleType(s.name))
-    monkeypatch.setattr(ExtensionFileLoader, "exec_module", run)
+    monkeypatch.setattr(ExtensionFileLoader, "create_module", create_here)
+    monkeypatch.setattr(ExtensionFileLoader, "exec_module", run_here)
+
+
+@pytest.mark.usefixtures("as_cython")
+def test_compiled_modules_that_make_what_they_miss(make: Make, tmp_path: Path) -> None:
+    """Mypyc's: plum's, and so all of fastai, had two classes Method."""
+    text = "import sys\nfirst = sys.modules['kt_native.first']\n"
+    text += "sys.modules['kt_native.late'] = type(sys)('kt_native.late')"
+    suffix = EXTENSION_SUFFIXES[0]
+    files = {"__init__.py": "", f"first{suffix}": "", f"user{suffix}": text}
+    write(tmp_path / "a/kt_native", files)
+    namespace = make()
+    first = namespace.import_module("kt_native.first")
+    user = namespace.import_module("kt_native.user")
+    assert user.first is first
+    assert namespace.import_module("kt_native.late").__name__ == "kt_native.late"
+    assert not [name for name in sys.modules if name.startswith("kt_native")]
+
+
+@pytest.mark.usefixtures("as_cython")
+def test_compiled_modules_that_import_each_other(make: Make, tmp_path: Path) -> None:
+    """In a circle, as spaCy's do: the first one is there by its bare name while it is loaded."""
     first = "class Net: __module__ = 'kt_circle.first'\nimport kt_circle.other"
     other = "from kt_circle.first import Net"
     files = {
