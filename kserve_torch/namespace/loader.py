@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from kserve_torch.namespace import (
@@ -32,7 +32,7 @@ from kserve_torch.namespace import (
 )
 from kserve_torch.namespace.exits import Exits
 from kserve_torch.namespace.names import Names
-from kserve_torch.namespace.scopes import PREFIX, scopes, thread
+from kserve_torch.namespace.scopes import PREFIX, calling_package, scopes, thread
 from kserve_torch.namespace.workdir import has_own_directory, own_directory, working_in
 
 _lock = threading.Lock()
@@ -116,7 +116,7 @@ class Namespace:
         with _bare_names():
             absolute = importlib.util.resolve_name(name, package)
             if absolute == self.name:
-                absolute = self._calling_package()
+                absolute = calling_package(self.name)
             own = self._standard(absolute)
             return own or importlib.import_module(self._open_name(absolute) or absolute)
 
@@ -144,19 +144,6 @@ class Namespace:
         # ``import a.b`` binds a; the import above returned the archive's package.
         top = full.removesuffix(name.partition(".")[1] + name.partition(".")[2])
         return sys.modules[top]
-
-    def _calling_package(self) -> str:
-        """The calling module's top-level package, which it takes its first name for.
-
-        Diffusers do: ``import_module(__name__.split(".")[0])``.
-        """
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            package, _, bare = str(frame.f_globals.get("__name__")).partition(".")
-            if package == self.name:
-                return f"{package}.{bare.partition('.')[0]}"
-            frame = frame.f_back
-        return self.name
 
     def _standard(self, name: str) -> ModuleType | None:
         """What the archive has in place of a standard module."""

@@ -80,3 +80,17 @@ def _calling_scope() -> Scope | None:
             return scopes[package]
         frame = frame.f_back
     return None
+
+
+def calling_package(name: str) -> str:
+    """The top-level package of the archive ``name`` that calls, which takes ``name`` for its own.
+
+    Diffusers do: ``import_module(__name__.split(".")[0])``.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        package, _, bare = str(frame.f_globals.get("__name__")).partition(".")
+        if package == name:
+            return f"{package}.{bare.partition('.')[0]}"
+        frame = frame.f_back
+    return name
