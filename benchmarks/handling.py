@@ -11,6 +11,7 @@ from kserve_torch.archives.archive import open_archive
 from kserve_torch.archives.folders import find_archives
 from kserve_torch.events import Measured
 from kserve_torch.messages import Request, Verb
+from kserve_torch.runtime import linear
 from kserve_torch.runtime.entry import load_entry
 from kserve_torch.runtime.preparation import LoadOptions, context_of, namespace_of
 
@@ -26,6 +27,7 @@ class Handler:
     """
 
     def __init__(self, archive: Path) -> None:
+        linear.install()
         # Removed with the process: it is small, and the weights may be mapped from it.
         self._workdir = tempfile.TemporaryDirectory(prefix="benchmark-")
         options = LoadOptions(workdir=Path(self._workdir.name))
