@@ -54,7 +54,7 @@ def call(layer: nn.Linear, *args: Any, **kwargs: Any) -> Any:
 
 def _suits(layer: nn.Linear, given: Any) -> bool:
     """Whether oneDNN gives what torch would, and sooner."""
-    if type(given) is not torch.Tensor or torch.is_grad_enabled() or _is_watched():
+    if torch.is_grad_enabled() or _is_watched():
         return False
     table: dict[str, Any] = layer._parameters
     if "weight" not in table or "bias" not in table:  # they are computed, as by a parametrization
@@ -62,7 +62,7 @@ def _suits(layer: nn.Linear, given: Any) -> bool:
     weight, bias = table["weight"], table["bias"]
     if not _is_plain(given) or not _is_plain(weight) or not (bias is None or _is_plain(bias)):
         return False
-    if weight.dim() != 2 or given.shape[-1:] != weight.shape[1:] or not given.numel():
+    if given.shape[-1:] != weight.shape[1:]:
         return False
     outputs, inputs = weight.shape
     enough = given.numel() >= _FEWEST_ROWS * inputs and given.numel() * outputs >= _FEWEST_PRODUCTS

@@ -54,6 +54,8 @@ def test_a_packed_weight_is_the_only_one_until_another_size_comes(modules, optio
     assert kernel._weight is None
     conv.weight.data.zero_()  # it is not read again
     assert kernel.convolve(conv, norm, pictures(2)).std() > 0.1
+    kernel.convolve(conv, norm, pictures(2, (8, 7, 7)))
+    assert kernel._weight is not None
 
 
 @pytest.mark.parametrize("options", PLAIN, ids=str)
@@ -80,7 +82,8 @@ def test_a_layout_for_some_batches_only_is_not_used(modules, monkeypatch):
 
 
 def test_onednn_is_asked_for_one_thread_and_for_all(modules, monkeypatch):
-    before, asked = torch.get_num_threads(), set()
+    torch.set_num_threads(1)
+    asked = set()
     options = kernels._options
 
     def noted(conv):
@@ -90,7 +93,7 @@ def test_onednn_is_asked_for_one_thread_and_for_all(modules, monkeypatch):
     monkeypatch.setattr(kernels, "_options", noted)
     Kernel(*modules(), SIZE)
     assert asked == {1, THREADS}
-    assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == 1
 
 
 def test_pictures_that_the_convolution_refuses(modules):

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from kserve_torch.handler.trial import is_compiled
@@ -173,7 +175,24 @@ def test_errors_are_torchs(computed, given, error):
         layer()(given)
     with torch.inference_mode(), pytest.raises(TypeError):
         layer()(rows(16), rows(16))
+    with torch.inference_mode(), pytest.raises(TypeError):
+        layer()(rows(16), other=1)
     assert not computed
+
+
+def test_a_weight_of_another_type(computed):
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="dtype"):
+        layer().double()(rows(16))
+    assert not computed
+
+
+def test_few_rows_of_a_large_layer(computed):
+    large = nn.Linear(512, 2048)
+    with torch.inference_mode():
+        large(rows(3))
+        assert not computed
+        large(rows(4))
+    assert len(computed) == 1
 
 
 def test_an_input_by_name(computed):
@@ -196,6 +215,42 @@ def test_without_onednn(computed):
             layer()(rows(16))
     finally:
         torch._C._set_mkldnn_enabled(before)
+    assert not computed
+
+
+class Functions(TorchFunctionMode):
+    """Notes the functions that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.called = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.called.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+class Operators(TorchDispatchMode):
+    """Notes the operators that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.called = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.called.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_who_watches_functions_or_operators_sees_torchs(computed):
+    with torch.inference_mode():
+        with Functions() as functions:
+            layer()(rows(16))
+        assert nn.functional.linear in functions.called
+    with torch.no_grad():
+        with Operators() as operators:
+            layer()(rows(16))
+        assert torch.ops.aten.addmm.default in operators.called
     assert not computed
 
 
@@ -240,6 +295,17 @@ def test_graphs_have_torchs_operator(computed):
         for graph in (traced, scripted, symbolic, exported):
             torch.testing.assert_close(graph(rows(16)), answer)
             assert "mkldnn" not in str(getattr(graph, "inlined_graph", graph))
+
+
+def test_a_compiled_model_with_a_hook(computed):
+    torch._dynamo.reset()  # it would use the code of another model, without hooks
+    model = nn.Sequential(layer(), nn.ReLU())
+    hooked(model[0])
+    with torch.no_grad():
+        answer = model(rows(16))
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(rows(16)), answer)
+    assert not computed
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated")
