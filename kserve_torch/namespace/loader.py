@@ -28,6 +28,7 @@ from kserve_torch.namespace import (
     lent,
     loggers,
     processes,
+    registrations,
     searchpath,
 )
 from kserve_torch.namespace.exits import Exits
@@ -60,6 +61,7 @@ class Namespace:
         lent.install()
         figures.install()
         processes.install()
+        registrations.install()
         self.root = root
         folders = [str(folder) for folder in path or (root,)]
         self.path = list(dict.fromkeys(folders))
@@ -72,6 +74,7 @@ class Namespace:
         self.exits = Exits()
         self._lent = lent.lent_to(self, own)
         self.figures: OrderedDict[Any, Any] = OrderedDict()
+        self.registered: dict[int, dict[Any, Any]] = {}
         self.name = _claim(self)
         self._names = Names(self, folders, packages)
         self.names = self._names.known

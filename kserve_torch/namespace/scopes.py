@@ -31,6 +31,8 @@ class Scope(Protocol):
     pickle_module: ModuleType
     main: ModuleType
     figures: OrderedDict[Any, Any]
+    #: What it has registered with transformers, by the identity of the table; `registrations`.
+    registered: dict[int, dict[Any, Any]]
     exits: Exits
 
     def full_name(self, name: str) -> str | None:

@@ -1,0 +1,141 @@
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kserve_torch.namespace.loader import Namespace
+
+from ..makers import write
+
+auto = pytest.importorskip("transformers.models.auto.configuration_auto")
+
+#: As of a repository whose code `from_pretrained` runs.
+REMOTE = {
+    "handler.py": """
+import os
+from transformers import AutoConfig, AutoModel
+
+FOLDER = os.path.join(os.path.dirname(__file__), "model")
+
+def load():
+    config = AutoConfig.from_pretrained(FOLDER, trust_remote_code=True)
+    return AutoModel.from_config(config, trust_remote_code=True).answer
+""",
+    "model/config.json": """
+{"model_type": "tiny",
+ "auto_map": {"AutoConfig": "configuration.Config", "AutoModel": "modeling.Model"}}
+""",
+    "model/configuration.py": """
+from transformers import PretrainedConfig
+
+class Config(PretrainedConfig):
+    model_type = "tiny"
+""",
+    "model/modeling.py": """
+from transformers import PreTrainedModel
+from .configuration import Config
+from .helper import ANSWER
+
+class Model(PreTrainedModel):
+    config_class = Config
+    answer = ANSWER
+""",
+}
+
+REGISTER = """
+from transformers import AutoConfig, PretrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+class Config(PretrainedConfig):
+    model_type = "kt-own"
+
+def register():
+    AutoConfig.register("kt-own", Config)
+
+def registered(name="kt-own"):
+    return CONFIG_MAPPING[name] if name in CONFIG_MAPPING else None
+"""
+
+Make = Callable[[str, dict[str, str]], ModuleType]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes the handler module of a new instance of the archive ``name``."""
+    made = []
+
+    def new(name: str, files: dict[str, str]) -> ModuleType:
+        namespace = Namespace(write(tmp_path / name, files))
+        made.append(namespace)
+        with namespace.loading():
+            return namespace.import_module("handler")
+
+    yield new
+    for namespace in made:
+        namespace.close()
+
+
+@pytest.fixture
+def remote_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder for it, which is left out of ``sys.path`` again."""
+    utils = importlib.import_module("transformers.dynamic_module_utils")
+    monkeypatch.setattr(utils, "HF_MODULES_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.mark.usefixtures("remote_code")
+def test_archives_with_one_configuration_run_their_own_remote_code(make: Make) -> None:
+    def handler(answer: int) -> ModuleType:
+        return make(f"a{answer}", {**REMOTE, "model/helper.py": f"ANSWER = {answer}"})
+
+    handlers = [handler(answer) for answer in (1, 2, 1, 2)]
+    assert [handler.load() for handler in handlers] == [1, 2, 1, 2]
+
+
+def test_what_an_archive_registers_is_its_own(make: Make) -> None:
+    one, two, other = (make(name, {"handler.py": REGISTER}) for name in ("a", "a", "b"))
+    one.register()
+    two.register()
+    assert [one.registered(), two.registered(), other.registered()] == [
+        one.Config,
+        two.Config,
+        None,
+    ]
+
+
+def test_threads_that_may_be_anybodys_find_it_until_the_archive_goes(tmp_path: Path) -> None:
+    namespace = Namespace(write(tmp_path / "a", {"handler.py": REGISTER}))
+    handler = namespace.import_module("handler")
+    handler.register()
+    assert auto.CONFIG_MAPPING["kt-own"] is handler.Config
+    namespace.close()
+    assert "kt-own" not in auto.CONFIG_MAPPING
+
+
+def test_what_a_library_registers_while_an_archive_imports_it_is_everybodys(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "lib", {"kt_library.py": REGISTER + "register()"})
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    monkeypatch.setattr(auto.CONFIG_MAPPING, "_extra_content", {})
+    importing = {"handler.py": "import kt_library\n" + REGISTER}
+    handlers = [make(name, importing) for name in ("a", "b")]
+    library = sys.modules["kt_library"]
+    try:
+        assert [handler.registered() for handler in handlers] == [library.Config] * 2
+    finally:
+        del sys.modules["kt_library"]
+
+
+@pytest.mark.parametrize("several", [tuple, lambda classes: dict(enumerate(classes))])
+def test_several_classes_are_registered_as_one(make: Make, several: Callable[..., Any]) -> None:
+    """Slow and fast tokenizers, image processors by their libraries: the first may be None."""
+    handler = make("a", {"handler.py": REGISTER})
+    registered = several((None, handler.Config))
+    auto.CONFIG_MAPPING.register("kt-several", registered)
+    other = make("b", {"handler.py": REGISTER})
+    assert [handler.registered("kt-several"), other.registered("kt-several")] == [registered, None]
