@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
 Around = Callable[[], AbstractContextManager[Any]]
+
+#: What is done with each copy of a module, by its name.
+_changes: dict[str, Callable[[ModuleType], None]] = {}
 
 
 def around_import(name: str, around: Around) -> None:
@@ -20,15 +24,28 @@ def around_import(name: str, around: Around) -> None:
 
 def after_import(name: str, change: Callable[[], None]) -> None:
     """Call ``change`` once the module ``name`` has run; now, if it has already."""
-
-    @contextmanager
-    def around() -> Iterator[None]:
-        yield
-        change()
-
-    around_import(name, around)
+    around_import(name, partial(_then, change))
     if name in sys.modules:
         change()
+
+
+def after_each_import(name: str, change: Callable[[ModuleType], None]) -> None:
+    """The same with the module ``name`` itself, and with each copy that an archive brings."""
+    _changes[name] = change
+    after_import(name, lambda: change(sys.modules[name]))
+
+
+def surround(spec: ModuleSpec, name: str) -> None:
+    """Let a copy of the module ``name`` be changed after its import, if any is to be."""
+    if name in _changes and spec.loader is not None:
+        change = _changes[name]
+        spec.loader = _Loader(spec.loader, lambda: _then(lambda: change(sys.modules[spec.name])))
+
+
+@contextmanager
+def _then(change: Callable[[], None]) -> Iterator[None]:
+    yield
+    change()
 
 
 class _Finder(MetaPathFinder):

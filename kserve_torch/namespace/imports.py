@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from kserve_torch.namespace import searchpath, turns
 from kserve_torch.namespace.aliases import Alias, BareNameFinder, TsFinder, known_elsewhere
-from kserve_torch.namespace.around import after_import
+from kserve_torch.namespace.around import after_import, surround
 from kserve_torch.namespace.compiled import CompiledLoader, source_beside
 from kserve_torch.namespace.scopes import PREFIX, Scope, current_scope, scopes, thread
 
@@ -113,6 +113,7 @@ class ArchiveFinder(importlib.abc.MetaPathFinder):
             # Only that can import the modules of its own package: see `compiled`.
             spec.loader, spec.origin, spec.cached = SourceFileLoader(fullname, source), source, None
         adopt(spec, fullname, scope)
+        surround(spec, fullname.partition(".")[2])
         return spec
 
     def find_distributions(self, context: DistributionFinder.Context = _ANY) -> Iterable[Any]:

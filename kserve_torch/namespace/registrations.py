@@ -7,12 +7,13 @@ archive with that configuration, such as another version of the model, would get
 
 from __future__ import annotations
 
-import sys
 from collections import ChainMap
 from functools import cache, partial
+from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace.around import after_import
+from kserve_torch.namespace.around import after_each_import
+from kserve_torch.namespace.remotecode import PACKAGE
 from kserve_torch.namespace.scopes import current_scope, scopes
 
 #: The classes of Auto classes' tables, by module.
@@ -21,8 +22,6 @@ _TABLES = {
     "transformers.models.auto.configuration_auto": "_LazyConfigMapping",
 }
 _ATTRIBUTE = "_extra_content"
-#: The package of the code that a model's folder brings, for whichever archive loads it.
-_REMOTE = "transformers_modules"
 
 
 class Registrations(ChainMap[Any, Any]):
@@ -30,8 +29,9 @@ class Registrations(ChainMap[Any, Any]):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         # Libraries register theirs when they are imported, which happens once for all archives.
-        package = _module_of(value).partition(".")[0]
-        scope = current_scope() if package == _REMOTE else scopes.get(package)
+        module = _module_of(value)
+        owner = scopes.get(module.partition(".")[0])
+        scope = current_scope() if PACKAGE in module else owner
         shared = self.maps[-1]
         (shared if scope is None else scope.registered.setdefault(id(shared), {}))[key] = value
 
@@ -59,11 +59,12 @@ class _Attribute:
 def install() -> None:
     """Give transformers `Registrations`, now or once it is imported."""
     for module, name in _TABLES.items():
-        after_import(module, partial(_separate, module, name))
+        after_each_import(module, partial(_separate, name))
 
 
-def _separate(module: str, name: str) -> None:
-    setattr(getattr(sys.modules[module], name), _ATTRIBUTE, _Attribute())
+def _separate(name: str, module: ModuleType) -> None:
+    if hasattr(module, name):  # an archive may bring versions that lack it
+        setattr(getattr(module, name), _ATTRIBUTE, _Attribute())
 
 
 def _module_of(registered: Any) -> str:

@@ -1,5 +1,7 @@
 """Fixtures for the tests of what archives see of the standard modules."""
 
+import importlib
+import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,3 +28,14 @@ def two(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[types.M
     yield handlers
     for namespace in made:
         namespace.close()
+
+
+@pytest.fixture
+def remote_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """transformers runs code of repositories, from a folder of the test."""
+    utils = importlib.import_module("transformers.dynamic_module_utils")
+    monkeypatch.setattr(utils, "HF_MODULES_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
+        del sys.modules[name]

@@ -1,4 +1,3 @@
-import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,13 +16,13 @@ auto = pytest.importorskip("transformers.models.auto.configuration_auto")
 REMOTE = {
     "handler.py": """
 import os
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 FOLDER = os.path.join(os.path.dirname(__file__), "model")
 
 def load():
     config = AutoConfig.from_pretrained(FOLDER, trust_remote_code=True)
-    return AutoModel.from_config(config, trust_remote_code=True).answer
+    return AutoModel.from_config(config, trust_remote_code=True)
 """,
     "model/config.json": """
 {"model_type": "tiny",
@@ -79,21 +78,13 @@ def make(tmp_path: Path) -> Iterator[Make]:
         namespace.close()
 
 
-@pytest.fixture
-def remote_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder for it, which is left out of ``sys.path`` again."""
-    utils = importlib.import_module("transformers.dynamic_module_utils")
-    monkeypatch.setattr(utils, "HF_MODULES_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-
 @pytest.mark.usefixtures("remote_code")
 def test_archives_with_one_configuration_run_their_own_remote_code(make: Make) -> None:
     def handler(answer: int) -> ModuleType:
         return make(f"a{answer}", {**REMOTE, "model/helper.py": f"ANSWER = {answer}"})
 
     handlers = [handler(answer) for answer in (1, 2, 1, 2)]
-    assert [handler.load() for handler in handlers] == [1, 2, 1, 2]
+    assert [handler.load().answer for handler in handlers] == [1, 2, 1, 2]
 
 
 def test_what_an_archive_registers_is_its_own(make: Make) -> None:
