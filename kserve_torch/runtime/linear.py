@@ -25,7 +25,6 @@ _FEWEST_ROWS = 4
 _FEWEST_PRODUCTS = 1 << 20
 _PLAIN = (torch.Tensor, nn.Parameter)
 _forward = nn.Linear.forward
-_linear = torch.ops.mkldnn._linear_pointwise.default
 
 
 @cache
@@ -48,8 +47,11 @@ def call(layer: nn.Linear, *args: Any, **kwargs: Any) -> Any:
     """The output of a layer, ``[..., out features]``."""
     if torch.compiler.is_compiling() or len(args) != 1 or kwargs or not _suits(layer, args[0]):
         return layer._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
-    weight, bias = layer._parameters["weight"], layer._parameters["bias"]
-    return _linear(args[0], weight, bias, "none", [], "")
+    return _linear(args[0], layer._parameters["weight"], layer._parameters["bias"])
+
+
+def _linear(given: torch.Tensor, weight: Any, bias: Any) -> Any:
+    return torch.ops.mkldnn._linear_pointwise.default(given, weight, bias, "none", [], "")
 
 
 def _suits(layer: nn.Linear, given: Any) -> bool:
