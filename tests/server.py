@@ -28,12 +28,15 @@ _chance = random.SystemRandom()
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on; held together so that all differ.
 
-    None of those that the system gives to clients, of which other tests have many.
+    None of those that the system gives to clients, of which other tests have many, nor of those
+    that another process that runs tests may have found free a moment ago.
     """
+    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     ports: list[int] = []
     with ExitStack() as stack:
         while len(ports) < count:
-            port = _chance.randrange(10_000, 32_000)
+            port = _chance.randrange(10_000 + own, 32_000, processes)
             with suppress(OSError):
                 stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
                 ports.append(port)

@@ -2,8 +2,8 @@
 
 A batch norm of a trained model scales and shifts each channel, which the weights and the bias of
 the convolution before it can do as well, without another pass over the pixels. The folded weights
-are packed for oneDNN, see `kernels`. Together they let torchvision's models answer 1.02 (DenseNet) to
-1.8 times (MobileNetV2) as many pictures a second.
+are packed for oneDNN, see `kernels`. Together they let torchvision's models answer 1.02 (DenseNet)
+to 1.8 times (MobileNetV2) as many pictures a second.
 
 Only within `FoldedNorms.__call__`, and only while nothing has changed: whoever else looks at the
 model, calls it, trains it or loads weights into it finds it as it was.
