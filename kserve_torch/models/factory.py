@@ -83,7 +83,8 @@ class VersionFactory:
         archive = await self._open(source, name, handler)
         name, number = name or archive.name, archive.manifest.version
         limits = replace(self._settings.limits_for(name, number, archive.yaml), **overrides)
-        install = functools.partial(self._install, archive, name)
+        installs = self._options.install_packages and archive.manifest.requirements_file
+        install = functools.partial(self._install, archive, name) if installs else None
         load = functools.partial(self._load, archive, name, limits)
         origin = Origin(source=source, handler=handler, overrides=overrides)
         return ModelVersion(name, number, archive, limits, install, load, self._emit, origin)
@@ -94,7 +95,7 @@ class VersionFactory:
         """A stand-in for a configured version that could not even be opened."""
         limits = self._settings.limits_for(name, number, {})
         origin = Origin(source=source)
-        version = ModelVersion(name, number, None, limits, _never, _never, self._emit, origin)
+        version = ModelVersion(name, number, None, limits, None, _never, self._emit, origin)
         version.fail(error.message)
         return version
 
@@ -118,13 +119,12 @@ class VersionFactory:
 
         It may take minutes; pip has a time limit of its own.
         """
-        if self._options.install_packages:
-            try:
-                packages_of(archive, name, self._options.workdir)
-            except Exception as error:
-                failure = load_failure(error, archive.root, archive.manifest)
-                log.error("%s: %s", name, failure.message, exc_info=error)
-                raise failure from error
+        try:
+            packages_of(archive, name, self._options.workdir)
+        except Exception as error:
+            failure = load_failure(error, archive.root, archive.manifest)
+            log.error("%s: %s", name, failure.message, exc_info=error)
+            raise failure from error
 
     def _load(
         self,

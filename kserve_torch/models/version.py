@@ -43,7 +43,8 @@ class ModelVersion:
         version: the version, as the manifest says.
         archive: its opened archive; None if that could not even be read.
         limits: batch size, workers, time-outs, queue size.
-        install: installs what the archive requires, outside of ``startup_timeout``.
+        install: installs what the archive requires, outside of ``startup_timeout``; None if there
+            is nothing.
         load: makes a handler instance; called on a worker's thread with the worker's index and the
             first instances, whose weights it shares and to which it adds itself.
         emit: takes every event.
@@ -60,7 +61,7 @@ class ModelVersion:
         version: str,
         archive: Archive | None,
         limits: Limits,
-        install: Callable[[], object],
+        install: Callable[[], object] | None,
         load: Callable[[int, Firsts], Instance],
         emit: Callable[[Event], None],
         origin: Origin,
@@ -140,7 +141,7 @@ class ModelVersion:
 
     async def _bring(self, minimum: int, maximum: int) -> None:
         """Bring the number of workers within the bounds; what they need is installed before."""
-        if minimum:
+        if minimum and self._install is not None:
             await asyncio.to_thread(self._install)
             if self.state is State.UNLOADING:
                 raise self._not_ready()
