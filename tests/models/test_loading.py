@@ -413,6 +413,24 @@ async def test_a_registration_answers_when_its_time_is_over(tmp_path: Path, gate
         assert registry.names() == []
 
 
+def make_requiring(path: Path) -> None:
+    """An archive with a list of requirements."""
+    files = {"handler.py": ECHO, "requirements.txt": ""}
+    make_archive(path, files, requirementsFile="requirements.txt")
+
+
+async def test_requests_wait_for_workers_as_soon_as_they_are_to_be_started(
+    tmp_path: Path, gate: Gate
+) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    async with serving(tmp_path, gate, "--install_py_dep_per_model", "true") as registry:
+        version = await registry.register("m.mar", workers=0)
+        scaling = asyncio.create_task(version.scale(1, 1))
+        await asyncio.sleep(0)
+        version.require_ready()
+        await scaling
+
+
 async def test_what_an_archive_requires_is_installed_before_a_start_has_a_time_limit(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,7 +439,7 @@ async def test_what_an_archive_requires_is_installed_before_a_start_has_a_time_l
         monkeypatch.setattr(
             module, "packages_of", lambda *_: threads.append(threading.current_thread().name)
         )
-    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    make_requiring(tmp_path / "m.mar")
     async with serving(tmp_path, gate, "--install_py_dep_per_model", "true") as registry:
         await registry.register("m.mar")
     before, meanwhile = threads
@@ -436,7 +454,7 @@ async def test_what_cannot_be_installed_is_the_reason_why_no_worker_was_started(
         raise OSError(28, "No space left on device", "/tmp/packages")
 
     monkeypatch.setattr(factory, "packages_of", full)
-    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    make_requiring(tmp_path / "m.mar")
     async with serving(tmp_path, gate, "--install_py_dep_per_model", "true") as registry:
         await registry.start(startup("m.mar"))
         version = registry.find("m")
@@ -452,7 +470,7 @@ async def test_a_registration_installs_nothing_before_workers_are_started(
         raise PackagesFailed("no package absent")
 
     monkeypatch.setattr(factory, "packages_of", absent)
-    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    make_requiring(tmp_path / "m.mar")
     async with serving(tmp_path, gate, "--install_py_dep_per_model", "true") as registry:
         wish = Registration.read({"url": "m.mar"})
         version = await wish.enter(registry)
@@ -471,7 +489,7 @@ async def test_what_is_unregistered_while_its_packages_are_installed_starts_no_w
         done.wait()
 
     monkeypatch.setattr(factory, "packages_of", slow)
-    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    make_requiring(tmp_path / "m.mar")
     async with serving(tmp_path, gate, "--install_py_dep_per_model", "true") as registry:
         loading = asyncio.ensure_future(registry.register("m.mar"))
         await until(begun.is_set)
