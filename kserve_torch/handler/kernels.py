@@ -27,13 +27,10 @@ class Kernel:
         conv: the convolution.
         norm: its batch norm.
         size: ``[in channels, height, width]`` of the images for which to pack the weight, if any.
-
-    Attributes:
-        bias: ``[out channels]``.
     """
 
     def __init__(self, conv: Any, norm: Any, size: torch.Size | None) -> None:
-        weight, self.bias = folded(conv, norm)
+        weight, self._bias = folded(conv, norm)
         self._size = size
         self._packed = None if size is None else packed(conv, weight, size)
         #: ``[out channels, in channels / groups, height, width]``; None until it is needed.
@@ -48,12 +45,12 @@ class Kernel:
         output: torch.Tensor
         if self._packed is not None and images.shape[1:] == self._size:
             output = torch.ops.mkldnn._convolution_pointwise(
-                images, self._packed, self.bias, *_options(conv), "none", [], ""
+                images, self._packed, self._bias, *_options(conv), "none", [], ""
             )
             return output
         if self._weight is None:
             self._weight, _ = folded(conv, norm)
-        output = conv._conv_forward(images, self._weight, self.bias)
+        output = conv._conv_forward(images, self._weight, self._bias)
         return output
 
 

@@ -155,5 +155,5 @@ class VersionFactory:
         return instance
 
 
-def _never(*_: object) -> Instance:
+def _never(index: int, firsts: Firsts) -> Instance:
     raise NotReady("this model could not be read")
