@@ -85,7 +85,7 @@ FLOORS: list[dict[str, str]] = [
         "runtime.instance": (
             "runtime.context runtime.devices runtime.entry runtime.fault runtime.fxtrace "
             "runtime.linear runtime.operators runtime.output runtime.paramdata runtime.preparation "
-            "runtime.reasons runtime.rootlog runtime.torchload runtime.torchstate runtime.tying "
+            "runtime.reasons runtime.rootlog runtime.sharing runtime.torchload runtime.torchstate "
             "runtime.warmup"
         ),
         "runtime.linear": "",
@@ -98,9 +98,10 @@ FLOORS: list[dict[str, str]] = [
         "runtime.profiler": "",
         "runtime.reasons": "ts",
         "runtime.rootlog": "",
+        "runtime.sharing": "runtime.paramdata runtime.tying",
         "runtime.torchload": "",
         "runtime.torchstate": "runtime.machine",
-        "runtime.tying": "runtime.paramdata",
+        "runtime.tying": "",
         "runtime.warmup": "runtime.context runtime.fault runtime.torchstate",
     },
     {

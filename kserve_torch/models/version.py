@@ -357,7 +357,7 @@ class ModelVersion:
         """Replace the workers whose weights the handler of another one has written to."""
         self._firsts.end()
         for worker in self._queues.workers:
-            if worker.instance is not None and worker.instance.is_outdated:
+            if worker.instance is not None and worker.instance.weights.are_outdated:
                 worker.stop()
 
     def _instances(self) -> list[Instance]:
@@ -373,7 +373,7 @@ class ModelVersion:
         seconds = worker.load_seconds if ready else 0.0
         if instance is not None and not ready:
             self._firsts.left(instance)
-        elif instance is not None and instance.shares_written:  # it loaded meanwhile
+        elif instance is not None and instance.weights.were_written:  # it loaded meanwhile
             self._renew()
         self._tell(
             WorkerChanged(self.name, self.version, worker.number, worker.state.value, seconds)

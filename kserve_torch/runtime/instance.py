@@ -45,8 +45,8 @@ from kserve_torch.runtime.preparation import (
     refuse_unsupported,
 )
 from kserve_torch.runtime.reasons import forget_frames, handler_failure, load_failure
+from kserve_torch.runtime.sharing import Weights
 from kserve_torch.runtime.torchstate import DefaultDtype
-from kserve_torch.runtime.tying import Share, tie
 from kserve_torch.runtime.warmup import warm_up
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ class Instance:
         on_write: called, on the thread of a call, when its handler has written to weights that it
             shared: the other instances are to be loaded anew.
         signature: the input and output tensors of the warm-up; empty without one.
+        weights: those of its handler, which other instances may share.
     """
 
     def __init__(
@@ -83,10 +84,7 @@ class Instance:
         self._runner = asyncio.Runner()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entry: Entry
-        self._share: Share | None = None
-        #: Several that load at once are tied to this one, which must not get a share with each.
-        self._tying = threading.Lock()
-        self._writes = False
+        self.weights: Weights
         self.on_write: Callable[[], None] = _tell_nobody
         self._arrays = False
 
@@ -161,8 +159,9 @@ class Instance:
             self._finish(self._entry.initialize(self.context))
             self._arrays = self._entry.accepts_arrays
         devices.settle(self.gpu_id)
+        self.weights = Weights(self._entry.service)
         if first is not None:
-            self._tie(first)
+            self.weights.tie_to(first.weights)
         default = "cpu" if self.gpu_id is None else f"cuda:{self.gpu_id}"
         self.device = str(getattr(self._entry.service, "device", None) or default)
 
@@ -171,25 +170,6 @@ class Instance:
         """Index of its accelerator; None for the CPU."""
         gpu_id: int | None = self.context.system_properties["gpu_id"]
         return gpu_id
-
-    def _tie(self, first: Instance) -> None:
-        with first._tying:
-            share = first._share or Share(first._entry.service)
-            if share.is_over:
-                return
-            own = Share(self._entry.service, share)
-            if tie(self._entry.service, first._entry.service):
-                first._share, self._share = share, own
-
-    @property
-    def is_outdated(self) -> bool:
-        """Whether the handler of another instance has written to the weights that both hold."""
-        return self.shares_written and not self._writes
-
-    @property
-    def shares_written(self) -> bool:
-        """Whether it, or another, has written to weights that both hold."""
-        return self._share is not None and self._share.is_over
 
     def warm_up(self) -> None:
         """Answer the archive's sample, if there is one, and take the signature from it.
@@ -268,13 +248,12 @@ class Instance:
             self.context.end()
 
     def _look(self) -> None:
-        if self._share is not None and self._share.look():
+        if self.weights.look():
             log.warning(
                 "%s: the handler writes to the weights, which workers share: the others are loaded "
                 "anew, each with its own. What they answered meanwhile may be wrong",
                 self.context.model_name,
             )
-            self._writes = True
             self.on_write()
 
     def _check(self, results: Any, rows: int, requests: Sequence[Request]) -> None:

@@ -1,7 +1,7 @@
 """Writes to shared weights through ``Parameter.data`` are counted, as all others are.
 
-torch counts what is written to a tensor, and `tying` looks at that; but ``data`` is a tensor with a
-count of its own, and the usual way to merge an adapter into weights.
+torch counts what is written to a tensor, and `sharing` looks at that; but ``data`` is a tensor with
+a count of its own, and the usual way to merge an adapter into weights.
 """
 
 from __future__ import annotations

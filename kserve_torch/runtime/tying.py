@@ -1,10 +1,4 @@
-"""Weight sharing: several instances of one model hold one copy of its weights.
-
-Until one of them writes to them, because it trains, or loads other weights for a request::
-
-    tie(two, one) -> both hold one's weights
-    call -> look() -> were they written to? -> the other instances are loaded anew, with their own
-"""
+"""Tying: instances of one model hold one copy of its weights; see `sharing` for how long."""
 
 from __future__ import annotations
 
@@ -15,8 +9,6 @@ from typing import Any
 
 import torch
 from torch import nn
-
-from kserve_torch.runtime import paramdata
 
 #: A container with this many members holds words or paths, not models.
 _VOCABULARY = 1000
@@ -50,9 +42,9 @@ def tie(service: Any, first: Any) -> int:
     Returns:
         Number of bytes that are no longer held twice.
     """
-    originals = dict(_modules(first))
+    originals = dict(modules_of(first))
     total = 0
-    for path, module in _modules(service):
+    for path, module in modules_of(service):
         original = originals.get(path, module)
         if original is not module and (saved := _tie_module(module, original)):
             _tied[module] = _tied.setdefault(original, object())
@@ -65,69 +57,22 @@ def are_tied(one: nn.Module, other: nn.Module) -> bool:
     return one in _tied and _tied[one] is _tied.get(other)
 
 
+def untie(module: nn.Module) -> None:
+    """Tie no more modules to this one, nor this one to others; what it holds stays."""
+    _tied.pop(module, None)
+
+
 #: Modules that hold weights together have the same value.
 _tied: weakref.WeakKeyDictionary[nn.Module, object] = weakref.WeakKeyDictionary()
 
 
-class Share:
-    """What one of several instances that hold their weights together must know of them.
-
-    Args:
-        service: the instance's handler.
-        other: the share of an instance that this one is tied to, or None for the first one.
-    """
-
-    def __init__(self, service: Any, other: Share | None = None) -> None:
-        #: The shares of those that have written to the weights, for all of them.
-        self._written: list[object] = [] if other is None else other._written
-        modules = [module for _, module in _modules(service)]
-        weights = [
-            tensor
-            for module in modules
-            for tensor in _weights(module).values()
-            if not tensor.is_inference()
-        ]
-        for tensor in weights:
-            paramdata.count(tensor, True)
-        # Weak, because a handler may take another model in place of this one.
-        self._modules = list(map(weakref.ref, modules))
-        self._versions = [(weakref.ref(tensor), tensor._version) for tensor in weights]
-
-    def look(self) -> bool:
-        """After a call: whether this instance is the first to have written to the weights.
-
-        Then no other is tied to it from now on.
-        """
-        if self._written:
-            return False
-        for reference, version in self._versions:  # plainly, as there are hundreds, in every call
-            tensor = reference()
-            if tensor is not None and tensor._version != version:
-                self._written.append(self)
-                self._end()
-                return self._written[0] is self  # another may have looked at the same time
-        return False
-
-    @property
-    def is_over(self) -> bool:
-        """Whether one of the instances has written to the weights."""
-        return bool(self._written)
-
-    def _end(self) -> None:
-        for model in self._modules:
-            if (module := model()) is not None:
-                _tied.pop(module, None)
-        for reference, _ in self._versions:
-            if (tensor := reference()) is not None:
-                paramdata.count(tensor, False)
-
-
-def _modules(service: Any, depth: int = 3) -> Iterator[tuple[str, nn.Module]]:
+def modules_of(service: Any, depth: int = 3) -> Iterator[tuple[str, nn.Module]]:
+    """The modules that `tie` looks at, each with its path in the handler."""
     for name, value in _members(service):
         if isinstance(value, nn.Module):
             yield name, value
         elif depth > 1 and not isinstance(value, type | ModuleType):
-            yield from ((f"{name}.{path}", m) for path, m in _modules(value, depth - 1))
+            yield from ((f"{name}.{path}", m) for path, m in modules_of(value, depth - 1))
 
 
 def _members(value: Any) -> list[tuple[str, Any]]:
@@ -152,14 +97,14 @@ def _tie_module(module: nn.Module, original: nn.Module) -> int:
 
 def _pairs(module: nn.Module, original: nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Parameters and buffers that may be tied, each with the original of the same name."""
-    originals = _weights(original)
-    for name, tensor in _weights(module).items():
+    originals = weights_of(original)
+    for name, tensor in weights_of(module).items():
         # This one was only initialised, in the same way as the other one.
         if name in originals and _writes(tensor) == _writes(originals[name]):
             yield tensor, originals[name]
 
 
-def _weights(module: nn.Module) -> dict[str, torch.Tensor]:
+def weights_of(module: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and lasting buffers by name, those that are plain tensors."""
     named = (*module.named_parameters(), *_lasting_buffers(module))
     return {name: tensor for name, tensor in named if is_plain(tensor)}

@@ -11,7 +11,8 @@ from torch import nn
 from kserve_torch.handler import layout
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.layout import ChannelsLast
-from kserve_torch.runtime.tying import Share, tie
+from kserve_torch.runtime.sharing import Share
+from kserve_torch.runtime.tying import tie
 
 Scores = namedtuple("Scores", "scores maps")
 PICTURES = torch.arange(2 * 3 * 8 * 8, dtype=torch.float32).reshape(2, 3, 8, 8).sin()

@@ -756,7 +756,7 @@ async def test_who_shared_weights_that_another_handler_has_written_to_is_loaded_
         await until(lambda: version.ready_workers == 3)
         for worker in version.workers:
             assert worker.instance is not None
-            assert not worker.instance.is_outdated
+            assert not worker.instance.weights.are_outdated
             reply = worker.instance.run([Request(id="1", model="m", rows=[{"data": 1}])])
             assert reply[0].results == [1]
         assert version._firsts.on(None) is None
@@ -773,8 +773,8 @@ async def test_who_loads_while_another_handler_writes_to_its_weights_is_loaded_o
         def noted(*args: Any) -> Instance:
             loaded.append(load(*args))
             if len(loaded) == 1:
-                assert loaded[0]._share is not None
-                loaded[0]._share._written.append(True)
+                assert loaded[0].weights._share is not None
+                loaded[0].weights._share._written.append(True)
             return loaded[-1]
 
         monkeypatch.setattr(version, "_load", noted)
@@ -783,7 +783,7 @@ async def test_who_loads_while_another_handler_writes_to_its_weights_is_loaded_o
         instances = [worker.instance for worker in version.workers]
         assert loaded[0] not in instances
         assert loaded[0]._namespace.closed  # type: ignore[attr-defined]
-        assert not any(one is None or one.is_outdated for one in instances)
+        assert not any(one is None or one.weights.are_outdated for one in instances)
 
 
 #: Says when it is freed.

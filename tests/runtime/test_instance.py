@@ -305,10 +305,10 @@ def test_weights_are_shared_until_a_handler_writes_to_them(
     assert (results(two, 2), told) == ([2], ["two"])
     (said,) = [record.getMessage() for record in caplog.records if "writes" in record.message]
     assert said.startswith("reg: the handler writes to the weights")
-    assert [instance.is_outdated for instance in (one, two, three)] == [True, False, True]
+    assert [each.weights.are_outdated for each in (one, two, three)] == [True, False, True]
     for first in (one, two):
         late = load(WRITES, {"model.py": SCALE}, modelFile="model.py", first=first)
-        assert not late.is_outdated
+        assert not late.weights.are_outdated
         assert (results(late, None), results(late, 6), results(two, None)) == ([1], [6], [2])
     assert (results(two, 3), told) == ([3], ["two"])
 
@@ -343,14 +343,14 @@ def test_instances_that_load_at_once_share_their_weights_with_each_other(
         return tie(*services)
 
     one = load(WRITES, {"model.py": SCALE}, modelFile="model.py")
-    one._tying = turns = Turns()  # type: ignore[assignment]
+    one.weights._tying = turns = Turns()  # type: ignore[assignment]
     loading: list[threading.Thread] = []
     others: list[Instance] = []
-    monkeypatch.setattr("kserve_torch.runtime.instance.tie", tie_while_another_loads)
+    monkeypatch.setattr("kserve_torch.runtime.sharing.tie", tie_while_another_loads)
     two = next_one()
     loading[0].join()
     assert results(two, 2) == [2]
-    assert [instance.is_outdated for instance in (one, two, *others)] == [True, False, True]
+    assert [each.weights.are_outdated for each in (one, two, *others)] == [True, False, True]
 
 
 USES_A_PART = """

@@ -1,14 +1,12 @@
 """What several instances of a model hold once, and what each holds for itself."""
 
-import gc
-import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from kserve_torch.runtime import paramdata
-from kserve_torch.runtime.tying import Share, are_tied, tie
+from kserve_torch.runtime.sharing import Share
+from kserve_torch.runtime.tying import tie
 
 LARGE = 1 << 16
 
@@ -68,48 +66,6 @@ def test_weights_that_a_call_has_written_to_are_each_instances_own() -> None:
     assert tie(SimpleNamespace(model=net()), SimpleNamespace(model=two)) == 0
 
 
-def test_once_one_instance_has_written_no_other_is_tied_to_it() -> None:
-    one, two = (SimpleNamespace(model=net()) for _ in range(2))
-    first = Share(one)
-    second = Share(two, first)
-    assert tie(two, one)
-    weight = two.model[0].weight
-    assert are_tied(one.model, two.model)
-    assert (first.look(), second.look(), first.is_over) == (False, False, False)
-    with torch.no_grad():
-        weight.fill_(2.0)
-    assert (first.look(), second.look(), first.look(), second.look()) == (False, True, False, False)
-    assert (first.is_over, second.is_over) == (True, True)
-    assert not are_tied(one.model, two.model)
-
-
-def test_of_two_that_have_written_at_once_one_is_the_first() -> None:
-    one, two = (SimpleNamespace(model=net()) for _ in range(2))
-    first = Share(one)
-    second = Share(two, first)
-    assert tie(two, one)
-    with torch.no_grad():
-        one.model[0].weight.fill_(2.0)
-        two.model[0].weight.fill_(3.0)
-    looked: list[bool] = []
-
-    def the_other_looks() -> torch.Tensor:
-        looked.append(first.look())
-        return two.model[0].weight
-
-    second._versions[0] = (the_other_looks, second._versions[0][1])  # type: ignore[assignment]
-    assert (second.look(), looked[0]) == (False, True)
-
-
-def test_a_model_that_a_handler_replaced_is_forgotten() -> None:
-    service = SimpleNamespace(model=net())
-    share, weight = Share(service), weakref.ref(service.model[0].weight)
-    service.model = None
-    gc.collect()
-    assert weight() is None
-    assert not share.look()
-
-
 @pytest.mark.parametrize("training", [(True, True), (True, False), (False, True)])
 def test_buffers_of_modules_in_training_are_each_instances_own(training: tuple[bool, ...]) -> None:
     one, two = (net(mean=torch.ones(LARGE)).train(mode) for mode in training)
@@ -154,20 +110,3 @@ def test_complex_numbers_and_views_that_are_not_plain_memory() -> None:
         assert shared(two, one) == {"table"}
     one, two = (net(table=(torch.ones(LARGE) * 1j).conj()) for _ in range(2))
     assert shared(two, one) == set()
-
-
-def test_what_is_written_through_a_parameters_data_counts_while_it_is_shared() -> None:
-    paramdata.install()
-    one, two = (SimpleNamespace(model=net()) for _ in range(2))
-    first = Share(one)
-    second = Share(two, first)
-    tie(two, one)
-    weight = two.model[0].weight
-    with torch.inference_mode():
-        weight.data += 1  # as adapters are merged
-    assert (first.look(), second.look()) == (False, True)
-    version = weight._version
-    weight.data += 1
-    assert (weight._version, weight[0, 0].item()) == (version, 3)
-    weight.data = torch.zeros(4, 4)
-    assert weight.sum() == 0
