@@ -27,6 +27,7 @@ from kserve_torch.handler.compile import (
     uncompiled,
     wants_aot,
 )
+from kserve_torch.handler.eager import load_eager
 from kserve_torch.handler.folding import FoldedNorms
 from kserve_torch.handler.labels import load_label_mapping
 from kserve_torch.handler.layout import ChannelsLast
@@ -152,7 +153,7 @@ class BaseHandler:
             raise LoadFailed(f"{path.name}: named in the manifest, not in the archive")
         module = import_module(path.name.split(".")[0])
         state = Path(model_pt_path) if model_pt_path else None
-        return weights.load_eager(module, state, self.device)
+        return load_eager(module, state, self.device)
 
     def _load_torchscript_model(self, model_pt_path: str) -> Any:
         # Subclasses call it for files of any name.

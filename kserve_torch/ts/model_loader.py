@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kserve_torch.handler import stock_handler
-from kserve_torch.handler.weights import list_classes_from_module
+from kserve_torch.handler.classes import list_classes_from_module
 from kserve_torch.runtime.entry import Entry, entry_of
 from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from kserve_torch.ts.service import Service

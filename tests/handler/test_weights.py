@@ -13,6 +13,8 @@ from torch import nn
 from kserve_torch.errors import InvalidInput, LoadFailed, Unsupported
 from kserve_torch.handler import weights
 from kserve_torch.handler.base import BaseHandler
+from kserve_torch.handler.classes import list_classes_from_module
+from kserve_torch.handler.eager import fill, load_eager
 from kserve_torch.namespace.loader import Namespace
 
 CPU = torch.device("cpu")
@@ -56,7 +58,7 @@ def test_not_exactly_one_class(tmp_path, source, found):
 
 
 def wanted(folder, source):
-    return reason(weights.load_eager, module_of(folder, source), None, torch.device("cpu"))
+    return reason(load_eager, module_of(folder, source), None, torch.device("cpu"))
 
 
 PARTS = """
@@ -72,7 +74,7 @@ class Net(nn.Module):
 
 
 def test_the_parts_of_a_model_may_be_in_its_file(tmp_path, caplog):
-    model = weights.load_eager(module_of(tmp_path, PARTS), None, torch.device("cpu"))
+    model = load_eager(module_of(tmp_path, PARTS), None, torch.device("cpu"))
     assert type(model).__name__ == "Net"
     assert not caplog.messages  # it has no weights
     both = PARTS.replace("self, width)", "self, width=3)")
@@ -84,8 +86,8 @@ def test_only_subclasses_of_a_parent():
     module = types.ModuleType("m")
     module.A = type("A", (nn.Module,), {"__module__": "m"})
     module.B = type("B", (), {"__module__": "m"})
-    assert weights.list_classes_from_module(module) == [module.A, module.B]
-    assert weights.list_classes_from_module(module, nn.Module) == [module.A]
+    assert list_classes_from_module(module) == [module.A, module.B]
+    assert list_classes_from_module(module, nn.Module) == [module.A]
 
 
 @pytest.mark.parametrize("read", [weights.load_state, weights.load_serialized])
@@ -98,7 +100,7 @@ def test_a_pointer_of_git_lfs_is_called_that(tmp_path, read):
 def test_what_does_not_fit_is_named_shortly():
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 3))
     state = {"0.weight": torch.zeros(4, 2), "0.bias": torch.zeros(3), "other": torch.zeros(1)}
-    assert reason(weights.fill, model, state, "w.pt") == (
+    assert reason(fill, model, state, "w.pt") == (
         "w.pt does not fit Sequential: missing 1.weight, 1.bias, 2.weight and 1 more; "
         "unexpected other; 0.weight is [4, 2], the model has [3, 2]"
     )
@@ -273,17 +275,17 @@ def test_safetensors(tmp_path):
     net = Tied()
     safetensors.save_model(net, tmp_path / "w.safetensors")
     other = Tied()
-    weights.fill(other, weights.load_state(tmp_path / "w.safetensors", CPU), "w.safetensors")
+    fill(other, weights.load_state(tmp_path / "w.safetensors", CPU), "w.safetensors")
     assert torch.equal(other.head.weight, net.words.weight)
     assert other.head.weight is other.words.weight
     with pytest.raises(LoadFailed, match=r"missing head\.weight$"):
-        weights.fill(Tied(tie=False), {"words.weight": torch.ones(3, 2)}, "w.safetensors")
+        fill(Tied(tie=False), {"words.weight": torch.ones(3, 2)}, "w.safetensors")
     odd = Odd()
-    weights.fill(odd, dict(odd.state_dict()), "w.safetensors")
+    fill(odd, dict(odd.state_dict()), "w.safetensors")
     state = net.state_dict()
     del state["head.weight"]
     with pytest.raises(LoadFailed, match="missing head"):
-        weights.fill(Tied(), state, "w.pth")
+        fill(Tied(), state, "w.pth")
     (tmp_path / "w.safetensors").write_bytes(b"damaged")
     assert "cannot be read" in reason(weights.load_state, tmp_path / "w.safetensors", CPU)
 

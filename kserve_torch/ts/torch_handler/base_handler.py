@@ -13,11 +13,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from kserve_torch.handler.base import BaseHandler
+from kserve_torch.handler.classes import list_classes_from_module
 from kserve_torch.handler.compile import check_valid_pt2_backend
 from kserve_torch.handler.labels import load_label_mapping
 from kserve_torch.handler.onnx import OnnxModel
 from kserve_torch.handler.timer import timed
-from kserve_torch.handler.weights import list_classes_from_module
 
 __all__ = [
     "IPEX_AVAILABLE",

@@ -9,8 +9,8 @@ import time
 
 import torch
 
+from kserve_torch.handler.classes import list_classes_from_module
 from kserve_torch.handler.densenet import DenseNetHandler
-from kserve_torch.handler.weights import list_classes_from_module
 
 __all__ = [
     "DenseNetHandler",

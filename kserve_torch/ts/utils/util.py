@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import yaml
 
+from kserve_torch.handler.classes import list_classes_from_module
 from kserve_torch.handler.compile import PT2Backend, check_valid_pt2_backend
 from kserve_torch.handler.labels import load_label_mapping, map_class_to_label
 from kserve_torch.handler.text import CLEANUP_REGEX
-from kserve_torch.handler.weights import list_classes_from_module
 
 __all__ = [
     "CLEANUP_REGEX",
