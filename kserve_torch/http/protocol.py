@@ -1,100 +1,34 @@
-"""HTTP/1.1 on one connection: uvicorn's protocol with limits on what a client may cost.
-
-uvicorn itself waits for a request's head without a limit, accepts heads of any length, reads on
-however many requests of a connection wait for their turn, and answers malformed requests in plain
-text.
-"""
+"""HTTP/1.1 on one connection: requests go to the application, the short way if they are whole."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import MutableMapping
 from typing import Any
 
-from httptools import HttpParserError, HttpParserUpgrade
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from kserve_torch.errors import ServingError
 from kserve_torch.http.app import App
 from kserve_torch.http.http10 import speak_http10
-from kserve_torch.http.refusals import Application, last_answer, over_limit, refusal
-from kserve_torch.http.upgrade import feed_without_upgrade
+from kserve_torch.http.limits import LimitedProtocol
+from kserve_torch.http.refusals import Application
 from kserve_torch.http.whole import exchange, is_whole
 
 log = logging.getLogger(__name__)
 
-#: Bytes of the request line and the headers together.
-MAX_HEAD = 64 * 1024
-#: Seconds in which a connection over the limit must send its request, to be refused.
-REFUSAL_SECONDS = 1.0
-#: Requests of a connection that wait behind the one that runs and with which no more are read.
-#: With fewer it is read on, as only then a client that leaves is noticed.
-MAX_WAITING = 16
 
+class GuardedProtocol(LimitedProtocol):
+    """One connection; made by uvicorn."""
 
-class BoundedFlow(FlowControl):
-    """Reads from a connection only while few of its requests wait.
-
-    Args:
-        transport: the connection.
-        waiting: its requests that have not begun.
-    """
-
-    def __init__(self, transport: asyncio.Transport, waiting: deque[Any]) -> None:
-        super().__init__(transport)
-        self._waiting = waiting
-
-    def resume_reading(self) -> None:
-        """Read on, unless too many wait; called again after each answer."""
-        if self.read_paused and len(self._waiting) < MAX_WAITING:
-            super().resume_reading()
-
-
-class GuardedProtocol(HttpToolsProtocol):
-    """One connection; made by uvicorn.
-
-    Attributes:
-        most: see `guarded`.
-        patience: likewise.
-    """
-
-    most: int
-    patience: float
-
-    #: Whether the next bytes are part of a head, or of the trailers of a chunked body.
-    _counting = False
-    _head_bytes = 0
-    #: Bytes of the packet that is being parsed, and of the one in which a head began that followed
-    #: another request.
-    _packet = 0
-    _first_packet = 0
-    #: Whether a request has begun whose head is not complete.
-    _in_head = False
-    #: Runs while the connection's first request, or the rest of a later one's head, is awaited.
-    _head_timer: asyncio.TimerHandle | None = None
     #: The request that was started last.
     _running: RequestResponseCycle | None = None
     #: The task that answers a request that arrived as a whole, while there is one.
     _exchange: asyncio.Task[None] | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start to wait for a request."""
-        super().connection_made(transport)
-        self.flow = BoundedFlow(transport, self.pipeline)
-        seconds = self.patience
-        if len(self.connections) > self.most:
-            self.app = over_limit(self.app, self.most)
-            seconds = min(seconds, REFUSAL_SECONDS)
-        self._counting = True
-        self._wait_for_head(seconds)
-
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection; a request whose client went away is withdrawn."""
-        self._end_of_head()
-        self._unset_keepalive_if_required()  # uvicorn leaves it to run after a reset
         super().connection_lost(exc)
         if self._exchange is not None:
             self._exchange.cancel()
@@ -103,91 +37,6 @@ class GuardedProtocol(HttpToolsProtocol):
             # uvicorn only knows the connection's last request, which may be queued behind this one.
             running.disconnected = True
             running.message_event.set()
-
-    def data_received(self, data: bytes) -> None:
-        """Parse incoming bytes."""
-        self._unset_keepalive_if_required()
-        self._packet = len(data)
-        if self._counting:
-            self._head_bytes += len(data)
-        try:
-            try:
-                self.parser.feed_data(data)
-            except HttpParserUpgrade as upgrade:
-                feed_without_upgrade(self, memoryview(data)[upgrade.args[0] :])
-        except HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
-            return
-        if self._in_head and self._head_timer is None:  # most heads are complete by now
-            self._wait_for_head(self.patience)
-        if self._counting and self._head_bytes > MAX_HEAD:
-            self._too_large()
-
-    def _should_upgrade(self) -> bool:
-        """Keep uvicorn from acting on such a head: `feed_without_upgrade` parses it once more."""
-        return True
-
-    # --- the parser's calls ---
-
-    def on_message_begin(self) -> None:
-        """The first byte of a request."""
-        super().on_message_begin()
-        self._in_head = True
-        if self._head_timer is None:  # else this is the connection's first request
-            self._counting = True
-            self._head_bytes = 0
-            self._first_packet = self._packet
-
-    def on_headers_complete(self) -> None:
-        """The end of its headers."""
-        self._end_of_head()
-        if self._first_packet + self._head_bytes > MAX_HEAD:
-            self._check_length()
-        self._check_transfer_codings()
-        if self.parser.get_http_version() < "1.1":
-            self.expect_100_continue = False  # an HTTP/1.0 client may take it for the answer
-        super().on_headers_complete()
-
-    def on_chunk_header(self) -> None:
-        """The size of a chunk. Trailers, which may follow the last chunk, are dropped.
-
-        Merged with the headers they could replace one of them (RFC 9110 6.5.1).
-        """
-        self.headers = []
-        self._head_bytes = 0
-        self._counting = True
-
-    def on_body(self, body: bytes) -> None:
-        """A part of the body, so no trailers; the same as uvicorn's, but faster."""
-        self._counting = False
-        cycle = self.cycle
-        if cycle.response_complete:
-            return
-        cycle.body += body
-        if len(cycle.body) > HIGH_WATER_LIMIT:
-            self.flow.pause_reading()
-        cycle.message_event.set()
-
-    def on_chunk_complete(self) -> None:
-        """The end of a chunk, or of the trailers."""
-        self._counting = False
-        if self.headers:
-            self._check_length()
-
-    def _check_length(self) -> None:
-        """Count the head or the trailers alone: parts of a body may be in the same packets."""
-        fields = sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if len(self.url) + fields > MAX_HEAD:
-            self._too_large()
-            raise HttpParserError("stops the parser")
-
-    def _check_transfer_codings(self) -> None:
-        """Refuse all but chunked (RFC 9112 6.1), the only coding that the parser decodes."""
-        for name, value in self.headers:
-            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-                coding = value.decode("latin-1")[:40]
-                self._end(501, f"Transfer-Encoding: {coding!r} is not chunked")
-                raise HttpParserError("stops the parser")
 
     # --- requests that arrived as a whole ---
 
@@ -246,53 +95,6 @@ class GuardedProtocol(HttpToolsProtocol):
         cycle.disconnected = True  # uvicorn need not say that the answer has no end
         self.transport.close()
 
-    # --- refusals ---
-
-    def _wait_for_head(self, seconds: float) -> None:
-        self._head_timer = self.loop.call_later(seconds, self._too_slow)
-
-    def _end_of_head(self) -> None:
-        self._counting = self._in_head = False
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _too_slow(self) -> None:
-        """Close a connection whose request is late; answer it if some of it has come."""
-        self._head_timer = None
-        if self.flow.read_paused:  # its rest may be there, behind requests that wait
-            self._wait_for_head(self.patience)
-        elif self._in_head:
-            text = f"the request's headers did not arrive within {self.patience:g} s"
-            self._end(408, text)
-        else:
-            self.transport.close()
-
-    def _too_large(self) -> None:
-        self._end_of_head()
-        self._end(431, f"the request's headers are larger than {MAX_HEAD} bytes")
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer a malformed request."""
-        self._end_of_head()
-        self._end(400, msg)
-
-    def _end(self, status: int, text: str) -> None:
-        """Answer and close without the application, but after answers that are under way."""
-        cycle = self.cycle
-        if self.transport.is_closing():
-            return
-        if cycle is not None and not cycle.response_complete:
-            if not cycle.more_body:  # the last complete request; close after its answer
-                cycle.keep_alive = False
-                return
-            if self.pipeline:  # the faulty request is queued behind others
-                self.pipeline[0] = (cycle, refusal(status, text))  # type: ignore[assignment]
-                return
-        if cycle is None or cycle.response_complete or not cycle.response_started:
-            self.transport.write(last_answer(status, text))
-        self.transport.close()
-
 
 def guarded(most: int, patience: float) -> type[GuardedProtocol]:
     """The protocol class with these limits, as uvicorn takes it.
@@ -300,6 +102,6 @@ def guarded(most: int, patience: float) -> type[GuardedProtocol]:
     Args:
         most: connections that may be open; requests on further ones are answered 503.
         patience: seconds from the first byte of a request, or the start of a connection, to the end
-            of the headers; and for which a client may read nothing of its answer.
+            of the headers.
     """
     return type("GuardedProtocol", (GuardedProtocol,), {"most": most, "patience": patience})

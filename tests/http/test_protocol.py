@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from kserve_torch.http.app import WATCH_AFTER
-from kserve_torch.http.protocol import MAX_WAITING
+from kserve_torch.http.limits import MAX_WAITING
 
 from ..faults.actor import until
 from ..makers import make_archive
