@@ -18,21 +18,13 @@ import numpy as np
 import torch
 from torch.profiler import record_function
 
-from kserve_torch.errors import InvalidInput, LoadFailed, Unsupported
+from kserve_torch.errors import LoadFailed, Unsupported
 from kserve_torch.handler import weights
-from kserve_torch.handler.compile import (
-    compile_model,
-    compile_options,
-    compiling_failed,
-    uncompiled,
-    wants_aot,
-)
+from kserve_torch.handler.calls import calls_of
+from kserve_torch.handler.compile import compile_model, compile_options, wants_aot
 from kserve_torch.handler.eager import load_eager
-from kserve_torch.handler.folding import FoldedNorms
 from kserve_torch.handler.labels import load_label_mapping
-from kserve_torch.handler.layout import ChannelsLast
 from kserve_torch.handler.rows import as_targets, payload, payloads
-from kserve_torch.handler.shapes import blame_input, is_about_dtype
 from kserve_torch.handler.tensors import as_batch, stack, to_device
 from kserve_torch.handler.timer import timed
 from kserve_torch.messages import NOTHING
@@ -92,12 +84,6 @@ class BaseHandler:
     explain = False
     target: Any = 0
     __found_out: ClassVar[bool] = True
-    __ordered: ChannelsLast | None = None
-    __folded: FoldedNorms | None = None
-    #: Models that may still be tried in another memory format; a handler may change its model.
-    __to_try = 4
-    #: Whether the model has refused integers and taken them as floats.
-    __takes_floats = False
 
     def __init__(self) -> None:
         self.model = None
@@ -190,7 +176,7 @@ class BaseHandler:
         if not self.accepts_arrays and data and all(map(_holds_numbers, data)):
             rows = [torch.from_numpy(np.array(row)) for row in data]
             return stack(rows, self.context).to(self.device)
-        dtype = torch.get_default_dtype() if self.__takes_floats else None
+        dtype = torch.get_default_dtype() if calls_of(self).takes_floats else None
         return as_batch(payloads(data), dtype, self.context).to(self.device)
 
     @timed
@@ -203,48 +189,7 @@ class BaseHandler:
         Raises:
             InvalidInput: the model cannot take a tensor of this shape or dtype.
         """
-        inputs = to_device(data, self.device)
-        try:
-            return self.__infer(inputs, *args, **kwargs)
-        except InvalidInput as refused:
-            if not isinstance(inputs, torch.Tensor) or inputs.dtype is not torch.int64:
-                raise
-            if isinstance(refused, IndexError):  # these are indices, which the model takes
-                raise
-            try:
-                output = self.__infer(inputs.to(torch.get_default_dtype()), *args, **kwargs)
-            except InvalidInput as error:
-                if is_about_dtype(error):
-                    raise refused from refused.__cause__
-                raise
-            self.__takes_floats = True
-            return output
-
-    def __infer(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        with torch.inference_mode(), blame_input(inputs):
-            return self.__forward(inputs, *args, **kwargs)
-
-    def __forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model; if it turns out not to compile, its eager form replaces it."""
-        try:
-            return self.__run_model(*args, **kwargs)
-        except RuntimeError as error:
-            eager = uncompiled(self.model)
-            if eager is self.model or not compiling_failed(error):
-                raise
-            output = eager(*args, **kwargs)  # raises if the input is at fault after all
-            log.warning("compiling the model failed, it stays eager: %s", error)
-            self.model = eager
-            return output
-
-    def __run_model(self, *args: Any, **kwargs: Any) -> Any:
-        if self.__folded is None or self.__folded.model is not self.model:
-            if not self.__to_try:
-                return self.model(*args, **kwargs)
-            self.__to_try -= 1
-            self.__ordered = ChannelsLast(self.model)
-            self.__folded = FoldedNorms(self.__ordered)
-        return self.__folded(*args, **kwargs)
+        return calls_of(self).infer(self, to_device(data, self.device), *args, **kwargs)
 
     @timed
     def postprocess(self, data: Any) -> list[Any]:
@@ -330,15 +275,6 @@ def takes_arrays(handler: Any) -> bool:
     return bool(getattr(handler, "accepts_arrays", False)) and all(
         _is_ours(own.get(name)) for name in ROW_READERS
     )
-
-
-def adapts_format(handler: Any, error: BaseException | None) -> bool:
-    """Whether a handler's model returned to the default memory format because of ``error``.
-
-    Archives' code may use parts of the model, and their outputs, by itself.
-    """
-    ordered = getattr(handler, "_BaseHandler__ordered", None)
-    return isinstance(ordered, ChannelsLast) and ordered.give_up(error)
 
 
 def answer(handler: BaseHandler, data: list[Any]) -> list[Any]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from kserve_torch.errors import LoadFailed
 from kserve_torch.handler import STOCK, stock_handler
-from kserve_torch.handler.base import adapts_format, takes_arrays
+from kserve_torch.handler.base import takes_arrays
+from kserve_torch.handler.calls import adapts_format
 from kserve_torch.handler.classes import only_class
 from kserve_torch.namespace import aliases
 from kserve_torch.namespace.loader import Namespace
