@@ -212,6 +212,25 @@ async def test_an_archive_that_could_not_be_downloaded_is_asked_for_again(
         assert version.ready
 
 
+async def test_a_default_that_is_downloaded_late_is_the_default_all_the_same(
+    tmp_path: Path, hub: Path, host: str
+) -> None:
+    files = {"handler.py": ECHO}
+    made = make_archive(tmp_path / "store" / "n.mar", files, modelName="m", modelVersion="2.0")
+    models = [
+        StartupModel(name="m", file=f"{host}/m.mar", version="1.0", is_default=True),
+        StartupModel(name="m", file=made.name, version="2.0"),
+    ]
+    async with workers_end():
+        registry = Registry(load_settings(["--model_store", str(made.parent)], {}, "x"))
+        failed = await registry.start(models)
+        make_archive(tmp_path / "remote" / "m.mar", files)
+        registry.try_again(failed)
+        await until(registry.ready)
+        assert registry.find("m").version == "1.0"
+        await registry.close(5.0)
+
+
 async def test_what_is_unloaded_while_it_is_downloaded_again_stays_away(
     tmp_path: Path, hub: Path, host: str
 ) -> None:
