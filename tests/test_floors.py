@@ -118,7 +118,10 @@ FLOORS: list[dict[str, str]] = [
             "engine.background engine.batcher engine.courtesy engine.hung engine.pauses "
             "engine.roster engine.starts engine.worker"
         ),
-        "engine.queues": "engine.batcher engine.courtesy engine.pool engine.watch engine.worker",
+        "engine.queues": (
+            "engine.batcher engine.courtesy engine.pool engine.statistics engine.watch "
+            "engine.worker"
+        ),
         "engine.roster": "engine.worker",
         "engine.sequences": "",
         "engine.starts": "engine.roster engine.worker",

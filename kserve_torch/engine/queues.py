@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kserve_torch.engine.batcher import Lane, Ticket, deliver
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.pool import Pool
+from kserve_torch.engine.statistics import VersionStatistics
 from kserve_torch.engine.watch import Watch
 from kserve_torch.engine.window import Window
 from kserve_torch.engine.worker import Ran, Worker
@@ -58,6 +60,7 @@ class Queues:
         singly: bool,
     ) -> None:
         self._label = label
+        self._inflight = inflight
         self._explainers = 1 if singly else min(EXPLAIN_WORKERS, cores())
         rows, delay = (1, 0.0) if singly else (limits.batch_size, limits.max_batch_delay)
 
@@ -105,6 +108,18 @@ class Queues:
         for pool in self._pools:
             await pool.join(max(0.0, ends - time.monotonic()))
 
+    def statistics(self) -> VersionStatistics:
+        """A snapshot."""
+        lanes = [pool.lane.statistics() for pool in self._pools]
+        return VersionStatistics(
+            queued=sum(lane.queued for lane in lanes),
+            oldest_age=max(lane.oldest_age for lane in lanes),
+            running=sum(pool.running for pool in self._pools),
+            inflight=self._inflight(),
+            hung=self.hung,
+            workers=Counter(worker.state.value for worker in self.predict.roster.staying()),
+        )
+
     @property
     def live(self) -> bool:
         """False once so many threads hang that only a new process helps."""
@@ -114,11 +129,6 @@ class Queues:
     def hung(self) -> int:
         """How many threads hang."""
         return sum(len(pool.hung) for pool in self._pools)
-
-    @property
-    def running(self) -> int:
-        """Requests in running batches."""
-        return sum(pool.running for pool in self._pools)
 
     @property
     def workers(self) -> list[Worker]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,30 +16,20 @@ class LaneStatistics:
 
 @dataclass(frozen=True, slots=True)
 class VersionStatistics:
-    """One model version; ages in seconds.
+    """One model version, its two queues together.
 
     Attributes:
-        predict: the queue of predictions.
-        explain: the queue of explanations.
+        queued: requests that wait.
+        oldest_age: seconds that the oldest of them has waited.
         running: requests in running batches.
         inflight: requests that are accepted and not yet answered.
         hung: handler threads that were given up and still hang.
-        workers: how many there are in each state.
+        workers: how many there are for predictions in each state.
     """
 
-    predict: LaneStatistics
-    explain: LaneStatistics
+    queued: int
+    oldest_age: float
     running: int
     inflight: int
     hung: int
-    workers: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def queued(self) -> int:
-        """Requests that wait, in both queues."""
-        return self.predict.queued + self.explain.queued
-
-    @property
-    def oldest_age(self) -> float:
-        """Seconds that the oldest waiting request has waited."""
-        return max(self.predict.oldest_age, self.explain.oldest_age)
+    workers: Mapping[str, int]

@@ -276,15 +276,7 @@ class ModelVersion:
 
     def statistics(self) -> VersionStatistics:
         """A snapshot for metrics, describe and tests."""
-        states = [worker.state.value for worker in self._queues.predict.roster.staying()]
-        return VersionStatistics(
-            predict=self._queues.predict.lane.statistics(),
-            explain=self._queues.explain.lane.statistics(),
-            running=self._queues.running,
-            inflight=self._intake.inflight,
-            hung=self._queues.hung,
-            workers={state: states.count(state) for state in set(states)},
-        )
+        return self._queues.statistics()
 
     # --- requests ---
 
@@ -343,7 +335,7 @@ class ModelVersion:
         return NotReady(f"Model with name {self.name} is not ready: {why}.")
 
     def _hanging(self) -> str:
-        return f"{self.statistics().hung} handler threads are hung"
+        return f"{self._queues.hung} handler threads are hung"
 
     # --- reports from the workers ---
 
