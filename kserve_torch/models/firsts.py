@@ -1,6 +1,7 @@
 """The instances of a model version whose weights the later ones share: one on each device.
 
-Not once a handler has written to them: what one instance has loaded since is not for others.
+Not once a handler has written to them: what one instance has loaded since is not for others, and
+those that hold its weights are loaded anew.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
+
+from kserve_torch.engine.worker import Worker, WorkerState
 
 if TYPE_CHECKING:
     from kserve_torch.runtime.instance import Instance
@@ -17,11 +20,11 @@ class Firsts:
     """The first instance on each device, and a successor once it has left.
 
     Args:
-        present: the instances that workers hold now; called on any thread.
+        workers: those that there are now; called on any thread.
     """
 
-    def __init__(self, present: Callable[[], Iterable[Instance]]) -> None:
-        self._present = present
+    def __init__(self, workers: Callable[[], Iterable[Worker]]) -> None:
+        self._workers = workers
         self._by_device: dict[int | None, Instance] = {}
         self._lock = threading.Lock()
         self._ended = False
@@ -31,9 +34,22 @@ class Firsts:
         return self._by_device.get(gpu_id)
 
     def add(self, instance: Instance) -> None:
-        """Take an instance as the first on its device, unless there is one."""
+        """Take a new instance as the first on its device, unless there is one."""
+        instance.on_write = self._renew
+        self._offer(instance)
+
+    def _offer(self, instance: Instance) -> None:
         if not self._ended:
             self._by_device.setdefault(instance.gpu_id, instance)
+
+    def changed(self, worker: Worker) -> None:
+        """Note that a worker is ready, or is no longer."""
+        if worker.instance is None:
+            return
+        if worker.state is not WorkerState.READY:
+            self.left(worker.instance)
+        elif worker.instance.weights.were_written:  # it loaded meanwhile
+            self._renew()
 
     def left(self, instance: Instance) -> None:
         """Let another instance take the place of one that has left: it would stay in memory."""
@@ -41,11 +57,14 @@ class Firsts:
             for gpu_id, first in list(self._by_device.items()):
                 if first is instance:
                     del self._by_device[gpu_id]
-            for other in self._present():
-                if other is not instance:
-                    self.add(other)
+            for worker in self._workers():
+                if worker.instance is not None and worker.instance is not instance:
+                    self._offer(worker.instance)
 
-    def end(self) -> None:
-        """Let no instance share weights from now on."""
+    def _renew(self) -> None:
+        """Share no more, and replace workers whose weights another one's handler has written to."""
         self._ended = True
         self._by_device.clear()
+        for worker in self._workers():
+            if worker.instance is not None and worker.instance.weights.are_outdated:
+                worker.stop()

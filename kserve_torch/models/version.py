@@ -79,7 +79,7 @@ class ModelVersion:
         self._install = install
         self._load = load
         self._origin = origin
-        self._firsts = Firsts(self._instances)
+        self._firsts = Firsts(lambda: self._queues.workers)
         self._seen: Signature = NOTHING
         self._scaling = asyncio.Lock()
         stateful = archive is not None and archive.config.get("sequenceBatching", False)
@@ -342,18 +342,7 @@ class ModelVersion:
     def _instance(self, index: int) -> Instance:
         instance = self._load(index, self._firsts)
         self._seen = self._seen or instance.signature
-        instance.on_write = self._renew
         return instance
-
-    def _renew(self) -> None:
-        """Replace the workers whose weights the handler of another one has written to."""
-        self._firsts.end()
-        for worker in self._queues.workers:
-            if worker.instance is not None and worker.instance.weights.are_outdated:
-                worker.stop()
-
-    def _instances(self) -> list[Instance]:
-        return [worker.instance for worker in self._queues.workers if worker.instance is not None]
 
     def _ran(self, verb: Verb, ran: Ran) -> None:
         self._emit(
@@ -361,12 +350,8 @@ class ModelVersion:
         )
 
     def _worker_changed(self, worker: Worker) -> None:
-        ready, instance = worker.state is WorkerState.READY, worker.instance
-        seconds = worker.load_seconds if ready else 0.0
-        if instance is not None and not ready:
-            self._firsts.left(instance)
-        elif instance is not None and instance.weights.were_written:  # it loaded meanwhile
-            self._renew()
+        self._firsts.changed(worker)
+        seconds = worker.load_seconds if worker.state is WorkerState.READY else 0.0
         self._tell(
             WorkerChanged(self.name, self.version, worker.number, worker.state.value, seconds)
         )
