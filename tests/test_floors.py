@@ -130,10 +130,10 @@ FLOORS: list[dict[str, str]] = [
         "engine.worker": "engine.batcher engine.courtesy engine.isolation",
     },
     {
-        "models.catalogue": "models.version",
+        "models.catalogue": "models.state models.version",
         "models.configured": (
-            "models.catalogue models.factory models.lineup models.origin models.retries"
-            " models.version"
+            "models.catalogue models.factory models.lineup models.origin models.retries "
+            "models.state models.version"
         ),
         "models.describe": "models.registry models.version",
         "models.factory": "models.firsts models.origin models.version",
@@ -148,8 +148,9 @@ FLOORS: list[dict[str, str]] = [
         "models.reloads": (
             "models.catalogue models.factory models.origin models.retries models.version"
         ),
-        "models.retries": "models.catalogue models.version",
-        "models.version": "models.firsts models.origin",
+        "models.retries": "models.catalogue models.state models.version",
+        "models.state": "",
+        "models.version": "models.firsts models.origin models.state",
     },
     {
         "accesslog": "logs",

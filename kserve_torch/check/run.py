@@ -16,7 +16,8 @@ from kserve_torch.edges import application
 from kserve_torch.errors import SettingError
 from kserve_torch.metrics import Metrics
 from kserve_torch.models.registry import Registry
-from kserve_torch.models.version import ModelVersion, State
+from kserve_torch.models.state import State
+from kserve_torch.models.version import ModelVersion
 from kserve_torch.process import run_until_done
 from kserve_torch.settings import Settings
 from kserve_torch.settings.folders import naming

@@ -15,7 +15,7 @@ from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import InvalidInput, NotReady
 from kserve_torch.http.errors import method_not_allowed
 from kserve_torch.http.exchange import Answer, Call, Endpoint, json_answer
-from kserve_torch.models.version import State
+from kserve_torch.models.state import State
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry

@@ -20,7 +20,7 @@ from kserve_torch.http.serve import Serve, deadline, log_unsendable
 from kserve_torch.http.streaming import answer_or_stream
 from kserve_torch.messages import NOTHING, Request, RowReply, Verb, fresh_id
 from kserve_torch.models.manager import find
-from kserve_torch.models.version import State
+from kserve_torch.models.state import State
 from kserve_torch.tokens import Access
 
 if TYPE_CHECKING:

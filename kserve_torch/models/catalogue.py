@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kserve_torch.errors import Conflict, ModelNotFound, VersionNotFound
-from kserve_torch.models.version import ModelVersion, State
+from kserve_torch.models.state import State
+from kserve_torch.models.version import ModelVersion
 from kserve_torch.runtime import devices
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kserve_torch.engine.pauses import BackOff
 from kserve_torch.errors import DownloadFailed, LoadFailed, OutOfMemory, ServingError
-from kserve_torch.models.version import State
+from kserve_torch.models.state import State
 
 if TYPE_CHECKING:
     from kserve_torch.models.catalogue import Catalogue

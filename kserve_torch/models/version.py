@@ -1,11 +1,10 @@
-"""One version of one model: its archive, its state, and the queues that serve it."""
+"""One version of one model: it is loaded, scaled and stopped, and answers requests."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.engine.intake import Intake
@@ -14,10 +13,11 @@ from kserve_torch.engine.sequences import Sequences
 from kserve_torch.engine.statistics import VersionStatistics
 from kserve_torch.engine.worker import Ran, Worker, WorkerState
 from kserve_torch.errors import NotReady, ServingError
-from kserve_torch.events import Accepted, BatchRan, Event, Shed, StateChanged, WorkerChanged
+from kserve_torch.events import Accepted, BatchRan, Event, WorkerChanged
 from kserve_torch.messages import NOTHING, Reply, Request, Verb
 from kserve_torch.models.firsts import Firsts
 from kserve_torch.models.origin import Origin
+from kserve_torch.models.state import State, VersionState
 
 if TYPE_CHECKING:
     from kserve_torch.archives.archive import Archive
@@ -26,16 +26,7 @@ if TYPE_CHECKING:
     from kserve_torch.settings import Limits
 
 
-class State(StrEnum):
-    """The state of a model version, in the words of the repository extension (CONTRACT O80)."""
-
-    LOADING = "LOADING"
-    READY = "READY"
-    UNAVAILABLE = "UNAVAILABLE"
-    UNLOADING = "UNLOADING"
-
-
-class ModelVersion:
+class ModelVersion(VersionState):
     """A model version that is served, is being loaded, or failed to load.
 
     Args:
@@ -49,10 +40,6 @@ class ModelVersion:
             first instances, whose weights it shares and to which it adds itself.
         emit: takes every event.
         origin: what it was made from.
-
-    Attributes:
-        needed: whether the server is ready only with it, if it is the default: it is configured, or
-            has been ready, or was made the default in the place of such a one.
     """
 
     def __init__(
@@ -66,16 +53,10 @@ class ModelVersion:
         emit: Callable[[Event], None],
         origin: Origin,
     ) -> None:
-        self.name = name
-        self.version = version
         self.archive = archive
         self.limits = limits
-        self.state = State.LOADING
-        self.reason = ""
         self.loaded_at_startup = False
-        self.needed = False
         self.load_seconds = 0.0
-        self._emit = emit
         self._install = install
         self._load = load
         self._origin = origin
@@ -85,7 +66,7 @@ class ModelVersion:
         stateful = archive is not None and archive.config.get("sequenceBatching", False)
         self._sequences = Sequences(f"{name} {version}") if stateful else None
         self._intake = Intake(name, version, limits.client_timeout, emit)
-        self._queues = Queues(
+        queues = Queues(
             f"{name} {version}",
             limits,
             load=self._instance,
@@ -94,6 +75,7 @@ class ModelVersion:
             inflight=lambda: self._intake.inflight,
             singly=self._sequences is not None,
         )
+        super().__init__(name, version, queues, emit)
 
     # --- life ---
 
@@ -150,21 +132,6 @@ class ModelVersion:
     def _bounds(self, minimum: int, maximum: int) -> tuple[int, int]:
         return self._sequences.bounds(minimum, maximum) if self._sequences else (minimum, maximum)
 
-    def fail(self, reason: str) -> None:
-        """Turn UNAVAILABLE; ``reason`` is shown in the repository index."""
-        self.reason = reason
-        self._become(State.UNAVAILABLE)
-        self._queues.predict.close()
-
-    def _become(self, state: State) -> None:
-        self.state = state
-        self._tell(StateChanged(self.name, self.version, state.value))
-
-    def _tell(self, change: StateChanged | WorkerChanged) -> None:
-        if self.ready:
-            self.needed = True
-        self._emit(change)
-
     async def scale(self, minimum: int, maximum: int) -> None:
         """Change the number of workers and wait until they are ready.
 
@@ -205,31 +172,6 @@ class ModelVersion:
 
     # --- questions ---
 
-    @property
-    def ready(self) -> bool:
-        """Whether a request would be served now (CONTRACT T-46)."""
-        return self.state is State.READY and self.ready_workers > 0 and self.live
-
-    @property
-    def standing(self) -> tuple[State, str]:
-        """The state as clients see it, and the reason if no request would be served (CONTRACT O80).
-
-        A loaded version without a ready worker is LOADING while one is started, else UNAVAILABLE.
-        """
-        if self.state is not State.READY:
-            return self.state, self.reason
-        if self.ready:
-            return State.READY, ""
-        if not self.live:
-            return State.UNAVAILABLE, self._hanging()
-        starting = self._queues.predict.roster.size
-        return State.LOADING if starting else State.UNAVAILABLE, "no worker is ready"
-
-    @property
-    def live(self) -> bool:
-        """False once so many threads hang that only a new process helps."""
-        return self._queues.live
-
     def signature(self, side: str) -> Sequence[Mapping[str, Any]]:
         """The tensors that the archive declares, else those seen at its warm-up.
 
@@ -251,11 +193,6 @@ class ModelVersion:
     def workers(self) -> Sequence[Worker]:
         """The workers for predictions, also those that are leaving."""
         return self._queues.predict.roster.all()
-
-    @property
-    def ready_workers(self) -> int:
-        """How many workers for predictions are ready and stay."""
-        return self._queues.predict.roster.ready
 
     @property
     def scaled_to(self) -> tuple[int, int]:
@@ -303,39 +240,6 @@ class ModelVersion:
             id="describe", model=self.name, version=self.version, rows=({},), verb=Verb.DESCRIBE
         )
         return (await self.submit(request)).results[0]
-
-    def require_ready(self) -> None:
-        """Refuse a request that needs no handler wherever one that does would be refused.
-
-        Raises:
-            NotReady: no worker could take a request.
-        """
-        self._require_loaded()
-        self._require_workers()
-
-    def _require_loaded(self) -> None:
-        if self.state is not State.READY or not self.live:
-            self._emit(Shed(self.name, self.version, "not_ready"))
-            raise self._not_ready()
-
-    def _require_workers(self) -> None:
-        workers = self._queues.predict
-        if not workers.roster.size and (workers.given_up or not workers.minimum):
-            self._emit(Shed(self.name, self.version, "not_ready"))
-            raise NotReady(
-                f"Model {self.name} {self.version} has no worker: scale it up to serve requests"
-            )
-
-    def _not_ready(self) -> NotReady:
-        why = {
-            State.LOADING: "it is still loading",
-            State.UNLOADING: "it is being unloaded",
-            State.READY: self._hanging(),
-        }.get(self.state, f"it failed to load: {self.reason}")
-        return NotReady(f"Model with name {self.name} is not ready: {why}.")
-
-    def _hanging(self) -> str:
-        return f"{self._queues.hung} handler threads are hung"
 
     # --- reports from the workers ---
 

@@ -33,7 +33,7 @@ from kserve_torch.messages import Request
 from kserve_torch.models import factory
 from kserve_torch.models.registration import Registration
 from kserve_torch.models.registry import Registry
-from kserve_torch.models.version import State
+from kserve_torch.models.state import State
 from kserve_torch.runtime import preparation
 from kserve_torch.runtime.instance import Instance
 from kserve_torch.settings import load_settings

@@ -35,7 +35,8 @@ from kserve_torch.errors import (
 from kserve_torch.events import BatchRan, Event, Measured, Shed, WorkerChanged
 from kserve_torch.messages import Reply, Request, Tensor, Verb
 from kserve_torch.models.registry import Registry
-from kserve_torch.models.version import ModelVersion, State
+from kserve_torch.models.state import State
+from kserve_torch.models.version import ModelVersion
 from kserve_torch.namespace.scopes import PREFIX
 from kserve_torch.runtime import torchstate
 from kserve_torch.server import startup_models

@@ -15,7 +15,8 @@ from kserve_torch.messages import Request
 from kserve_torch.models.catalogue import Catalogue
 from kserve_torch.models.registry import Registry
 from kserve_torch.models.retries import keep_trying
-from kserve_torch.models.version import ModelVersion, State
+from kserve_torch.models.state import State
+from kserve_torch.models.version import ModelVersion
 from kserve_torch.server import startup_models
 from kserve_torch.settings import StartupModel, load_settings
 

@@ -25,7 +25,8 @@ from kserve_torch.http.metadata import Metadata
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
 from kserve_torch.models.registry import Registry
-from kserve_torch.models.version import ModelVersion, State
+from kserve_torch.models.state import State
+from kserve_torch.models.version import ModelVersion
 from kserve_torch.settings import Settings
 
 from ..grpc.serving import until
