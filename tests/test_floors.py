@@ -115,8 +115,8 @@ FLOORS: list[dict[str, str]] = [
         "engine.isolation": "engine.batcher engine.failures",
         "engine.pauses": "",
         "engine.pool": (
-            "engine.background engine.batcher engine.courtesy engine.hung engine.pauses "
-            "engine.roster engine.starts engine.worker"
+            "engine.background engine.batcher engine.courtesy engine.hung engine.roster "
+            "engine.staffing engine.starts engine.worker"
         ),
         "engine.queues": (
             "engine.batcher engine.courtesy engine.pool engine.statistics engine.watch "
@@ -124,6 +124,9 @@ FLOORS: list[dict[str, str]] = [
         ),
         "engine.roster": "engine.worker",
         "engine.sequences": "",
+        "engine.staffing": (
+            "engine.batcher engine.hung engine.pauses engine.roster engine.starts engine.worker"
+        ),
         "engine.starts": "engine.roster engine.worker",
         "engine.statistics": "",
         "engine.watch": "engine.pool",

@@ -44,6 +44,9 @@ class Hung:
         """How many threads hang."""
         return len(self._workers)
 
+    def __str__(self) -> str:
+        return f"{len(self)} handler threads are hung"
+
     def late(self, limit: float, now: float) -> tuple[list[tuple[Worker, float]], float | None]:
         """The workers whose call takes too long.
 

@@ -95,7 +95,7 @@ class Intake:
     def _enqueue(self, pool: Pool, request: Request) -> Ticket:
         ticket = pool.lane.submit(request)
         if ticket.pressure > pool.patience + pool.lane.max_delay or not pool.roster.size:
-            pool.relieve()
+            pool.staffing.relieve()
         return ticket
 
     def _finish(self, request: Request, timing: Timing, error: str | None) -> None:

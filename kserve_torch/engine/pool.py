@@ -1,9 +1,7 @@
-"""The workers of one queue: as many as asked for, replaced when they die or hang.
+"""The workers of one queue: what becomes of each, from its start to its end.
 
-A worker that dies is replaced after a growing pause (CONTRACT B4), until replacements have failed
-for ``max_retry_timeout``. One that hangs, in a call or while loading, is given up: Python cannot
-stop its thread, so the thread is counted, its requests are answered and a new worker takes its
-place (DESIGN law 3), until too many hang.
+One that hangs, in a call or while loading, is given up: Python cannot stop its thread, so the
+thread is counted and its requests are answered. `staffing` replaces it, and those that die.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from kserve_torch.engine.background import joined
 from kserve_torch.engine.batcher import Lane, deliver
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.hung import Hung, place_of
-from kserve_torch.engine.pauses import Growth, Pauses
 from kserve_torch.engine.roster import Roster
+from kserve_torch.engine.staffing import Staffing
 from kserve_torch.engine.starts import Starts
 from kserve_torch.engine.tuner import Tuners
 from kserve_torch.engine.worker import Ran, Worker, WorkerState
@@ -64,8 +62,9 @@ class Pool:
     Attributes:
         patience: seconds that a request may wait, beyond the window's delay, before another worker
             is started. In the background 0: what runs there takes long.
-        given_up: starting workers has failed for ``max_retry_timeout``.
-        reason: why the last worker failed.
+        roster: the workers, but those that hang.
+        staffing: how many there are to be.
+        hung: those that hang.
     """
 
     def __init__(
@@ -80,10 +79,6 @@ class Pool:
     ) -> None:
         self.lane = lane
         self.roster = Roster()
-        self.minimum = 0
-        self.maximum = 0
-        self.given_up = False
-        self.reason = ""
         self._load = load
         self._ran = ran
         self._changed_hook = changed
@@ -96,8 +91,9 @@ class Pool:
             self.roster, self._worker, limits.startup_timeout, self._overdue, self._changed
         )
         self.hung = Hung(self.roster, lane.label)
-        self._pauses = Pauses(limits.max_retry_timeout, self._respawn)
-        self._growth = Growth()
+        self.staffing = Staffing(
+            lane, self.roster, self._starting, self.hung, limits.max_retry_timeout
+        )
 
     # --- what others ask of it ---
 
@@ -121,45 +117,13 @@ class Pool:
             NotReady: one was not ready in time.
         """
         with self._lock:
-            self.minimum, self.maximum = minimum, maximum
-            self.given_up = False
-            self._pauses.reset()
+            self.staffing.bound(minimum, maximum)
             staying = self.roster.staying()[:maximum]
             leaving = self.roster.all()[len(staying) :]
             self._dismiss(leaving, Worker.stop if maximum else Worker.finish)
         # Those that are starting already, then the one whose weights the others share, then these.
         for most in (0, 1, maximum):
-            await _all(self._coming(most))
-
-    def _coming(self, most: int) -> list[Future[Worker]]:
-        """Start up to ``most`` missing workers; returns all starts that are to be waited for."""
-        with self._lock:
-            if self.roster.ready >= self.minimum:
-                return []
-            missing = min(most, self.minimum - self.roster.size)
-            return [*self._starting.awaited(), *(self._starting.begin() for _ in range(missing))]
-
-    def relieve(self) -> None:
-        """Start one more worker, as requests wait too long, if the maximum allows it.
-
-        After a start that failed there is a pause; without a worker, what waits is then refused.
-        """
-        with self._lock:
-            if self.hung.too_many or len(self._starting) or self.roster.size >= self.maximum:
-                return
-            may_start = self._growth.may_start(time.monotonic())
-            started = self._starting.begin() if may_start else None
-        if started is None:
-            self._refuse_if_empty()
-        else:
-            started.add_done_callback(self._try_again)
-
-    def _try_again(self, started: Future[Worker]) -> None:
-        if started.exception() is None:
-            self._growth.succeeded()
-        else:
-            self._growth.failed(time.monotonic())
-            self._replace()
+            await _all(self.staffing.coming(most))
 
     def give_up_hung(self) -> float | None:
         """Abandon workers whose handler call runs for ``response_timeout`` or more.
@@ -173,15 +137,14 @@ class Pool:
         why = f"its handler has not answered for {limit:g} s"
         lost = [worker for worker, since in late if self._abandon(worker, since, why, error)]
         if lost:  # not before all of them are counted: it may be too many
-            self._replace(len(lost))
+            self.staffing.replace(len(lost))
         return soonest
 
     def close(self) -> None:
         """Stop all workers, each after the batch that it runs."""
         with self._lock:
-            self.minimum = self.maximum = 0
+            self.staffing.end()
             self._dismiss(self.roster.all())
-            self._pauses.cancel()
 
     async def join(self, seconds: float) -> bool:
         """Wait until the threads have ended; False if some still run after ``seconds``."""
@@ -192,7 +155,8 @@ class Pool:
     # --- starting ---
 
     def _worker(self, index: int) -> Worker:
-        usual = self.minimum if self._courtesy is None else self.maximum
+        bounds = self.staffing
+        usual = bounds.minimum if self._courtesy is None else bounds.maximum
         at_work = self._at_work if self._courtesy is None else lambda: usual
         return Worker(
             next(_numbers),
@@ -216,11 +180,11 @@ class Pool:
         since = worker.busy_since()
         if since is not None and worker.state is WorkerState.LOADING:
             why = f"not ready within startupTimeout, {self._limits.startup_timeout:g} s"
-            self.reason = why
+            self.staffing.reason = why
             self._abandon(worker, since, why, NotReady(why))
 
     def _batch_ran(self, ran: Ran) -> None:
-        self._pauses.reset()
+        self.staffing.steady()
         self._ran(ran)
 
     # --- stopping ---
@@ -231,7 +195,7 @@ class Pool:
         It leaves the count at once, so that several that ask together do not all stop.
         """
         with self._lock:
-            if worker in self.roster.staying() and self.roster.ready <= self.minimum:
+            if worker in self.roster.staying() and self.roster.ready <= self.staffing.minimum:
                 return False
             self.roster.leave(worker)
             return True
@@ -247,14 +211,12 @@ class Pool:
         if worker.state is WorkerState.HUNG:
             self.hung.came_back(worker)
             self._changed_hook(worker)
-            self._replace(self.maximum)  # none was replaced while too many hung
+            self.staffing.replace(self.staffing.maximum)  # none was replaced while too many hung
             return
         with self._lock:
             started = self._starting.end(worker)
             if worker.state is WorkerState.READY:
-                self.given_up = False
-                self.reason = ""
-                self._pauses.started()
+                self.staffing.ready()
             else:
                 self.roster.remove(worker)
         self._changed_hook(worker)
@@ -263,7 +225,7 @@ class Pool:
         elif started is not None:
             started.set_result(worker)
         else:
-            self._replace()
+            self.staffing.replace()
 
     def _failed(self, worker: Worker, started: Future[Worker] | None, error: BaseException) -> None:
         reason = error if isinstance(error, ServingError) else LoadFailed(brief(error))
@@ -274,15 +236,15 @@ class Pool:
             worker.number,
             reason.message,
             # With the paths, which clients are not told; once, not with each further try.
-            exc_info=cause if reason.message != self.reason else None,
+            exc_info=cause if reason.message != self.staffing.reason else None,
         )
-        self.reason = reason.message
+        self.staffing.reason = reason.message
         if started is not None:
             self._fail_start(started, reason)
             return
         if time.monotonic() - worker.ready_at > STEADY_SECONDS:
-            self._pauses.reset()
-        self._replace()
+            self.staffing.steady()
+        self.staffing.replace()
 
     def _abandon(self, worker: Worker, since: float, why: str, error: ServingError) -> bool:
         """Give up a worker; False if its call or load has ended meanwhile."""
@@ -304,70 +266,15 @@ class Pool:
             ", ".join(ticket.request.id for ticket in batch) or "none",
         )
         if self.hung.too_many:
-            log.error("%s: %s, no more workers are started", self.lane.label, self._why_none())
+            log.error("%s: %s, no more workers are started", self.lane.label, self.hung)
         deliver([(ticket, error) for ticket in batch])
         if started is not None:
             self._fail_start(started, error)
         return True
 
     def _fail_start(self, started: Future[Worker], error: ServingError) -> None:
-        self._refuse_if_empty()  # the next try may be minutes away
+        self.staffing.refuse_if_empty()  # the next try may be minutes away
         started.set_exception(error)
-
-    # --- replacements ---
-
-    def _replace(self, most: int = 1) -> None:
-        """Start up to ``most`` workers, each after the next pause, if there are too few."""
-        with self._lock:
-            coming = self.roster.size + len(self._pauses)
-            missing = min(most, self._fewest() - coming)
-            while missing > 0 and self._start_later():
-                missing -= 1
-            gone = not coming and not self.roster.all()  # those that leave may serve what waits
-            nobody = gone and (self.hung.too_many or not self.maximum)
-        if nobody:
-            self._refuse_waiting(self._why_none())
-
-    def _fewest(self) -> int:
-        """How many workers there must be now: at least one while requests wait."""
-        if self.hung.too_many or self.lane.closed:
-            return 0
-        return min(max(self.minimum, int(self.lane.waiting > 0)), self.maximum)
-
-    def _why_none(self) -> str:
-        """Why there is no worker, and none will be started."""
-        if self.hung.too_many:
-            return f"{len(self.hung)} handler threads are hung"
-        return "it has no worker: scale it up to serve requests"
-
-    def _start_later(self) -> bool:
-        try:
-            if self._pauses.begin():
-                return True
-            self.given_up = True
-        except RuntimeError as error:  # the system has no more threads: the next request tries
-            self.reason = brief(error)
-        log.error("%s: giving up on starting workers: %s", self.lane.label, self.reason)
-        self._refuse_if_empty()
-        return False
-
-    def _respawn(self) -> None:
-        with self._lock:
-            self._pauses.end()
-            started = self._starting.begin() if self.roster.size < self._fewest() else None
-        if started is None:
-            self._replace()
-        else:
-            started.add_done_callback(self._try_again)
-
-    def _refuse_if_empty(self) -> None:
-        """Refuse the waiting requests if there is no worker."""
-        if not self.roster.size:
-            self._refuse_waiting(f"no worker could be started: {self.reason}")
-
-    def _refuse_waiting(self, why: str) -> None:
-        error = NotReady(f"{self.lane.label}: {why}")
-        deliver([(ticket, error) for ticket in self.lane.flush()])
 
 
 async def _all(starts: Iterable[Future[Worker]]) -> None:

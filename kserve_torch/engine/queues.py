@@ -91,7 +91,7 @@ class Queues:
 
     def open_explain(self) -> None:
         """Allow workers for explanations; the first request starts one."""
-        self.explain.maximum = self._explainers
+        self.explain.staffing.maximum = self._explainers
 
     def watch(self) -> None:
         """Watch for calls that hang until no request is left."""

@@ -115,7 +115,9 @@ class VersionState:
 
     def _require_workers(self) -> None:
         workers = self._queues.predict
-        if not workers.roster.size and (workers.given_up or not workers.minimum):
+        if workers.roster.size:
+            return
+        if workers.staffing.given_up or not workers.staffing.minimum:
             self._emit(Shed(self.name, self.version, "not_ready"))
             raise NotReady(
                 f"Model {self.name} {self.version} has no worker: scale it up to serve requests"

@@ -197,7 +197,8 @@ class ModelVersion(VersionState):
     @property
     def scaled_to(self) -> tuple[int, int]:
         """The present bounds on the number of workers."""
-        return self._queues.predict.minimum, self._queues.predict.maximum
+        staffing = self._queues.predict.staffing
+        return staffing.minimum, staffing.maximum
 
     @property
     def origin(self) -> Origin:

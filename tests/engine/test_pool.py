@@ -107,7 +107,7 @@ async def lose_worker(bench: Bench) -> None:
     """Have a worker die, and wait until its replacement is due after a pause."""
     with pytest.raises(HandlerError, match="died"):
         await bench.result(die)
-    await until(lambda: bench.pool._pauses)
+    await until(lambda: bench.pool.staffing._pauses)
 
 
 async def give_up(bench: Bench) -> None:
@@ -115,7 +115,7 @@ async def give_up(bench: Bench) -> None:
     bench.load = lambda index: 1 / 0
     with pytest.raises(HandlerError, match="died"):
         await bench.result(die)
-    await until(lambda: bench.pool.given_up)
+    await until(lambda: bench.pool.staffing.given_up)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -146,7 +146,7 @@ async def test_no_worker_is_replaced_once_the_queue_is_closed(bench: Bench) -> N
     bench.load = loads.append
     bench.pool.lane.close()
     assert await bench.pool.join(10)
-    assert (len(bench.pool._pauses), bench.pool.roster.all(), loads) == (0, [], [])
+    assert (len(bench.pool.staffing._pauses), bench.pool.roster.all(), loads) == (0, [], [])
 
 
 async def test_the_first_worker_loads_the_weights_that_the_others_share(bench: Bench) -> None:
@@ -170,7 +170,7 @@ async def test_the_first_worker_loads_the_weights_that_the_others_share(bench: B
 async def test_who_scales_to_what_is_there_waits_for_nobody(bench: Bench) -> None:
     await bench.pool.scale(1, 2)
     held = bench.load = Held()
-    bench.pool.relieve()
+    bench.pool.staffing.relieve()
     await held.begun()
     await asyncio.wait_for(bench.pool.scale(1, 2), 10)
     held.gate.set()
@@ -221,17 +221,17 @@ async def test_who_is_scaled_down_while_it_works_does_not_count(bench: Bench) ->
 
 async def test_of_two_that_may_stop_one_is_too_many(bench: Bench) -> None:
     await bench.pool.scale(2, 2)
-    bench.pool.minimum = 1
+    bench.pool.staffing.minimum = 1
     first, second = bench.pool.roster.staying()
     assert bench.pool._may_stop(first)
     assert not bench.pool._may_stop(second)
 
 
 async def test_there_are_no_more_workers_than_the_maximum(bench: Bench) -> None:
-    bench.pool.relieve()
+    bench.pool.staffing.relieve()
     await bench.pool.scale(1, 2)
     for _ in range(3):
-        bench.pool.relieve()
+        bench.pool.staffing.relieve()
         await until(lambda: len(bench.changes) == 2)
     assert bench.changes == [(0, WorkerState.READY), (1, WorkerState.READY)]
     assert bench.pool.roster.size == 2
@@ -266,11 +266,11 @@ async def test_a_closed_pool_ends_its_batch_and_starts_nobody(
     held = bench.hold()
     await held.begun()
     bench.pool.close()
-    assert not bench.pool._pauses
+    assert not bench.pool.staffing._pauses
     held.gate.set()
     assert await held.ticket.future
     assert await bench.pool.join(10)
-    assert (bench.pool.roster.all(), len(bench.pool._pauses)) == ([], 0)
+    assert (bench.pool.roster.all(), len(bench.pool.staffing._pauses)) == ([], 0)
     assert [state for _, state in bench.changes].count(WorkerState.READY) == 2
 
 
@@ -364,9 +364,9 @@ async def test_a_worker_that_is_there_again_is_not_replaced_once_more(
     monkeypatch.setattr(pauses, "BACK_OFF", (0.2,))
     await bench.pool.scale(1, 1)
     await lose_worker(bench)
-    bench.pool.relieve()
+    bench.pool.staffing.relieve()
     assert await bench.result(lambda: "served") == "served"
-    await until(lambda: not bench.pool._pauses)
+    await until(lambda: not bench.pool.staffing._pauses)
     assert bench.pool.roster.size == 1
 
 
@@ -379,9 +379,9 @@ async def test_a_worker_that_came_before_its_turn_and_fails_is_replaced(
     await lose_worker(bench)
     held = Held()
     bench.load = lambda index: held() and 1 / 0
-    bench.pool.relieve()
+    bench.pool.staffing.relieve()
     await held.begun()
-    await until(lambda: not bench.pool._pauses)
+    await until(lambda: not bench.pool.staffing._pauses)
     bench.load = lambda index: Loaded()
     held.gate.set()
     await until(lambda: bench.pool.roster.ready)
@@ -393,15 +393,15 @@ async def test_who_was_given_up_can_be_scaled_up_again(bench: Bench) -> None:
     await give_up(bench)
     with pytest.raises(LoadFailed, match="ZeroDivisionError"):
         await bench.pool.scale(1, 1)
-    assert bench.pool.reason == "ZeroDivisionError: division by zero"
+    assert bench.pool.staffing.reason == "ZeroDivisionError: division by zero"
     held = bench.load = Held()
     scaling = asyncio.create_task(bench.pool.scale(1, 1))
     await held.begun()
-    assert not bench.pool.given_up
-    assert bench.pool._pauses._back_off._failures == 0
+    assert not bench.pool.staffing.given_up
+    assert bench.pool.staffing._pauses._back_off._failures == 0
     held.gate.set()
     await scaling
-    assert bench.pool.reason == ""
+    assert bench.pool.staffing.reason == ""
     assert await bench.result(lambda: "served") == "served"
 
 
@@ -410,9 +410,9 @@ async def test_who_was_given_up_and_is_there_after_all_is_not_given_up(bench: Be
     await bench.pool.scale(1, 1)
     await give_up(bench)
     bench.load = lambda index: Loaded()
-    bench.pool.relieve()
+    bench.pool.staffing.relieve()
     assert await bench.result(lambda: "served") == "served"
-    assert not bench.pool.given_up
+    assert not bench.pool.staffing.given_up
 
 
 async def test_to_load_is_not_yet_to_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,11 +422,11 @@ async def test_to_load_is_not_yet_to_work(bench: Bench, monkeypatch: pytest.Monk
     for _ in range(3):
         with pytest.raises(HandlerError):
             await bench.result(die)
-    await until(lambda: bench.pool._pauses._back_off._failures == 3)
+    await until(lambda: bench.pool.staffing._pauses._back_off._failures == 3)
     await until(lambda: bench.pool.roster.ready)
-    assert bench.pool._pauses._back_off._failures == 3
+    assert bench.pool.staffing._pauses._back_off._failures == 3
     assert await bench.result(lambda: "served") == "served"
-    await until(lambda: bench.pool._pauses._back_off._failures == 0)
+    await until(lambda: bench.pool.staffing._pauses._back_off._failures == 0)
 
 
 async def test_a_worker_that_served_for_long_is_replaced_at_once(
@@ -439,7 +439,7 @@ async def test_a_worker_that_served_for_long_is_replaced_at_once(
         with pytest.raises(HandlerError):
             await bench.result(die)
     await until(lambda: bench.changes.count((0, WorkerState.READY)) == 4)
-    assert bench.pool._pauses._back_off._failures == 1
+    assert bench.pool.staffing._pauses._back_off._failures == 1
 
 
 @pytest.mark.parametrize("bench", [{"startup_timeout": 0.1}], indirect=True)
@@ -452,7 +452,7 @@ async def test_a_load_that_hangs_is_given_up(
         await bench.pool.scale(1, 1)
     assert (len(bench.pool.hung), bench.pool.roster.size) == (1, 0)
     waiting = bench.submit(lambda: "never")
-    bench.pool.relieve()
+    bench.pool.staffing.relieve()
     with pytest.raises(NotReady, match="startupTimeout"):
         await waiting.future
     bench.load = lambda index: Loaded()
@@ -496,7 +496,7 @@ async def test_what_waits_for_a_pool_that_is_worn_out_is_answered(
         await held.ticket.future
     with pytest.raises(NotReady, match="1 handler threads are hung"):
         await waiting.future
-    bench.pool.relieve()
+    bench.pool.staffing.relieve()
     assert bench.pool.roster.size == 0
     held.gate.set()
     assert await bench.result(lambda: "served") == "served"
@@ -520,7 +520,7 @@ async def test_once_not_too_many_hang_all_that_are_missing_are_started(
     assert len(bench.pool.hung) == 1
     held[1].gate.set()
     await until(lambda: not bench.pool.hung)
-    assert (bench.pool.roster.size, len(bench.pool._pauses)) == (3, 0)
+    assert (bench.pool.roster.size, len(bench.pool.staffing._pauses)) == (3, 0)
     for one in held:
         with pytest.raises(DeadlineExceeded):
             await one.ticket.future
@@ -536,7 +536,7 @@ async def test_all_that_hang_at_once_are_replaced(
     for one in held:
         await one.begun()
     bench.pool.give_up_hung()
-    assert len(bench.pool._pauses) + bench.pool.roster.size == 2
+    assert len(bench.pool.staffing._pauses) + bench.pool.roster.size == 2
     await until(lambda: bench.pool.roster.ready == 2)
     for one in held:
         one.gate.set()
@@ -561,7 +561,7 @@ async def test_who_hangs_again_long_after_is_replaced_again(
         with pytest.raises(DeadlineExceeded):
             await held.ticket.future
         await until(lambda: bench.pool.roster.ready and not bench.pool.hung)
-    assert not bench.pool.given_up
+    assert not bench.pool.staffing.given_up
     assert await bench.result(lambda: "served") == "served"
 
 
@@ -598,7 +598,7 @@ async def test_after_failed_starts_there_is_a_pause_before_the_next_one(
     loads: list[int] = []
     bench.load = lambda index: loads.append(index) or 1 / 0  # type: ignore[func-returns-value]
     for _ in range(3):
-        bench.pool.relieve()
+        bench.pool.staffing.relieve()
         await until(lambda: not len(bench.pool._starting))
     assert loads == [1, 1]
     assert await bench.result(lambda: "served") == "served"
@@ -608,21 +608,21 @@ async def test_in_the_pause_after_failed_starts_requests_without_a_worker_are_re
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pauses, "BACK_OFF", (60.0,))
-    bench.pool.maximum = 1
+    bench.pool.staffing.maximum = 1
     bench.load = lambda index: 1 / 0
     for _ in range(2):  # the first one is there when the start fails
         waiting = bench.submit(lambda: None).future
-        bench.pool.relieve()
+        bench.pool.staffing.relieve()
         with pytest.raises(NotReady, match="no worker could be started: ZeroDivisionError"):
             await asyncio.wait_for(waiting, 10)
-        await until(lambda: not bench.pool._growth.may_start(time.monotonic()))
+        await until(lambda: not bench.pool.staffing._growth.may_start(time.monotonic()))
     assert [state for _, state in bench.changes] == [WorkerState.FAILED]
     monkeypatch.setattr(pauses, "BACK_OFF", (0.0,))
-    bench.pool._growth.failed(time.monotonic())
+    bench.pool.staffing._growth.failed(time.monotonic())
     bench.load = lambda index: Loaded()
-    bench.pool.relieve()
+    bench.pool.staffing.relieve()
     assert await bench.result(lambda: "served") == "served"
-    await until(lambda: not bench.pool._growth._back_off._failures)
+    await until(lambda: not bench.pool.staffing._growth._back_off._failures)
 
 
 async def test_a_worker_of_the_background_that_hangs_keeps_no_turn() -> None:
@@ -789,7 +789,7 @@ async def test_no_more_threads_for_a_replacement(
         await held.ticket.future
     with pytest.raises(NotReady, match="can't start new thread"):
         await asyncio.wait_for(behind.future, 10)
-    bench.pool.relieve()
+    bench.pool.staffing.relieve()
     assert await bench.result(lambda: "served") == "served"
     held.gate.set()
 

@@ -204,7 +204,7 @@ def _calm(version: ModelVersion) -> bool:
     """Whether nothing runs and there are as many workers as there are to be, or none can be."""
     statistics = version.statistics()
     fewest, most = version.scaled_to
-    broken = "on purpose" in version._queues.predict.reason
+    broken = "on purpose" in version._queues.predict.staffing.reason
     staffed = broken or fewest <= version.ready_workers <= most
     loaded = version.state in (State.READY, State.UNAVAILABLE)
     return loaded and staffed and not statistics.inflight and not statistics.running

@@ -1,0 +1,169 @@
+"""How many workers a pool is to have; those that are missing are started.
+
+A worker that dies is replaced after a growing pause (CONTRACT B4), until replacements have failed
+for ``max_retry_timeout``. Once too many hang, none is started any more (DESIGN law 3).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import Future
+
+from kserve_torch.engine.batcher import Lane, deliver
+from kserve_torch.engine.hung import Hung
+from kserve_torch.engine.pauses import Growth, Pauses
+from kserve_torch.engine.roster import Roster
+from kserve_torch.engine.starts import Starts
+from kserve_torch.engine.worker import Worker
+from kserve_torch.errors import NotReady
+from kserve_torch.runtime.reasons import brief
+
+log = logging.getLogger(__name__)
+
+
+class Staffing:
+    """Starts workers on a lane: the minimum, more while requests wait, others for those that died.
+
+    Args:
+        lane: the queue.
+        roster: its workers.
+        starts: starts them.
+        hung: those that hang.
+        retry_seconds: how long starts may fail until there are no more.
+
+    Attributes:
+        minimum: workers that there are to be, whether or not requests wait.
+        maximum: the most.
+        given_up: starts have failed for ``retry_seconds``.
+        reason: why the last worker failed.
+    """
+
+    def __init__(
+        self, lane: Lane, roster: Roster, starts: Starts, hung: Hung, retry_seconds: float
+    ) -> None:
+        self.minimum = 0
+        self.maximum = 0
+        self.given_up = False
+        self.reason = ""
+        self._lane = lane
+        self._roster = roster
+        self._lock = roster.lock
+        self._starts = starts
+        self._hung = hung
+        self._pauses = Pauses(retry_seconds, self._respawn)
+        self._growth = Growth()
+
+    # --- what others ask of it ---
+
+    def bound(self, minimum: int, maximum: int) -> None:
+        """Set the bounds, for starts that begin anew."""
+        with self._lock:
+            self.minimum, self.maximum = minimum, maximum
+            self.given_up = False
+            self._pauses.reset()
+
+    def coming(self, most: int) -> list[Future[Worker]]:
+        """Start up to ``most`` missing workers; returns all starts that are to be waited for."""
+        with self._lock:
+            if self._roster.ready >= self.minimum:
+                return []
+            missing = min(most, self.minimum - self._roster.size)
+            return [*self._starts.awaited(), *(self._starts.begin() for _ in range(missing))]
+
+    def relieve(self) -> None:
+        """Start one more worker, as requests wait too long, if the maximum allows it.
+
+        After a start that failed there is a pause; without a worker, what waits is then refused.
+        """
+        with self._lock:
+            if self._hung.too_many or len(self._starts) or self._roster.size >= self.maximum:
+                return
+            may_start = self._growth.may_start(time.monotonic())
+            started = self._starts.begin() if may_start else None
+        if started is None:
+            self.refuse_if_empty()
+        else:
+            started.add_done_callback(self._try_again)
+
+    def replace(self, most: int = 1) -> None:
+        """Start up to ``most`` workers, each after the next pause, if there are too few."""
+        with self._lock:
+            coming = self._roster.size + len(self._pauses)
+            missing = min(most, self._fewest() - coming)
+            while missing > 0 and self._start_later():
+                missing -= 1
+            gone = not coming and not self._roster.all()  # those that leave may serve what waits
+            nobody = gone and (self._hung.too_many or not self.maximum)
+        if nobody:
+            self._refuse_waiting(self._why_none())
+
+    def end(self) -> None:
+        """Start none from now on."""
+        with self._lock:
+            self.minimum = self.maximum = 0
+            self._pauses.cancel()
+
+    # --- what it is told ---
+
+    def ready(self) -> None:
+        """Note that a worker is ready."""
+        self.given_up = False
+        self.reason = ""
+        self._pauses.started()
+
+    def steady(self) -> None:
+        """Note that a worker has served: the next pause is the shortest."""
+        self._pauses.reset()
+
+    # --- starting ---
+
+    def _try_again(self, started: Future[Worker]) -> None:
+        if started.exception() is None:
+            self._growth.succeeded()
+        else:
+            self._growth.failed(time.monotonic())
+            self.replace()
+
+    def _fewest(self) -> int:
+        """How many workers there must be now: at least one while requests wait."""
+        if self._hung.too_many or self._lane.closed:
+            return 0
+        return min(max(self.minimum, int(self._lane.waiting > 0)), self.maximum)
+
+    def _start_later(self) -> bool:
+        try:
+            if self._pauses.begin():
+                return True
+            self.given_up = True
+        except RuntimeError as error:  # the system has no more threads: the next request tries
+            self.reason = brief(error)
+        log.error("%s: giving up on starting workers: %s", self._lane.label, self.reason)
+        self.refuse_if_empty()
+        return False
+
+    def _respawn(self) -> None:
+        with self._lock:
+            self._pauses.end()
+            started = self._starts.begin() if self._roster.size < self._fewest() else None
+        if started is None:
+            self.replace()
+        else:
+            started.add_done_callback(self._try_again)
+
+    # --- refusing ---
+
+    def refuse_if_empty(self) -> None:
+        """Refuse the waiting requests if there is no worker."""
+        if not self._roster.size:
+            self._refuse_waiting(f"no worker could be started: {self.reason}")
+
+    def _why_none(self) -> str:
+        """Why there is no worker, and none will be started."""
+        if self._hung.too_many:
+            return str(self._hung)
+        return "it has no worker: scale it up to serve requests"
+
+    def _refuse_waiting(self, why: str) -> None:
+        error = NotReady(f"{self._lane.label}: {why}")
+        deliver([(ticket, error) for ticket in self._lane.flush()])
