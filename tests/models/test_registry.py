@@ -42,6 +42,7 @@ from kserve_torch.runtime import torchstate
 from kserve_torch.server import startup_models
 from kserve_torch.settings import load_settings
 
+from ..grpc.serving import until
 from ..makers import ECHO, make_archive
 from ..threads import workers_end
 
@@ -701,15 +702,14 @@ async def test_without_workers_a_model_is_not_kept_in_memory(tmp_path: Path) -> 
         version = await registry.register("m.mar")
         signature = version.signature("outputs")
         assert signature
-        [worker] = version.workers
-        instance = weakref.ref(worker.instance)
-        thread = worker.thread
-        del worker
+        instance = weakref.ref(version.workers[0].instance)
+
+        def gone() -> bool:
+            gc.collect()
+            return instance() is None
+
         await registry.scale(version, 0, 0)
-        await asyncio.to_thread(thread.join, 5)
-        del thread
-        gc.collect()
-        assert instance() is None
+        await until(gone)
         assert version.signature("outputs") == signature
         await registry.scale(version, 1, 1)
         assert (await registry.submit(request("a"))).results == [[1.0]]
