@@ -234,7 +234,7 @@ class DeviceLost(NotReady):
 
 
 class Overloaded(ServerError):
-    """The queue of this model is full.
+    """The queue of the model is full, or too many connections are open.
 
     Attributes:
         retry_after: seconds after which a retry makes sense.
@@ -244,10 +244,7 @@ class Overloaded(ServerError):
     native = 503
     grpc = "RESOURCE_EXHAUSTED"
     kind = "ServiceUnavailableException"
-
-    def __init__(self, message: str, retry_after: int = 1) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
+    retry_after: ClassVar[int] = 1
 
 
 class DeadlineExceeded(ServerError):

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kserve_torch.archives.archive import close_archive
+from kserve_torch.archives.manifest import DEFAULT_VERSION
 from kserve_torch.archives.store import ModelStore
 from kserve_torch.engine.background import keep
 from kserve_torch.errors import Conflict, DownloadFailed, NotReady, ServingError
@@ -105,8 +106,8 @@ class ConfiguredModels:
         try:
             return await self._factory.make(model.file, name=model.name)
         except ServingError as error:
-            name = model.name or stem_of(model)
-            stand_in = self._factory.broken(model.file, name, model.version or "1.0", error)
+            name, version = model.name or stem_of(model), model.version or DEFAULT_VERSION
+            stand_in = self._factory.broken(model.file, name, version, error)
             if isinstance(error, DownloadFailed):
                 self._to_fetch[stand_in] = model
             return stand_in

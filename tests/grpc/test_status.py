@@ -69,8 +69,8 @@ def test_http_codes_as_grpc_codes(http: int, code: StatusCode) -> None:
 
 
 def test_overload_says_when_to_come_back() -> None:
-    assert status_of(errors.Overloaded("x", retry_after=3), "s/M").metadata() == (
-        ("grpc-retry-pushback-ms", "3000"),
+    assert status_of(errors.Overloaded("x"), "s/M").metadata() == (
+        ("grpc-retry-pushback-ms", "1000"),
     )
     assert status_of(errors.NotReady("x"), "s/M").metadata() == ()
 
