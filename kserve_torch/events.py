@@ -152,9 +152,14 @@ class Observer(Protocol):
 
 
 class Observers:
-    """Tells each event to those who asked for its kind, in the order in which they were added."""
+    """Tells each event to those who asked for its kind, in the order in which they were added.
+
+    Attributes:
+        want_headers: whether one of them wants the requests' headers in `Responded`.
+    """
 
     def __init__(self) -> None:
+        self.want_headers = False
         self._by_kind: dict[type[Event], list[Observer]] = {kind: [] for kind in get_args(Event)}
 
     def add(self, observer: Observer, kinds: Iterable[type[Event]] = get_args(Event)) -> None:

@@ -103,7 +103,7 @@ class Server:
         self.registry.observers.add(self._access_log, [Responded])
         self._tracing = tracing(os.environ)
         if self._tracing is not None:
-            self.registry.tells_headers = True
+            self.registry.observers.want_headers = True
             self.registry.observers.add(self._tracing, [Responded])
         self.grpc = GrpcServer(self.registry, settings)
         self._wanted = 0

@@ -95,6 +95,6 @@ def reported(
                 rows=len(request.rows),
                 timing=reply.timing if reply else timing,
                 error=failed,
-                headers=request.headers if registry.tells_headers else NOTHING,
+                headers=request.headers if registry.observers.want_headers else NOTHING,
             )
         )

@@ -139,7 +139,7 @@ class Serve:
             len(request.rows),
             timing,
             error,
-            call.headers if registry.tells_headers else NOTHING,
+            call.headers if registry.observers.want_headers else NOTHING,
         )
         # The answer first: who sends the next request sees it counted.
         if not self._untold:

@@ -19,12 +19,10 @@ class Catalogue:
 
     Attributes:
         draining: whether the server is shutting down; it is not ready then.
-        tells_headers: whether an observer wants the requests' headers in `Responded`.
     """
 
     def __init__(self) -> None:
         self.draining = False
-        self.tells_headers = False
         self._models: dict[str, dict[str, ModelVersion]] = {}
         self._defaults: dict[str, ModelVersion] = {}
 

@@ -131,7 +131,7 @@ async def test_a_refused_request_is_reported_with_its_headers_to_who_asks_for_th
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stub, parent = native(serving), (("traceparent", "00-1-2-01"),)
-    monkeypatch.setattr(serving.registry, "tells_headers", True)
+    monkeypatch.setattr(serving.registry.observers, "want_headers", True)
     serving.events.clear()
     await refused(stub.Predictions(predict("nobody"), metadata=parent))
     await refused(stub.StreamPredictions(predict("nobody"), metadata=parent).read())

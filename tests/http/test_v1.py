@@ -285,7 +285,7 @@ async def test_headers_are_told_of_to_who_asks_for_them_alone(
     """Events are kept until they are counted: with headers they would cost a seventh of answers."""
     events: list[Any] = []
     registry.observers.add(events.append, [Responded])
-    for registry.tells_headers in (False, True):
+    for registry.observers.want_headers in (False, True):
         await answered(registry, PREDICT, body, x_request_id="mine")
         await asyncio.sleep(0)
     assert [event.headers.get("x-request-id") for event in events] == [None, "mine"]
