@@ -90,3 +90,17 @@ def test_a_bad_input_does_not_undo_the_compiling(folder, load):
     with pytest.raises(InvalidInput, match="does not take"):
         loaded.ask(torch.zeros(3, 8, 8).tolist())
     assert type(loaded.handler.model).__name__ == "OptimizedModule"
+
+
+def test_what_a_compiled_model_raises_by_itself_is_not_tried_without_compiling(folder, load):
+    class Compiled:
+        def _orig_mod(self, inputs):
+            pytest.fail("it was called")
+
+        def __call__(self, inputs):
+            raise RuntimeError("busy")
+
+    loaded = load(BaseHandler(), folder)
+    loaded.handler.model = Compiled()
+    with pytest.raises(RuntimeError, match="busy"):
+        loaded.ask(ROW)

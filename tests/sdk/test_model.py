@@ -441,6 +441,18 @@ async def test_an_unknown_version(model: TorchModel) -> None:
     assert caught.value.status_code == 404
 
 
+async def test_what_a_handler_raises(tmp_path: Path) -> None:
+    make_archive(
+        tmp_path / "m.mar",
+        {"handler.py": "def handle(data, context):\n    return data and 1 / 0\n"},
+    )
+    model = TorchModel("m", tmp_path / "m.mar")
+    model.load()
+    with pytest.raises(kserve_errors.InferenceError, match="ZeroDivisionError"):
+        await model({"instances": [1]})
+    model.stop()
+
+
 # --- headers of explanations ---
 
 HEADERS = {"authorization": "Bearer secret", "cookie": "a=b", "content-type": "application/json"}
