@@ -139,7 +139,6 @@ def handler_stages(workdir: Path) -> Iterator[Stage]:
     instance = Instance.load(
         open_archive(ECHO, workdir),
         name="echo",
-        version="1.0",
         measure=lambda measured: None,
         options=LoadOptions(workdir=workdir),
     )

@@ -187,7 +187,7 @@ def test_an_archive_cannot_silence_the_server(
     archive = open_archive(make_archive(tmp_path / "m.mar", {"handler.py": handler}), tmp_path)
     with suppress(LoadFailed, HandlerError), ExitStack() as opened:
         options = LoadOptions(workdir=tmp_path)
-        instance = Instance.load(archive, name="m", version="1.0", measure=print, options=options)
+        instance = Instance.load(archive, name="m", measure=print, options=options)
         opened.enter_context(closing(instance)).run([Request(id="r", model="m", rows=[1])])
     logs.logger.info("one")
     neighbour.info("two")

@@ -138,7 +138,6 @@ class VersionFactory:
         instance = Instance.load(
             archive,
             name=name,
-            version=archive.manifest.version,
             gpu_id=gpu_id,
             batch_size=limits.batch_size,
             v2_rows=limits.v2_rows,

@@ -69,7 +69,6 @@ class Instance:
         archive: Archive,
         namespace: Namespace,
         context: Context,
-        version: str,
         v2_rows: str,
     ) -> None:
         self.context = context
@@ -77,7 +76,7 @@ class Instance:
         self.signature: Signature = NOTHING
         self._archive = archive
         self._namespace = namespace
-        self._version = version
+        self._version = archive.manifest.version
         self._v2_rows = v2_rows
         self._dtype = DefaultDtype()
         self._stream = devices.stream_on(context.system_properties["gpu_id"])
@@ -94,7 +93,6 @@ class Instance:
         archive: Archive,
         *,
         name: str,
-        version: str,
         gpu_id: int | None = None,
         batch_size: int = 1,
         v2_rows: str = "tensor",
@@ -110,7 +108,6 @@ class Instance:
         Args:
             archive: stays open as long as the instance lives.
             name: the registered name.
-            version: the registered version, for Replies.
             gpu_id: index of the accelerator; None for the CPU.
             batch_size: most requests per call, for the handler to read.
             v2_rows: see `Limits`.
@@ -135,7 +132,7 @@ class Instance:
         try:
             context = context_of(archive, name, gpu_id, batch_size, measure, options)
             namespace = namespace_of(archive, name, options)
-            instance = cls(archive, namespace, context, version, v2_rows)
+            instance = cls(archive, namespace, context, v2_rows)
             instance._initialize(first)
         except BaseException as error:
             if instance is not None:

@@ -70,7 +70,6 @@ def load(archive: Archive, tmp_path: Path, **options: Any) -> Instance:
     return Instance.load(
         archive,
         name="m",
-        version="1.0",
         measure=lambda event: None,
         options=LoadOptions(workdir=tmp_path / "work", **options),
     )

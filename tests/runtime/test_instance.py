@@ -57,13 +57,13 @@ def load(tmp_path: Path) -> Iterator[Load]:
         **model: Any,
     ) -> Instance:
         own = {} if handler is None else {"handler.py": textwrap.dedent(handler)}
+        model = {"modelVersion": "7", **model}
         source = make_archive(tmp_path / f"{len(loaded)}.mar", {**own, **(files or {})}, **model)
         archive = open_archive(source, tmp_path / "work")
         options = LoadOptions(workdir=tmp_path)
         instance = Instance.load(
             archive,
             name="reg",
-            version="7",
             v2_rows=v2_rows,
             measure=measured,
             options=options,
