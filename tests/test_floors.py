@@ -116,7 +116,7 @@ FLOORS: list[dict[str, str]] = [
         "engine.pauses": "",
         "engine.pool": (
             "engine.background engine.batcher engine.courtesy engine.hung engine.roster "
-            "engine.staffing engine.starts engine.worker"
+            "engine.staffing engine.starts engine.threads engine.worker"
         ),
         "engine.queues": (
             "engine.batcher engine.courtesy engine.pool engine.statistics engine.watch "
@@ -129,8 +129,9 @@ FLOORS: list[dict[str, str]] = [
         ),
         "engine.starts": "engine.roster engine.worker",
         "engine.statistics": "",
+        "engine.threads": "",
         "engine.watch": "engine.pool",
-        "engine.worker": "engine.batcher engine.courtesy engine.isolation",
+        "engine.worker": "engine.batcher engine.courtesy engine.isolation engine.threads",
     },
     {
         "models.catalogue": "models.state models.version",

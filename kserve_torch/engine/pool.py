@@ -21,6 +21,7 @@ from kserve_torch.engine.hung import Hung, place_of
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.staffing import Staffing
 from kserve_torch.engine.starts import Starts
+from kserve_torch.engine.threads import CallThreads
 from kserve_torch.engine.tuner import Tuners
 from kserve_torch.engine.worker import Ran, Worker, WorkerState
 from kserve_torch.errors import DeadlineExceeded, LoadFailed, NotReady, ServingError
@@ -164,11 +165,12 @@ class Pool:
             load=lambda: self._load(index),
             changed=self._changed,
             ran=self._batch_ran,
-            tuners=Tuners(thread_counts, usual, at_work),
+            threads=CallThreads(
+                self.lane.label, Tuners(thread_counts, usual, at_work), self._crowded
+            ),
             index=index,
             retry_seconds=self._limits.response_timeout,
             courtesy=self._courtesy,
-            crowded=self._crowded,
             idle_seconds=IDLE_SECONDS,
             may_stop=self._may_stop,
         )

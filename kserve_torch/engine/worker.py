@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING
 from kserve_torch.engine.batcher import Lane, Outcome, Ticket, deliver
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.isolation import isolate
-from kserve_torch.engine.tuner import Tuners
+from kserve_torch.engine.threads import CallThreads
 from kserve_torch.errors import HandlerError, ServingError
 from kserve_torch.frozen import frozen
 from kserve_torch.messages import Reply, Request
 from kserve_torch.runtime.reasons import forget_frames
-from kserve_torch.runtime.torchstate import compiles, use_threads
 
 if TYPE_CHECKING:
     from kserve_torch.runtime.instance import Instance
@@ -63,10 +62,9 @@ class Worker:
             FAILED; also when the thread of a HUNG worker ends.
         ran: called on the event loop after the answers of a batch have gone out.
         index: its place in its pool.
-        tuners: choose the number of intra-op threads.
+        threads: sets the number of intra-op threads.
         retry_seconds: a failed batch that has taken this long is not run again in parts.
         courtesy: how it gives way to others; None in the foreground.
-        crowded: whether others compute beside it.
         idle_seconds: after so long without work it asks whether it may stop.
         may_stop: answers that; once it is True, the pool no longer counts the worker.
     """
@@ -78,11 +76,10 @@ class Worker:
         load: Callable[[], Instance],
         changed: Callable[[Worker, BaseException | None], None],
         ran: Callable[[Ran], None],
-        tuners: Tuners,
+        threads: CallThreads,
         index: int,
         retry_seconds: float,
         courtesy: Courtesy | None,
-        crowded: Callable[[], bool],
         idle_seconds: float,
         may_stop: Callable[[Worker], bool],
     ) -> None:
@@ -98,10 +95,9 @@ class Worker:
         self._load = load
         self._changed = changed
         self._ran = ran
-        self._tuners = tuners
+        self._threads = threads
         self._retry_seconds = retry_seconds
         self._courtesy = courtesy
-        self._crowded = crowded
         self._idle_seconds = idle_seconds
         self._may_stop = may_stop
         self._stopping = threading.Event()
@@ -164,9 +160,7 @@ class Worker:
         try:
             if self._courtesy is not None:
                 self._courtesy.lower_priority()
-            # Also for the load: libgomp keeps and counts every intra-op thread that it ever made.
-            # Once the process has more of them than cores, none spins, which slows every model.
-            use_threads(self._tuners.usual.most)
+            self._threads.for_load()
             self.instance = self._load()
         except BaseException as error:
             forget_frames(error)  # else its weights would be there still when it is tried again
@@ -243,29 +237,15 @@ class Worker:
     def _call(self, requests: Sequence[Request]) -> list[Reply]:
         assert self.instance is not None
         rows = sum(len(request.rows) for request in requests)
-        crowded, compiled = self._crowded(), compiles()
         self._calls += 1
         self._since = began = time.monotonic()
-        tuner = self._tuners.now()
-        if compiled:
-            use_threads(self._tuners.usual.most)
-        else:
-            use_threads(tuner.half if crowded else tuner.next(rows))
+        self._threads.for_call(rows)
         try:
             replies = self.instance.run(requests)
         finally:
             with self._lock:
                 self._since = None
-        tried = not (crowded or compiled)
-        settled = tuner.note(rows, time.monotonic() - began) if tried else None
-        if settled is not None:
-            log.info(
-                "%s: using %d intra-op threads for batches of about %d rows: %.2f ms per row",
-                self.lane.label,
-                settled.next(),
-                rows,
-                1000 * settled.cost(settled.next()),
-            )
+        self._threads.answered(rows, time.monotonic() - began)
         return replies
 
 

@@ -302,11 +302,11 @@ async def test_the_cores_are_shared_by_those_that_work_in_the_background_by_all(
     await bench.pool.scale(1, 2)
     assert bench.pool.patience == patience
     [worker] = bench.pool.roster.all()
-    assert worker._tuners.usual.most == shares
+    assert worker._threads._tuners.usual.most == shares
     await bench.pool.scale(3, 3)
     held = bench.hold()
     await held.begun()
-    assert worker._tuners.now().most == shares
+    assert worker._threads._tuners.now().most == shares
     held.gate.set()
     assert await held.ticket.future
 
