@@ -48,7 +48,7 @@ class Archive:
     yaml: Mapping[str, Any]
     source: Path
     url: str
-    extracted: Path | None = None
+    extracted: Path | None
 
     @property
     def platform(self) -> str:

@@ -37,7 +37,7 @@ class NativeRequest:
     """
 
     row: dict[str, Any]
-    content_types: Mapping[str, str] = NOTHING
+    content_types: Mapping[str, str]
 
 
 def decode(

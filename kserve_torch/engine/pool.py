@@ -75,7 +75,7 @@ class Pool:
         ran: Callable[[Ran], None],
         changed: Callable[[Worker], None],
         limits: Limits,
-        courtesy: Courtesy | None = None,
+        courtesy: Courtesy | None,
         crowded: Callable[[], bool] = lambda: False,
     ) -> None:
         self.lane = lane

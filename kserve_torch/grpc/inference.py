@@ -13,7 +13,7 @@ from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.http.inference import outputs_of, request_of
 from kserve_torch.http.replies import check_rows, row_headers
-from kserve_torch.messages import NOTHING, Reply, RowReply, Tensor
+from kserve_torch.messages import Reply, RowReply, Tensor
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
@@ -101,7 +101,7 @@ class Inference:
         return self._encode((), V2Request(inputs=()), {FINAL: True})
 
     def _encode(
-        self, outputs: Sequence[Tensor], request: V2Request, parameters: Mapping[str, Any] = NOTHING
+        self, outputs: Sequence[Tensor], request: V2Request, parameters: Mapping[str, Any]
     ) -> pb.ModelInferResponse:
         model, version = self.request.model, self.request.version or ""
         return convert.encode(model, version, self.request.id, outputs, request, parameters)

@@ -48,7 +48,7 @@ class VersionFactory:
         store: ModelStore,
         workdir: Path,
         emit: Callable[[Event], None],
-        metrics: Sequence[ListedMetric] = (),
+        metrics: Sequence[ListedMetric],
     ) -> None:
         self._settings = settings
         self._store = store

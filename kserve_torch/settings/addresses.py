@@ -78,7 +78,7 @@ class Binding:
 
     address: Address
     roles: frozenset[str]
-    settings: tuple[str, ...] = ()
+    settings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -36,7 +36,7 @@ class Entry:
     """One version in ``models`` or ``model_snapshot``: the model and its limits."""
 
     model: StartupModel
-    limits: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    limits: Mapping[str, Any]
 
 
 Entries = tuple[Entry, ...]
