@@ -55,7 +55,9 @@ def settings_report(settings: Settings) -> str:
 def reference() -> str:
     """The table of keys as a Markdown page."""
     head = (
-        "| key | option | variable | allowed | default | description |\n|---|---|---|---|---|---|"
+        "A key's option is `--KEY` and its variable `TS_KEY`, in upper case, unless its "
+        "description ends with others.\n\n"
+        "| key | allowed | default | description |\n|---|---|---|---|"
     )
     ignored = ", ".join(f"`{name}`" for name in sorted(IGNORED))
     rows = "\n".join(map(_row, KEYS.values()))
@@ -63,7 +65,13 @@ def reference() -> str:
 
 
 def _row(key: Key) -> str:
-    names = [", ".join(f"`{name}`" for name in group) for group in (key.flags, key.env)]
     default = key.shown or show(key, key.default)
-    cells = [f"`{key.name}`", *names, key.kind.allowed, default, key.help]
+    cells = [f"`{key.name}`", key.kind.allowed, default, key.help + _names(key)]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _names(key: Key) -> str:
+    names = (*key.flags, *key.env)
+    if names == (f"--{key.name}", f"TS_{key.name.upper()}"):
+        return ""
+    return f" ({', '.join(f'`{name}`' for name in names) or 'neither option nor variable'})"

@@ -148,3 +148,4 @@ def test_the_site_builds(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert 'href="site.css"' in (tmp_path / "index.html").read_text(), "tables would be cut off"

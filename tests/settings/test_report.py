@@ -45,7 +45,15 @@ def test_the_reference_has_a_row_for_every_key() -> None:
     for name in KEYS:
         assert sum(row.startswith(f"| `{name}` |") for row in rows) == 1
     columns = {row.replace("\\|", "").count("|") for row in rows if row.startswith("|")}
-    assert columns == {7}
+    assert columns == {5}
     assert "changeit" not in reference()
     assert "***" not in reference()
     assert "`vmargs`" in rows[-1]
+
+
+def test_the_reference_names_the_options_and_variables_that_a_key_does_not_tell() -> None:
+    rows = {row.split("`")[1]: row for row in reference().splitlines()[4:-2]}
+    assert rows["job_queue_size"].endswith("| maximum queued requests per model |")
+    assert rows["load_models"].endswith(" (`--models`, `--load_models`, `TS_LOAD_MODELS`) |")
+    assert rows["keystore_pass"].endswith(" (`TS_KEYSTORE_PASS`) |")
+    assert rows["models"].endswith(" (neither option nor variable) |")
