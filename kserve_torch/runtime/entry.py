@@ -69,13 +69,16 @@ def entry_of(found: ModuleType | type, attribute: str = "") -> Entry:
     """
     if isinstance(found, type):
         return _of_class(found)
-    attribute = attribute or "handle"
-    entry = getattr(found, attribute, None)
+    entry = getattr(found, attribute or "handle", None)
     if isinstance(entry, type):
         return _of_class(entry)
     if callable(entry):
         return Entry(entry, lambda context: entry(None, context), found)
-    wanted = f"one function {attribute!r}, exactly one class or a manifest that names one is wanted"
+    wanted = (
+        f"the manifest names {attribute!r}, which it lacks; without it, exactly one class is wanted"
+        if attribute
+        else "one function 'handle', exactly one class or a manifest that names one is wanted"
+    )
     return _of_class(only_class(found, lambda one: hasattr(one, "handle"), wanted))
 
 

@@ -1005,9 +1005,17 @@ def test_unclear_handlers(make: Make, text: str, reason: str) -> None:
     assert caught.value.message == reason
 
 
-def test_a_function_that_is_not_there_is_named(make: Make) -> None:
-    with pytest.raises(LoadFailed, match=r"^handler\.py: one function 'infer', exactly"):
-        load_entry(make(handler="def predict(data, context): pass"), "handler.py:infer")
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("def predict(data, context): pass", "none"), ("class A: pass\nclass B: pass", "A, B")],
+)
+def test_what_a_manifest_names_and_the_file_lacks(make: Make, text: str, found: str) -> None:
+    with pytest.raises(LoadFailed) as caught:
+        load_entry(make(handler=text), "handler.py:infer")
+    assert caught.value.message == (
+        "handler.py: the manifest names 'infer', which it lacks; without it, exactly one class is "
+        f"wanted, got {found}"
+    )
 
 
 @pytest.mark.parametrize("name", ["no_such_handler", "../x", "", "json.tool.x"])
