@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from kserve_torch.errors import InvalidInput
+from kserve_torch.errors import HandlerError, InvalidInput
 from kserve_torch.handler.compile import compiling_failed, uncompiled
 from kserve_torch.handler.folding import FoldedNorms
 from kserve_torch.handler.layout import ChannelsLast
@@ -41,6 +41,11 @@ class ModelCalls:
 
     def infer(self, handler: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """The model's output for ``inputs``, on its device; see `BaseHandler.inference`."""
+        if handler.model is None:
+            raise HandlerError(
+                f"{type(handler).__name__} has no model: its initialize() must call "
+                "super().initialize(context) or set self.model"
+            )
         try:
             return self._infer(handler, inputs, *args, **kwargs)
         except InvalidInput as refused:

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from kserve_torch.errors import BadRow, InvalidInput, LoadFailed, Unsupported
+from kserve_torch.errors import BadRow, HandlerError, InvalidInput, LoadFailed, Unsupported
 from kserve_torch.handler import STOCK, stock_handler
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.vision import VisionHandler
@@ -73,6 +73,16 @@ def test_helpers_of_subclasses_are_left_to_them(folder, load):
     assert loaded.ask(ZEROS) == load(BaseHandler(), folder).ask(ZEROS)
     assert (loaded.handler.second, loaded.handler._batch) == ("second.pt", 1)
     assert np.shape(loaded.ask(ZEROS, verb=Verb.EXPLAIN)) == (1, 1, 8, 8)
+
+
+class WithoutSuper(BaseHandler):
+    def initialize(self, context):
+        self.initialized = True
+
+
+def test_an_initialize_that_loads_no_model(folder, load):
+    with pytest.raises(HandlerError, match=r"^WithoutSuper has no model: its initialize\(\) must"):
+        load(WithoutSuper(), folder).ask(ZEROS)
 
 
 def test_one_result_per_row_as_lists(folder, load):
