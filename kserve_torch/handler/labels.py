@@ -31,7 +31,7 @@ def load_label_mapping(mapping_file_path: str | Path) -> dict[str, str] | None:
     """
     path = Path(mapping_file_path)
     if not path.is_file():
-        log.info("no %s: results name classes by their index", path.name)
+        log.info("no %s: results have no names of classes", path.name)
         return None
     try:
         mapping = json.loads(path.read_text(encoding="utf-8"))

@@ -19,8 +19,11 @@ def test_the_three_forms(tmp_path, text, mapping):
     assert load_label_mapping(str(tmp_path / "index_to_name.json")) == mapping
 
 
-def test_no_file(tmp_path):
+def test_no_file(tmp_path, caplog):
+    caplog.set_level("INFO")
     assert load_label_mapping(tmp_path / "index_to_name.json") is None
+    # Also of handlers whose results have no classes at all.
+    assert caplog.messages == ["no index_to_name.json: results have no names of classes"]
 
 
 @pytest.mark.parametrize(
