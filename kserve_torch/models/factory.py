@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kserve_torch.archives.archive import Archive, open_archive
 from kserve_torch.archives.store import ModelStore
-from kserve_torch.errors import NotReady, ServingError
+from kserve_torch.errors import LoadFailed, NotReady, ServingError
 from kserve_torch.messages import NOTHING
 from kserve_torch.models.firsts import Firsts
 from kserve_torch.models.origin import Origin
@@ -123,7 +123,9 @@ class VersionFactory:
             packages_of(archive, name, self._options.workdir)
         except Exception as error:
             failure = load_failure(error, archive.root, archive.manifest)
-            log.error("%s: %s", name, failure.message, exc_info=error)
+            # Of what says all, the traceback would only be repeated with each further try.
+            unexpected = error.__cause__ if isinstance(error, LoadFailed) else error
+            log.error("%s: %s", name, failure.message, exc_info=unexpected)
             raise failure from error
 
     def _load(

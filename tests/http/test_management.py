@@ -386,7 +386,7 @@ async def test_packages_that_cannot_be_installed(
     assert (await ask(management, "POST", "/models?url=bad.mar&synchronous=false"))[0] == 202
     await settled()
     assert f"loading or unloading a model failed: {text}" in caplog.text
-    assert sum(bool(record.exc_info) for record in caplog.records) == 1  # the installation's
+    assert not any(record.exc_info for record in caplog.records)  # the message says all
     await registry.close()
 
 
