@@ -89,6 +89,8 @@ def document(examples: dict[str, Json], *, management: bool) -> Json:
     """
     native = torchserve_api.management_api() if management else torchserve_api.inference_api()
     paths = native["paths"]
+    for operation in (one for operations in paths.values() for one in operations.values()):
+        operation |= {"tags": ["TorchServe"], "summary": operation.pop("description")}
     for path, operations in kserve_api.paths(examples).items():
         paths[path] = {**paths.get(path, {}), **operations}
     return {

@@ -72,6 +72,14 @@ def test_the_document_is_valid(management: bool) -> None:
     validate(document({}, management=management))
 
 
+def test_every_operation_has_a_heading_and_a_summary() -> None:
+    paths = document({}, management=True)["paths"]
+    operations = [one for methods in paths.values() for one in methods.values()]
+    tags = {tag for one in operations for tag in one["tags"]}
+    assert tags == {"KServe v1", "Open inference protocol", "TorchServe"}
+    assert all(one["summary"] for one in operations)
+
+
 @pytest.mark.parametrize("management", [True, False])
 def test_every_operation_has_a_name_of_its_own(management: bool) -> None:
     paths = document({}, management=management)["paths"]
