@@ -18,7 +18,10 @@ from kserve_torch.messages import NOTHING, Row, Tensor
 
 Signature = Mapping[str, Sequence[Mapping[str, Any]]]
 
-ALLOWED = "inputs and outputs, each a list of name, datatype and shape"
+ALLOWED = (
+    "inputs and outputs, each a list of name, datatype and shape; datatypes are "
+    f"{', '.join(DATATYPES)}, shapes lists of integers >= -1"
+)
 
 
 def is_signature(value: object) -> bool:

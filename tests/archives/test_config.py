@@ -23,6 +23,17 @@ def test_the_configuration_is_checked(
     ]
 
 
+def test_a_signature_with_a_datatype_that_there_is_not(
+    tmp_path: Path, work: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "signature: {inputs: [{name: x, datatype: float32, shape: [1]}]}\n"
+    source = make_archive(tmp_path / "a.mar", {**FILES, "c.yaml": text}, configFile="c.yaml")
+    assert "signature" not in open_archive(source, work).config
+    (message,) = caplog.messages
+    assert "'float32'" in message
+    assert "datatypes are BOOL, UINT8, " in message
+
+
 def test_a_misspelt_key_of_the_configuration_is_guessed(
     tmp_path: Path, work: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
