@@ -8,6 +8,7 @@
 #   make docs    build the documentation and do what its pages show
 #   make gpu, make parity, make soak    the tests that need a GPU, TorchServe (and Java) or patience
 #   make fuzz    fuzz what reads bytes (TARGET, SECONDS); needs atheris
+#   make reference    write the table of keys in docs/configuration.md anew
 #
 # PYTHON=python3.12 has any of them use that Python, with an environment of its own.
 
@@ -25,7 +26,7 @@ export PYTHONPATH := $(CURDIR)
 unexport PYTHONDONTWRITEBYTECODE
 RUN := $(shell $(PYTHON) scripts/venv.py --path 2>/dev/null)/bin/python
 
-.PHONY: serve test check fmt bench gpu parity soak fuzz docs reference venv
+.PHONY: serve test check fmt bench gpu parity soak fuzz docs reference venv help
 
 serve: venv model-store/mnist.mar
 	$(RUN) -m kserve_torch --model_dir model-store $(SERVE_ARGS)
@@ -57,6 +58,9 @@ bench: venv
 docs: venv
 	$(RUN) -m mkdocs build --strict
 	$(RUN) -m pytest -m docs $(TEST_ARGS)
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 reference: venv
 	$(RUN) scripts/reference.py
