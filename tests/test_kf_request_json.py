@@ -147,6 +147,13 @@ def test_text_as_bytes(tmp_path):
     assert (sent["datatype"], sent["shape"], sent["data"]) == ("BYTES", [1], [text])
 
 
+def test_a_text_over_grpc_is_for_the_model_of_the_archive(tmp_path):
+    archive = json.loads((ROOT / "handlers/bert_sequence_classification/archive.json").read_bytes())
+    arguments = ["--input_text", "good", "--form", "grpc"]
+    request = made("v2/bert/tobytes.py", *arguments, cwd=tmp_path, output="bert_v2.json")
+    assert request["model_name"] == archive["name"]
+
+
 def test_tokens_of_a_text(tmp_path):
     pytest.importorskip("transformers")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "business", "is", "good"]

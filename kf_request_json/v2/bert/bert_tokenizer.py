@@ -21,7 +21,7 @@ def main() -> None:
         help="tokenizer: a hub name or a local folder (default: %(default)s)",
     )
     parser.add_argument("--max_length", type=int, default=150, help="default: %(default)s")
-    openinference.add_options(parser, "bert")
+    openinference.add_options(parser, "bert_sequence_classification")
     options = parser.parse_args()
     if options.max_length < 1:
         parser.error(f"argument --max_length: {options.max_length} given; 1 or more expected")

@@ -14,7 +14,7 @@ def main() -> None:
     parser.add_argument(
         "--input_text", action="append", required=True, help="may be given several times"
     )
-    openinference.add_options(parser, "bert")
+    openinference.add_options(parser, "bert_sequence_classification")
     options = parser.parse_args()
     inputs = [
         openinference.bytes_input(f"input-{i}", text.encode(), text=True)
