@@ -50,11 +50,14 @@ class Route:
         Args:
             models: an example of a request body per model, where one is known.
         """
+        v1 = self.path.startswith("/v1")
+        # v1 takes the bodies of v2 as well.
+        taken = {name: body for name, body in models.items() if v1 or "inputs" in body}
         described: Json = {
-            "tags": ["KServe v1" if self.path.startswith("/v1") else "Open inference protocol"],
+            "tags": ["KServe v1" if v1 else "Open inference protocol"],
             "summary": self.text,
             "operationId": self.name,
-            "parameters": list(self._parameters(models)),
+            "parameters": list(self._parameters(taken or models)),
             "responses": {"200": content("Done", self.answer)}
             | {
                 str(status): content(_TEXTS[status], self._error(status))
@@ -63,8 +66,8 @@ class Route:
         }
         if self.body:
             media: Json = {"schema": reference(self.body)}
-            if self.statuses is _RUN and models:
-                media["examples"] = {name: {"value": body} for name, body in models.items()}
+            if self.statuses is _RUN and taken:
+                media["examples"] = {name: {"value": body} for name, body in taken.items()}
             described["requestBody"] = {
                 "required": self.statuses is _RUN,
                 "content": {"application/json": media},

@@ -95,13 +95,8 @@ def test_the_management_api_is_there_where_it_answers() -> None:
 
 
 async def test_examples_are_requests_that_the_models_take(registry: Registry) -> None:
-    paths = (await described(registry))["paths"]
-    operation = paths["/v2/models/{model_name}/infer"]["post"]
-    examples = operation["requestBody"]["content"]["application/json"]["examples"]
-    assert {name: example["value"] for name, example in examples.items()} == {
-        "v1": SAMPLES["v1"],
+    v2 = {
         "v2": SAMPLES["v2"],
-        "row": {"instances": [SAMPLES["row"]]},
         "signed": {
             "inputs": [
                 {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [0, 0]},
@@ -109,7 +104,14 @@ async def test_examples_are_requests_that_the_models_take(registry: Registry) ->
             ]
         },
     }
-    assert operation["parameters"][0]["example"] in examples
+    v1 = {"v1": SAMPLES["v1"], "row": {"instances": [SAMPLES["row"]]}, **v2}
+    paths = (await described(registry))["paths"]
+    for path, taken in {":predict": v1, ":explain": v1, "/infer": v2, "/explain": v2}.items():
+        version = "v1" if path.startswith(":") else "v2"
+        operation = paths[f"/{version}/models/{{model_name}}{path}"]["post"]
+        examples = operation["requestBody"]["content"]["application/json"]["examples"]
+        assert {name: example["value"] for name, example in examples.items()} == taken
+        assert operation["parameters"][0]["example"] in examples
 
 
 async def test_the_page_needs_nothing_from_elsewhere(registry: Registry) -> None:
