@@ -87,13 +87,13 @@ class Trial:
 
     async def _alone(self, sample: Sample, answered: list[_Answered]) -> Finding:
         self._batch = None
+        name = f"{sample.name} ({sample.fault})" if sample.fault else sample.name
         first = await self._send(sample)
         if first.is_error:
-            fault = f" ({sample.fault})" if sample.fault else ""
-            return Finding(Verdict.FAILED, f"{sample.name}{fault}: {_why(first)}")
+            return Finding(Verdict.FAILED, f"{name}: {_why(first)}")
         began = time.monotonic()
         second = await self._send(sample)
-        words = f"{sample.name}: answered in {1000 * (time.monotonic() - began):.1f} ms"
+        words = f"{name}: answered in {1000 * (time.monotonic() - began):.1f} ms"
         if differs := difference(second.content, first.content):
             why = "random numbers, or no model.eval()?"
             return Finding(Verdict.NOTE, f"{words}, differently each time: {differs} ({why})")

@@ -80,6 +80,7 @@ REQUESTS = {
     "echo/a.json": '{"a": 1}',
     "echo/b.json": '{"a": 2}',
     "echo/b.answer.json": '{"a": 3}',
+    "echo/c.json": '{"a"',
     "first.json": '"x"',
     **{f"late/{number}.json": f"{number}" for number in range(1, 6)},
     "mixes/a.json": '{"a": 1}',
@@ -137,6 +138,8 @@ def test_what_is_found(tmp_path: Path) -> None:
         "note      dice.json: answered, differently",
         "ok        echo/a.json: answered",
         "FAILED    echo/b.json: answered, not as recorded: a: 2, not 3",
+        "ok        echo/c.json (not valid JSON: Expecting ':' delimiter: line 1 column 5 "
+        "(char 4)): answered",
         "ok        same answers in batches of 4 requests: batchSize may be raised",
         "ok        first.json: answered",
         "note      the handler fails in batches of 4 requests, each is then run alone: "
