@@ -167,9 +167,18 @@ class TorchServeKeys:
     )
     keystore_type: str = key("pkcs12", choice("pkcs12"), "keystore format")
     enable_grpc_ssl: bool = key(False, BOOLEAN, "use TLS on TorchServe's gRPC ports")
-    cors_allowed_origin: str | None = key(None, TEXT, "CORS: allowed origin", shown="none")
-    cors_allowed_methods: str | None = key(None, TEXT, "CORS: allowed methods", shown="none")
-    cors_allowed_headers: str | None = key(None, TEXT, "CORS: allowed headers", shown="none")
+    cors_allowed_origin: str | None = key(
+        None,
+        TEXT,
+        "origins whose pages browsers let call this server (CORS), separated by commas; *: all",
+        shown="none",
+    )
+    cors_allowed_methods: str | None = key(
+        None, TEXT, "methods that those pages may use", shown="GET, POST, PUT, OPTIONS"
+    )
+    cors_allowed_headers: str | None = key(
+        None, TEXT, "headers that those pages may send; *: all", shown="Content-Type"
+    )
 
     # --- management -------------------------------------------------------------------------------
     enable_model_api: bool = key(False, BOOLEAN, "allow registering and unregistering models")
