@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from kserve_torch.settings import Settings
 
 
+#: Headers of answers that pages may read: without the first, no binary tensors.
+_READABLE = ("Inference-Header-Content-Length", "Retry-After", "X-Request-Id")
+
+
 def with_cors(app: ASGIApp, settings: Settings) -> ASGIApp:
     """The application, with CORS for the configured origins; unchanged if there are none.
 
@@ -33,6 +37,7 @@ def with_cors(app: ASGIApp, settings: Settings) -> ASGIApp:
         allow_origins=_listed(settings.cors_allowed_origin),
         allow_methods=_listed(methods),
         allow_headers=_listed(settings.cors_allowed_headers or ""),
+        expose_headers=_READABLE,
         configured=[
             (b"access-control-allow-" + part, text.encode("latin-1"))
             for part, text in (

@@ -8,6 +8,7 @@ import pytest
 from kserve_torch.http.cors import with_cors
 from kserve_torch.settings import Settings
 
+OTHERS = ("access-control-expose-headers", "vary")
 ALLOWED = {"origin": "https://a.example", "access-control-request-method": "POST"}
 
 
@@ -35,6 +36,12 @@ async def test_a_page_of_a_configured_origin_may_ask_and_call() -> None:
         assert answer.headers["access-control-allow-origin"] == "https://a.example"
 
 
+async def test_a_page_may_read_the_headers_that_it_needs() -> None:
+    answer = await ask("POST", ALLOWED)
+    readable = answer.headers["access-control-expose-headers"].split(", ")
+    assert readable == ["Inference-Header-Content-Length", "Retry-After", "X-Request-Id"]
+
+
 @pytest.mark.parametrize(
     ("headers", "what"),
     [
@@ -60,7 +67,7 @@ async def test_what_is_configured_is_on_every_answer() -> None:
     settings = {"cors_allowed_methods": "GET, POST", "cors_allowed_headers": "X-Own"}
     for headers in ({}, {"origin": "https://b.example"}):
         answer = await ask("POST", headers, **settings)
-        assert {name: answer.headers[name] for name in answer.headers if name != "vary"} == {
+        assert {name: answer.headers[name] for name in answer.headers if name not in OTHERS} == {
             "access-control-allow-origin": "https://a.example",
             "access-control-allow-methods": "GET, POST",
             "access-control-allow-headers": "X-Own",
