@@ -110,7 +110,10 @@ class ModelStore:
         missing = ModelNotFound(f"Model not found at: {self._shown(name)}")
         try:
             root, path = _beneath(self._root, name)
-        except (OSError, ValueError, RuntimeError):  # absent, a NUL byte, a loop of links
+        except (OSError, ValueError, RuntimeError) as error:  # absent, a NUL byte, a loop of links
+            # Only the configuration may ask what is on this machine.
+            if isinstance(error, PermissionError) and name in self._configured:
+                raise ModelNotFound(f"{missing.message}: {error.strerror}") from None
             raise missing from None
         checked = root / name if trusted or name in self._configured else path
         if path == root or not checked.is_relative_to(root):

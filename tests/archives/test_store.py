@@ -20,6 +20,7 @@ from kserve_torch.errors import DownloadFailed, LoadFailed, ModelNotFound
 from kserve_torch.settings import Settings
 
 from ..hosts import serving
+from ..unprivileged import locked_folder, unprivileged
 
 CONTENT = bytes(range(256)) * 64
 
@@ -167,6 +168,18 @@ async def test_a_link_that_the_configuration_names(folder: Path, store: ModelSto
             await store.resolve(url)
     store.configure(["store/escape.mar"])
     assert await store.resolve("store/escape.mar") == folder.parent / "outside.mar"
+
+
+async def test_a_store_that_cannot_be_read() -> None:
+    """The configuration's models are told why; clients may not look around."""
+    with locked_folder() as folder:
+        store = ModelStore(Settings(model_store=folder), workdir(folder))
+        store.configure(["a.mar"])
+        with unprivileged():
+            for name, why in (("a.mar", ": Permission denied"), ("b.mar", "")):
+                with pytest.raises(ModelNotFound) as caught:
+                    await store.resolve(name)
+                assert caught.value.message == f"Model not found at: {name}{why}"
 
 
 async def test_a_sibling_with_the_same_prefix(store: ModelStore, folder: Path) -> None:
