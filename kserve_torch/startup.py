@@ -71,6 +71,7 @@ def _models(settings: Settings) -> list[StartupModel]:
     store: Path | None = getattr(settings, setting)
     if store is None:
         return []
+    store = store.absolute()  # of a single model it is the source, from which it is loaded again
     with naming(setting, store):
         if not store.is_dir():
             return [StartupModel(name=None, file=_one_archive(store))]

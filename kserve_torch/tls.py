@@ -112,7 +112,8 @@ def _given(settings: Settings, chain: str, secret: str) -> Identity:
     """The files that these two settings name."""
     files = Identity(getattr(settings, chain), getattr(settings, secret))
     _check(files, chain, secret)
-    return files
+    # They are read again later, when a model may have changed the working directory.
+    return Identity(files.certificate.absolute(), files.key.absolute())
 
 
 def _check(files: Identity, chain: str, secret: str) -> None:

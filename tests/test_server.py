@@ -138,6 +138,16 @@ def test_nothing_to_load_has_its_reason(tmp_path: Path) -> None:
     assert why_no_models(settings) == "load_models is none (command line --models)"
 
 
+def test_a_model_in_a_relative_folder_is_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "handler.py").write_text(ECHO)
+    monkeypatch.chdir(tmp_path.parent)
+    settings = load_settings(["--model_dir", tmp_path.name], {}, "kserve_torch")
+    [model] = startup_models(settings)
+    assert model.file == tmp_path
+
+
 def test_a_store_that_cannot_be_read_is_one_line() -> None:
     with locked_folder() as folder:
         folder.chmod(0o711)  # KServe's layout would be found in it

@@ -53,6 +53,14 @@ def pem(tmp_path: Path) -> Identity:
     return identity(Settings(), tmp_path)
 
 
+def test_relative_pem_files_are_found_from_anywhere(
+    tmp_path: Path, pem: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = Settings(ssl_certfile=Path(pem.certificate.name), ssl_keyfile=Path(pem.key.name))
+    assert identity(names, tmp_path / "other") == pem
+
+
 def test_pem_files_are_used_as_they_are(tmp_path: Path, pem: Identity) -> None:
     settings = Settings(certificate_file=pem.certificate, private_key_file=pem.key)
     assert identity(settings, tmp_path / "other") == pem

@@ -37,7 +37,8 @@ class ModelStore:
     """
 
     def __init__(self, settings: Settings, workdir: Path) -> None:
-        self._root = settings.model_store or settings.model_dir
+        root = settings.model_store or settings.model_dir
+        self._root = root and root.absolute()  # a model that loads may change the directory
         self._allowed = settings.allowed_urls
         # Who names the hosts means them, wherever they are; the default, "every URL", does not.
         self._public_only = not settings.given("allowed_urls")

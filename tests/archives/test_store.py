@@ -94,6 +94,17 @@ async def test_an_absolute_path_within_the_store(store: ModelStore, folder: Path
     assert await store.resolve(str(folder / "a.mar")) == folder / "a.mar"
 
 
+async def test_a_relative_store_stays_where_it_was(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where threads share a working directory, a model that loads changes it for all."""
+    monkeypatch.chdir(folder.parent)
+    store = ModelStore(Settings(model_store=Path(folder.name)), workdir(folder))
+    monkeypatch.chdir(folder / "unpacked")
+    assert await store.resolve("a.mar") == folder / "a.mar"
+    assert store.by_name("a") == "a.mar"
+
+
 async def test_a_store_behind_a_link(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mnt").symlink_to(folder)
     linked = ModelStore(Settings(model_store=tmp_path / "mnt"), workdir(folder))
