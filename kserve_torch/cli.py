@@ -120,7 +120,7 @@ def _check(settings: Settings, requests: str) -> int:
     with _importing(interrupted=1):
         import kserve_torch.server  # noqa: F401 - what passes must start, too
         from kserve_torch.check.run import run
-    return run(settings, Path(requests) if requests else None)
+    return run(settings, Path(requests).absolute() if requests else None)
 
 
 def _serve(settings: Settings) -> int:

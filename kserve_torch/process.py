@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import uvloop
 
 from kserve_torch import logs
+from kserve_torch.namespace.workdir import follow_models
 from kserve_torch.runtime import output
 from kserve_torch.runtime.compiler import defer_compiler
 from kserve_torch.runtime.machine import allow_open_files, keep_freed_memory
@@ -36,6 +37,7 @@ def run_until_done(settings: Settings, work: Callable[[], Coroutine[None, None, 
     allow_open_files()
     keep_freed_memory()
     defer_compiler()
+    follow_models()
     _name_sequence_headers(settings)
     factory = None if settings.event_loop == "asyncio" else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:

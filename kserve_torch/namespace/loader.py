@@ -35,7 +35,13 @@ from kserve_torch.namespace import (
 from kserve_torch.namespace.exits import Exits
 from kserve_torch.namespace.names import Names
 from kserve_torch.namespace.scopes import PREFIX, calling_package, scopes, thread
-from kserve_torch.namespace.workdir import has_own_directory, own_directory, working_in
+from kserve_torch.namespace.workdir import (
+    has_own_directory,
+    move_in,
+    move_out,
+    own_directory,
+    working_in,
+)
 
 _lock = threading.Lock()
 _numbers = itertools.count()
@@ -69,6 +75,7 @@ class Namespace:
         self.path = list(dict.fromkeys(folders))
         self.packages = packages
         self.closed = False
+        self._shares_directory = False
         own = lent.Builtins(__import__=self._import, open=self._open)
         self.builtins: dict[str, Any] = vars(own)
         self.main: ModuleType = lent.Lent(sys.modules["__main__"])
@@ -188,7 +195,10 @@ class Namespace:
         Returns:
             False if the system has no working directories per thread.
         """
-        return own_directory(self.root)
+        if not own_directory(self.root):
+            move_in(self.root)
+            self._shares_directory = True
+        return not self._shares_directory
 
     def activate(self) -> AbstractContextManager[None]:
         """Within it, the calling thread works for this archive: unpicklers find its modules."""
@@ -207,6 +217,8 @@ class Namespace:
         with self.activate():
             self.exits.run()
         self.closed = True
+        if self._shares_directory:
+            move_out(self.root)
         searchpath.release(self.root)
         with _lock:
             imports.forget(self.name)

@@ -1,4 +1,9 @@
-"""A working directory per thread: handlers open files relative to their model (CONTRACT T-36)."""
+"""A working directory per thread: handlers open files relative to their model (CONTRACT T-36).
+
+Where the system has none, as in containers whose seccomp profile forbids unshare, all threads share
+the process's: while a model loads that is its folder, afterwards that of the only model, if there
+is only one.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import ctypes
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +32,11 @@ class _Thread(threading.local):
 _thread = _Thread()
 _shared = threading.RLock()
 _explained = threading.Event()
+#: The process's own directory, of a program that may leave it.
+_home: str | None = None
+#: Folders of models whose threads share a directory, and how many instances each has.
+_guests: Counter[Path] = Counter()
+_counting = threading.Lock()
 
 
 def own_directory(folder: Path) -> bool:
@@ -35,16 +46,50 @@ def own_directory(folder: Path) -> bool:
         False if the system does not allow it; then nothing has changed.
     """
     if not _thread.own and not _unshare():
-        if not _explained.is_set():
-            _explained.set()
-            log.warning(
-                "per-thread working directories are not available (a seccomp profile may forbid "
-                "unshare): after loading, relative paths work in handlers with open() only"
-            )
         return False
     _thread.own = True
     os.chdir(folder)
     return True
+
+
+def follow_models() -> None:
+    """Let the process work in the folder of the only model; this program needs no directory."""
+    global _home
+    with suppress(OSError):  # removed meanwhile
+        _home = os.getcwd()
+
+
+def move_in(folder: Path) -> None:
+    """An instance has begun whose thread shares the directory and needs ``folder``."""
+    with _counting:
+        _guests[folder] += 1
+    if (_home is None or len(_guests) > 1) and not _explained.is_set():
+        _explained.set()
+        log.warning(
+            "all threads share one working directory (a seccomp profile may forbid unshare): after "
+            "loading, relative paths work in handlers with open() only%s",
+            " while there is more than one model" if _home else "",
+        )
+    _settle()
+
+
+def move_out(folder: Path) -> None:
+    """Undo one `move_in`."""
+    with _counting:
+        _guests.subtract([folder])
+        if not _guests[folder]:
+            del _guests[folder]
+    _settle()
+
+
+def _settle() -> None:
+    if _home is None or not _shared.acquire(blocking=False):
+        return  # who loads settles afterwards
+    try:
+        with suppress(OSError):
+            os.chdir(next(iter(_guests)) if len(_guests) == 1 else _home)
+    finally:
+        _shared.release()
 
 
 def has_own_directory() -> bool:
@@ -82,6 +127,7 @@ def working_in(folder: Path) -> Iterator[None]:
             os.close(before)
     finally:
         _shared.release()
+        _settle()
 
 
 def _unshare() -> bool:

@@ -870,6 +870,7 @@ def test_without_directories_per_thread_loading_still_has_one(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workdir, "_unshare", lambda: False)
+    monkeypatch.setattr(workdir, "_home", None)
     before = os.getcwd()
     namespace = make("one", handler=READER)
 
@@ -880,6 +881,40 @@ def test_without_directories_per_thread_loading_still_has_one(
 
     assert in_thread(load) == (False, str(tmp_path / "one"))
     assert os.getcwd() == before
+
+
+def test_without_directories_per_thread_a_server_works_in_that_of_the_only_model(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(workdir, "_unshare", lambda: False)
+    monkeypatch.setattr(workdir, "_home", None)
+    monkeypatch.setattr(workdir, "_explained", threading.Event())
+    monkeypatch.chdir(tmp_path)
+    workdir.follow_models()
+
+    def begin(name: str) -> Namespace:
+        namespace = make(name, handler=READER)
+
+        def load() -> None:
+            namespace.enter_thread()
+            with namespace.loading():
+                assert os.getcwd() == str(tmp_path / name)
+
+        in_thread(load)
+        return namespace
+
+    one, its_second_worker = begin("one"), begin("one")
+    assert os.getcwd() == str(tmp_path / "one")
+    assert "share" not in caplog.text
+    two = begin("two")
+    assert os.getcwd() == str(tmp_path)
+    assert caplog.text.count("with open() only while there is more than one model") == 1
+    one.close()
+    assert os.getcwd() == str(tmp_path)
+    its_second_worker.close()
+    assert os.getcwd() == str(tmp_path / "two")
+    two.close()
+    assert os.getcwd() == str(tmp_path)
 
 
 def test_a_load_that_hangs_in_the_shared_directory_keeps_nobody_out(
