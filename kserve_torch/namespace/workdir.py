@@ -111,7 +111,7 @@ def working_in(folder: Path) -> Iterator[None]:
         return
     if not _shared.acquire(timeout=PATIENCE):
         log.warning(
-            "another model has been loading for %g s: this one loads without its working "
+            "other models have been loading for %g s: this one loads without its working "
             "directory, where relative names work with open() only",
             PATIENCE,
         )
