@@ -236,8 +236,11 @@ def _pip(arguments: list[str], folder: Path) -> str:
 def _reason(stderr: str) -> str:
     """Pip's last error line, which names the package; the lines before it describe the search.
 
-    Without pip the one line is the interpreter's, which begins with a path.
+    Of an index that it could not reach, pip speaks in these only. Without pip the one line is the
+    interpreter's, which begins with a path.
     """
     lines = stderr.strip().splitlines()
     errors = [line for line in lines if line.startswith("ERROR: ")]
-    return re.sub(r"^ERROR: |^/\S*: ", "", (errors or lines or ["pip gives no reason"])[-1])
+    reason = re.sub(r"^ERROR: |^/\S*: ", "", (errors or lines or ["pip gives no reason"])[-1])
+    unreached = "Retrying (Retry(total=0," in stderr
+    return f"{reason} (the package index cannot be reached)" if unreached else reason

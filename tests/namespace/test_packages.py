@@ -19,6 +19,7 @@ from kserve_torch.runtime.instance import Instance
 from kserve_torch.runtime.preparation import LoadOptions
 
 from ..makers import make_archive, write
+from ..server import free_ports
 
 OPTIONS = "--no-index\n--find-links wheels\n"
 HANDLER = """
@@ -300,6 +301,19 @@ def test_failures_name_the_package(tmp_path: Path, text: str, reason: str) -> No
     assert reason in caught.value.message
     assert str(tmp_path) not in caught.value.message
     assert list((tmp_path / "work/packages").iterdir()) == []
+
+
+def test_an_index_that_cannot_be_reached_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (port,) = free_ports(1)
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{port}/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    archive = opened(tmp_path, "kt-demo")
+    with pytest.raises(LoadFailed) as caught:
+        load(archive, tmp_path, install_packages=True)
+    why = "No matching distribution found for kt-demo (the package index cannot be reached)"
+    assert caught.value.message == f"packages cannot be installed: {why}"
 
 
 def test_a_missing_requirements_file(tmp_path: Path) -> None:
