@@ -49,27 +49,33 @@ def configure(settings: Settings) -> None:
     Raises:
         SettingError: ``log_config_file`` cannot be used.
     """
-    if settings.log_config_file is not None:
-        _from_file(settings)
-    elif settings.configure_logging:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(JsonFormatter() if settings.log_json else TextFormatter())
-        logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
-        for name in _QUIET:
-            logging.getLogger(name).setLevel(logging.WARNING)
-        if settings.metrics_mode != "log":
-            logging.getLogger("ts.metrics").setLevel(logging.WARNING)
-        logging.captureWarnings(True)
     if settings.log_config_file is not None or settings.configure_logging:
+        _quieten(settings)
+        if settings.log_config_file is not None:
+            _from_file(settings)
+        else:
+            handler = logging.StreamHandler(sys.stderr)
+            handler.setFormatter(JsonFormatter() if settings.log_json else TextFormatter())
+            logging.basicConfig(level=settings.log_level.upper(), handlers=[handler], force=True)
+            logging.captureWarnings(True)
         rootlog.keep()
     _announce(settings)
+
+
+def _quieten(settings: Settings) -> None:
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    if settings.metrics_mode != "log":
+        logging.getLogger("ts.metrics").setLevel(logging.WARNING)
 
 
 def _from_file(settings: Settings) -> None:
     path = settings.log_config_file
     try:
         with open(str(path), encoding="utf-8") as file:
-            logging.config.dictConfig(yaml.safe_load(file))
+            config = yaml.safe_load(file)
+        # By default all loggers that there are by now, the server's own, would be silent.
+        logging.config.dictConfig({"disable_existing_loggers": False, **config})
     except Exception as error:  # of the file, of YAML, and whatever its handlers raise
         raise SettingError(f"log_config_file: {path}: {' '.join(str(error).split())}") from error
 

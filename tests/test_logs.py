@@ -224,6 +224,21 @@ def test_a_file_may_set_logging_up(tmp_path: Path) -> None:
     assert logging.getLogger("kserve_torch").level == logging.ERROR
 
 
+def test_a_file_silences_nothing_by_default_and_metrics_only_go_where_metrics_mode_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = logging.getLogger("ts.metrics")
+    monkeypatch.setattr(metrics, "level", logging.NOTSET)
+    file = tmp_path / "logging.yaml"
+    file.write_text("version: 1\nroot: {level: INFO}\n")
+    logs.configure(Settings(log_config_file=file))
+    assert logs.logger.isEnabledFor(logging.INFO)
+    assert not metrics.isEnabledFor(logging.INFO)
+    file.write_text("version: 1\nloggers: {ts.metrics: {level: INFO}}\n")
+    logs.configure(Settings(log_config_file=file))
+    assert metrics.isEnabledFor(logging.INFO)
+
+
 @pytest.mark.parametrize("text", [None, "{", "just words", "version: 2", "[]", "a: !!bool x"])
 def test_a_file_that_cannot_is_named_in_one_line(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "logging.yaml"
