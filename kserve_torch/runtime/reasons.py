@@ -59,7 +59,7 @@ def _known_failure(error: BaseException) -> ServingError:
     if ran_out_of_memory(error):
         return OutOfMemory(f"out of memory: {brief(error)}")
     if isinstance(error, SystemExit):
-        return HandlerError(f"the handler called sys.exit({_text(error.code, repr)})")
+        return HandlerError(f"the handler called sys.exit({_clean(_text(error.code, repr))})")
     return HandlerError(brief(error))
 
 
@@ -98,7 +98,7 @@ def load_failure(
             "leave it out, or catch its ValueError"
         )
     if isinstance(error, SystemExit):
-        return LoadFailed(f"{where}called sys.exit({_text(error.code, repr)})")
+        return LoadFailed(f"{where}called sys.exit({_clean(_text(error.code, repr))})")
     return LoadFailed(where + brief(error))
 
 

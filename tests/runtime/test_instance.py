@@ -429,6 +429,11 @@ def test_a_handlers_own_code_gets_the_memory_format_that_it_needs(load: Load) ->
         ("raise ValueError('file:///a/b/y.txt: gone')", HandlerError, "ValueError: y.txt: gone"),
         ("raise ValueError('x' * 9999)", HandlerError, "xxx..."),
         ("import sys; sys.exit(3)", HandlerError, "the handler called sys.exit(3)"),
+        (
+            "import sys; sys.exit('no file /work/a/b.txt')",
+            HandlerError,
+            "the handler called sys.exit('no file b.txt')",
+        ),
         ("raise KeyboardInterrupt", HandlerError, "KeyboardInterrupt"),
         ("raise MemoryError", OutOfMemory, "out of memory: MemoryError"),
         ("raise RuntimeError('CUDA out of memory. Tried')", OutOfMemory, "CUDA out of memory"),
@@ -760,9 +765,9 @@ def weights(**tensors: torch.Tensor) -> bytes:
             "x.pt: named in the manifest, not in the archive",
         ),
         (
-            {"handler.py": "import sys\nsys.exit('bye')"},
+            {"handler.py": "import sys\nsys.exit('bye, /work/a')"},
             {},
-            "handler.py, line 2: called sys.exit('bye')",
+            "handler.py, line 2: called sys.exit('bye, a')",
         ),
         (
             {"handler.py": "raise ModuleNotFoundError('Could not import module X.')"},
