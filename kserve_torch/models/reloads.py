@@ -89,8 +89,9 @@ class Reloads:
                     loads.waiting = None
                 if this not in loads.wanted:
                     raise _unloaded(name)
+                before = self._of_its_source(name)
                 version = await self._made(name)
-                await self._take_over(version, loads, this)
+                await self._take_over(version, before, loads, this)
         except InvalidArchive as error:
             if this in loads.wanted:
                 await self._enter_broken(name, error)
@@ -138,10 +139,11 @@ class Reloads:
         present = self._catalogue.present(name)
         return self._configured.get(name, Origin()) if present is None else present.origin
 
-    async def _take_over(self, version: ModelVersion, loads: _Loads, this: object) -> None:
-        """Start a version, then replace all those by it that were there before."""
+    async def _take_over(
+        self, version: ModelVersion, before: list[ModelVersion], loads: _Loads, this: object
+    ) -> None:
+        """Start a version, then replace those by it that were made before of the same source."""
         catalogue = self._catalogue
-        before = self._here(version.name)
         if this in loads.wanted and catalogue.present(version.name) is None:
             catalogue.add(version)
         failure: ServingError | None = None
@@ -165,6 +167,11 @@ class Reloads:
 
     def _here(self, name: str) -> list[ModelVersion]:
         return [version for version in self._catalogue.all() if version.name == name]
+
+    def _of_its_source(self, name: str) -> list[ModelVersion]:
+        """The versions that `_made` makes again; those of other archives stay beside it."""
+        source = self._origin(name).source
+        return [version for version in self._here(name) if version.origin.source == source]
 
     def unload(self, name: str) -> asyncio.Task[None]:
         """Forget all versions of a model at once; see `Registry.unload`."""

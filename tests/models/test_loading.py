@@ -578,6 +578,21 @@ async def test_a_reload_takes_the_archive_from_where_it_came(tmp_path: Path, gat
         assert await answer(registry) == "1.0"
 
 
+async def test_a_reload_leaves_versions_of_other_archives(tmp_path: Path, gate: Gate) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    make_archive(tmp_path / "m_v2.mar", {"handler.py": ECHO}, modelVersion="2.0")
+    async with serving(tmp_path, gate) as registry:
+        await registry.start(startup_models(registry.settings))
+        other = registry.find("m", "2.0")
+        await registry.load("m")
+        make_archive(tmp_path / "m.mar", {"handler.py": ECHO}, modelVersion="1.1")
+        await registry.load("m")
+        assert [version.version for version in registry.versions("m")] == ["1.1", "2.0"]
+        assert registry.find("m", "2.0") is other
+        assert other.ready
+        assert await answer(registry) == "1.1"
+
+
 async def test_a_reload_keeps_what_the_registration_said(tmp_path: Path, gate: Gate) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": TWO_HANDLERS})
     async with serving(tmp_path, gate) as registry:
