@@ -1,6 +1,8 @@
 """Where the certificate of https comes from, and that clients can verify it."""
 
 import datetime
+import os
+import socket
 import ssl
 from pathlib import Path
 
@@ -194,6 +196,28 @@ def test_https_beside_http(tmp_path: Path) -> None:
         assert answer.headers["access-control-allow-origin"] == "https://a.example"
         with running.client() as client:
             assert client.get("/v2/health/ready").json() == {"ready": True}
+
+
+@pytest.mark.parametrize("wish", ["keep-alive", "close"])
+def test_a_connection_ends_without_its_client(tmp_path: Path, pem: Identity, wish: str) -> None:
+    """Pools of idle connections do not look at them: that delayed the end of the server by 30 s."""
+    options = ("--ssl_certfile", str(pem.certificate), "--ssl_keyfile", str(pem.key))
+    context = ssl.create_default_context(cafile=pem.certificate)
+    with (
+        Server(tmp_path, "--load_models", "none", *options) as running,
+        socket.create_connection(("127.0.0.1", running.ports["http"])) as plain,
+        socket.socket(fileno=os.dup(plain.fileno())) as below,
+        context.wrap_socket(plain, server_hostname="localhost") as connection,
+    ):
+        head = f"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: {wish}\r\n\r\n"
+        connection.sendall(head.encode())
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
+        if wish == "close":
+            while connection.recv(4096):
+                pass
+            below.settimeout(15)
+            assert below.recv(4096) == b""  # TCP's end after that of TLS
+        assert running.stop(timeout=15) == 0
 
 
 def test_renewed_files_are_used_without_a_restart(tmp_path: Path, pem: Identity) -> None:

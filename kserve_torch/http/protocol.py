@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import MutableMapping
+from contextlib import suppress
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -17,6 +20,9 @@ from kserve_torch.http.refusals import Application
 from kserve_torch.http.whole import exchange, is_whole
 
 log = logging.getLogger(__name__)
+
+#: Bytes with which TLS ends, which may be lost: a client that reads slowly has its answer by then.
+FAREWELL = 32
 
 
 class GuardedProtocol(LimitedProtocol):
@@ -37,6 +43,31 @@ class GuardedProtocol(LimitedProtocol):
             # uvicorn only knows the connection's last request, which may be queued behind this one.
             running.disconnected = True
             running.message_event.set()
+
+    # --- the end of TLS ---
+
+    def shutdown(self) -> None:
+        """Close the connection now or after its answer; uvicorn calls it when the server stops."""
+        super().shutdown()
+        self._hang_up()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, if the connection is not closed."""
+        super().on_response_complete()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Have a TLS connection that is closed end once everything is sent.
+
+        asyncio waits until the client agrees, which many do not, or 30 s, and then drops the rest.
+        """
+        if self.scheme != "https" or not self.transport.is_closing():
+            return
+        connection = self.transport.get_extra_info("socket")
+        if connection is None or self.transport.get_write_buffer_size() > FAREWELL:
+            return
+        with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as same:
+            same.shutdown(socket.SHUT_RD)
 
     # --- requests that arrived as a whole ---
 
