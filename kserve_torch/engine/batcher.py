@@ -35,7 +35,7 @@ class Ticket:
         self.request = request
         self.loop = loop
         self.arrived = arrived
-        #: Seconds that the oldest request in the queue had waited when this one arrived.
+        #: `Lane.pressure` when it arrived.
         self.pressure = 0.0
         #: ``time.monotonic()`` at which it left the queue for the handler, 0.0 before, and the
         #: rows of its batch.
@@ -105,7 +105,7 @@ class Lane:
                 raise Overloaded(
                     f"{self.label}: the queue is full, {self._window.capacity} requests wait"
                 )
-            ticket.pressure = ticket.arrived - (self._window.oldest() or ticket.arrived)
+            ticket.pressure = self._pressure(ticket.arrived)
             # The first request wakes a worker, and so does the one that completes a batch; those
             # between need not.
             if self._idle and (len(self._window) == 1 or self._window.is_complete):
@@ -116,6 +116,19 @@ class Lane:
         """Take a request out of the queue; False if a worker has taken it already."""
         with self._lock:
             return self._window.remove(ticket)
+
+    def pressure(self) -> float:
+        """Seconds that the oldest request has waited because all workers are busy.
+
+        If a batch is not complete, the time for which a free worker would wait does not count.
+        """
+        with self._lock:
+            return self._pressure(time.monotonic())
+
+    def _pressure(self, now: float) -> float:
+        window = self._window
+        age = now - (window.oldest() or now)
+        return age if window.is_complete else max(0.0, age - window.max_delay)
 
     def statistics(self) -> LaneStatistics:
         """A snapshot for metrics and tests."""
@@ -219,11 +232,6 @@ class Lane:
     def max_rows(self) -> int:
         """Most rows of a batch, at present."""
         return self._window.max_rows
-
-    @property
-    def max_delay(self) -> float:
-        """Seconds that the first row of a batch may wait for more."""
-        return self._window.max_delay
 
 
 def deliver(

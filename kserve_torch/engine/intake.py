@@ -91,10 +91,12 @@ class Intake:
             if timer is not None:
                 timer.cancel()
             self._finish(request, reply.timing if reply is not None else NO_TIME, error)
+            if pool.lane.pressure() > pool.patience:  # a burst has no later arrivals that would see
+                pool.staffing.relieve()
 
     def _enqueue(self, pool: Pool, request: Request) -> Ticket:
         ticket = pool.lane.submit(request)
-        if ticket.pressure > pool.patience + pool.lane.max_delay or not pool.roster.size:
+        if ticket.pressure > pool.patience or not pool.roster.size:
             pool.staffing.relieve()
         return ticket
 

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds without work after which a worker above the minimum stops.
 IDLE_SECONDS = 60.0
-#: Seconds that the oldest request must have waited before another worker is started.
+#: Seconds that the oldest request must have waited for a worker before another is started.
 PRESSURE_SECONDS = 0.05
 #: A pool counts as busy for so many seconds after it formed a batch.
 BUSY_SECONDS = 0.1
@@ -61,8 +61,8 @@ class Pool:
         crowded: whether others compute beside these workers.
 
     Attributes:
-        patience: seconds that a request may wait, beyond the window's delay, before another worker
-            is started. In the background 0: what runs there takes long.
+        patience: the pressure (see `Lane.pressure`) above which another worker is started. In the
+            background 0: what runs there takes long.
         roster: the workers, but those that hang.
         staffing: how many there are to be.
         hung: those that hang.

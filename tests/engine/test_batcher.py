@@ -231,6 +231,15 @@ async def test_the_queue_tells_how_long_its_oldest_request_has_waited() -> None:
     assert second.pressure <= statistics.oldest_age < 60.0
 
 
+async def test_the_wait_for_more_rows_is_no_pressure() -> None:
+    queue = lane(rows=2, delay=60.0)
+    assert queue.pressure() == 0.0
+    queue.submit(request("a"))
+    assert queue.pressure() == 0.0
+    queue.submit(request("b"))
+    assert 0.0 < queue.pressure() < 60.0
+
+
 async def test_time_is_queued_until_the_handler_has_the_request() -> None:
     ticket = Ticket(request("a"), asyncio.get_running_loop(), arrived=10.0)
     assert ticket.timing(12.0) == Timing(queued=2.0, handler=0.0, batch_rows=0, began=0.0)

@@ -745,6 +745,16 @@ async def test_pressure_brings_another_worker(tmp_path: Path) -> None:
         assert len(version.workers) == 2
 
 
+async def test_a_burst_brings_another_worker(tmp_path: Path) -> None:
+    """Without later arrivals, and whatever a batch of one row may wait for more."""
+    yaml = "batchSize: 1\nmaxBatchDelay: 60000\nminWorkers: 1\nmaxWorkers: 2"
+    actor(tmp_path / "m.mar", yaml)
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        await asyncio.gather(*(registry.submit(request(0.1)) for _ in range(3)))
+        assert len(version.workers) == 2
+
+
 async def test_explanations_run_beside_predictions(tmp_path: Path) -> None:
     actor(tmp_path / "m.mar", "batchSize: 1")
     async with serving(tmp_path) as registry:
