@@ -1,8 +1,9 @@
-"""Classes that archives register with transformers: each archive has its own.
+"""Classes that archives register with a library: each archive has its own.
 
-``AutoModel.register`` is for the process, and so is what transformers itself registers when it runs
-a repository's code (``trust_remote_code``): the model class for a configuration class. The next
-archive with that configuration, such as another version of the model, would get the first one's.
+Tables such as transformers' ``AutoModel.register`` and detectron2's and mmengine's ``Registry`` are
+for the process. A second instance of an archive would be refused the names that the first one has
+registered, and another version would get its classes. So is what transformers itself registers when
+it runs a repository's code (``trust_remote_code``): the model class for a configuration class.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from kserve_torch.namespace.around import after_each_import
 from kserve_torch.namespace.remotecode import PACKAGE
 from kserve_torch.namespace.scopes import current_scope, scopes
 
-#: The classes of Auto classes' tables, by module.
+#: By module, the class of a library's tables and its attribute that has what was registered.
 _TABLES = {
-    "transformers.models.auto.auto_factory": "_LazyAutoMapping",
-    "transformers.models.auto.configuration_auto": "_LazyConfigMapping",
+    "fvcore.common.registry": ("Registry", "_obj_map"),
+    "mmengine.registry.registry": ("Registry", "_module_dict"),
+    "transformers.models.auto.auto_factory": ("_LazyAutoMapping", "_extra_content"),
+    "transformers.models.auto.configuration_auto": ("_LazyConfigMapping", "_extra_content"),
 }
-_ATTRIBUTE = "_extra_content"
 
 
 class Registrations(ChainMap[Any, Any]):
@@ -39,8 +41,11 @@ class Registrations(ChainMap[Any, Any]):
 class _Attribute:
     """The attribute of a table that has what was registered."""
 
+    def __init__(self, name: str) -> None:
+        self._name = name
+
     def __get__(self, table: object, owner: type) -> Registrations:
-        shared = vars(table)[_ATTRIBUTE]
+        shared = vars(table)[self._name]
         scope = current_scope()
         # A thread of unknown origin finds all: ``to_thread(AutoModel.from_pretrained, path)``. One
         # that only a package of an archive is known to have started finds the archive's too.
@@ -52,19 +57,21 @@ class _Attribute:
         return Registrations(*found, shared)
 
     def __set__(self, table: object, registered: dict[Any, Any]) -> None:
-        vars(table)[_ATTRIBUTE] = registered
+        for scope in list(scopes.values()):
+            scope.registered.pop(id(registered), None)  # of a table that is no more
+        vars(table)[self._name] = registered
 
 
 @cache
 def install() -> None:
-    """Give transformers `Registrations`, now or once it is imported."""
-    for module, name in _TABLES.items():
-        after_each_import(module, partial(_separate, name))
+    """Give the libraries' tables `Registrations`, now or once they are imported."""
+    for module, (table, attribute) in _TABLES.items():
+        after_each_import(module, partial(_separate, table, attribute))
 
 
-def _separate(name: str, module: ModuleType) -> None:
-    if hasattr(module, name):  # an archive may bring versions that lack it
-        setattr(getattr(module, name), _ATTRIBUTE, _Attribute())
+def _separate(table: str, attribute: str, module: ModuleType) -> None:
+    if hasattr(module, table):  # an archive may bring versions that lack it
+        setattr(getattr(module, table), attribute, _Attribute(attribute))
 
 
 def _module_of(registered: Any) -> str:

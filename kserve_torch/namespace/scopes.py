@@ -31,7 +31,7 @@ class Scope(Protocol):
     pickle_module: ModuleType
     main: ModuleType
     figures: OrderedDict[Any, Any]
-    #: What it has registered with transformers, by the identity of the table; `registrations`.
+    #: What it has registered with libraries, by the identity of the table; `registrations`.
     registered: dict[int, dict[Any, Any]]
     exits: Exits
 

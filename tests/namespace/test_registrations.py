@@ -130,3 +130,57 @@ def test_several_classes_are_registered_as_one(make: Make, several: Callable[...
     auto.CONFIG_MAPPING.register("kt-several", registered)
     other = make("b", {"handler.py": REGISTER})
     assert [handler.registered("kt-several"), other.registered("kt-several")] == [registered, None]
+
+
+#: In place of fvcore's, which is detectron2's too.
+LIBRARY = """
+class Registry:
+    def __init__(self):
+        self._obj_map = {}
+
+    def register(self, made):
+        assert made.__name__ not in self._obj_map
+        self._obj_map[made.__name__] = made
+        return made
+
+    def get(self, name):
+        return self._obj_map.get(name)
+
+MODELS = Registry()
+"""
+MODEL = """
+from fvcore.common.registry import MODELS, Registry
+
+@MODELS.register
+class Net:
+    pass
+
+def build():
+    return MODELS.get("Net")
+
+def fresh():
+    return Registry().register(Net)
+"""
+
+
+@pytest.fixture
+def fvcore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    files = {"__init__.py": "", "common/__init__.py": "", "common/registry.py": LIBRARY}
+    write(tmp_path / "lib" / "fvcore", files)
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "fvcore"]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("fvcore")
+def test_instances_of_an_archive_register_under_one_name(make: Make) -> None:
+    handlers = [make(name, {"handler.py": MODEL}) for name in ("a", "a", "b")]
+    assert [handler.build() for handler in handlers] == [handler.Net for handler in handlers]
+
+
+@pytest.mark.usefixtures("fvcore")
+def test_a_new_table_is_empty(make: Make) -> None:
+    """Even if it is where one in memory was that is no more."""
+    handler = make("a", {"handler.py": MODEL})
+    assert [handler.fresh() for _ in range(50)] == [handler.Net] * 50
