@@ -69,6 +69,8 @@ _tied: weakref.WeakKeyDictionary[nn.Module, object] = weakref.WeakKeyDictionary(
 def modules_of(service: Any, depth: int = 3) -> Iterator[tuple[str, nn.Module]]:
     """The modules that `tie` looks at, each with its path in the handler."""
     for name, value in _members(service):
+        if type(value) in weakref.ProxyTypes:
+            continue  # what it stands for is held elsewhere, or no more
         if isinstance(value, nn.Module):
             yield name, value
         elif depth > 1 and not isinstance(value, type | ModuleType):

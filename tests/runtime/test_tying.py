@@ -1,5 +1,6 @@
 """What several instances of a model hold once, and what each holds for itself."""
 
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -64,6 +65,14 @@ def test_weights_that_a_call_has_written_to_are_each_instances_own() -> None:
     two(torch.ones(1, 4)).sum().backward()
     optimizer.step()
     assert tie(SimpleNamespace(model=net()), SimpleNamespace(model=two)) == 0
+
+
+def test_weak_proxies_are_no_models() -> None:
+    """Lightning's trainer has one of the model that it has run."""
+    one, two = (SimpleNamespace(model=net()) for _ in range(2))
+    one.proxy, one.gone = weakref.proxy(one.model), weakref.proxy(net())
+    assert tie(two, one)
+    assert not Share(one).look()
 
 
 @pytest.mark.parametrize("training", [(True, True), (True, False), (False, True)])
