@@ -84,13 +84,14 @@ FLOORS: list[dict[str, str]] = [
         "runtime.fxtrace": "",
         "runtime.instance": (
             "runtime.context runtime.devices runtime.entry runtime.fault runtime.fxtrace "
-            "runtime.linear runtime.operators runtime.output runtime.paramdata runtime.preparation "
-            "runtime.reasons runtime.rootlog runtime.sharing runtime.torchload runtime.torchstate "
-            "runtime.warmup"
+            "runtime.linear runtime.operators runtime.oplibraries runtime.output runtime.paramdata "
+            "runtime.preparation runtime.reasons runtime.rootlog runtime.sharing "
+            "runtime.torchload runtime.torchstate runtime.warmup"
         ),
         "runtime.linear": "",
         "runtime.machine": "",
         "runtime.operators": "",
+        "runtime.oplibraries": "",
         "runtime.output": "",
         "runtime.paramdata": "",
         "runtime.preparation": "runtime.context ts",

@@ -29,6 +29,7 @@ from kserve_torch.runtime import (
     fxtrace,
     linear,
     operators,
+    oplibraries,
     output,
     paramdata,
     rootlog,
@@ -125,6 +126,7 @@ class Instance:
         fxtrace.install()
         linear.install()
         operators.install()
+        oplibraries.install()
         paramdata.install()
         torchload.install()
         torchstate.install()
