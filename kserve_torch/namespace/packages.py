@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import shlex
 import subprocess
@@ -75,8 +76,7 @@ def packages_of(archive: Archive, name: str, workdir: Path) -> Namespace | None:
     )
     if not wanted:
         return None
-    digest = sha256(requirements.read_bytes()).hexdigest()[:12]
-    target = workdir / "packages" / f"{name}-{digest}"
+    target = workdir / "packages" / f"{name}-{_digest(requirements, archive.root)}"
     with _locks.setdefault(target, threading.Lock()):
         if target not in _namespaces:
             install(wanted, target, archive.root)
@@ -174,6 +174,25 @@ def _missing(text: str, folder: Path) -> list[str]:
     options = [line for line in lines if _is_option(line)]
     wanted = [line for line in lines if not _is_option(line) and not _satisfied(line)]
     return [*options, *wanted] if wanted else []
+
+
+def _digest(requirements: Path, root: Path) -> str:
+    """Of a requirements file, and of those of the archive's files that it names."""
+    digest = sha256(requirements.read_bytes())
+    for line in _lines(requirements.read_text(encoding="utf-8", errors="replace")):
+        for word in filter(None, re.split(r"^-[rcfe]|[\s=]+", line)):
+            for file in _files(root, word):
+                digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _files(root: Path, name: str) -> list[Path]:
+    """The archive's file of that name, or all files in its folder of that name."""
+    path = (root / name).resolve()
+    if not path.is_relative_to(root.resolve()):
+        return []
+    found = sorted(path.rglob("*")) if os.path.isdir(path) else [path]
+    return [file for file in found if os.path.isfile(file)]  # not Path's: URLs may be too long
 
 
 def _is_option(line: str) -> bool:

@@ -120,6 +120,29 @@ def test_two_models_with_two_versions_of_a_package(tmp_path: Path) -> None:
     assert len(list((tmp_path / "work/packages").iterdir())) == 2
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["-f wheels\nkt-demo", "--find-links=./wheels\nkt-demo", "-fwheels\nkt-demo", "-r more.txt"],
+)
+def test_versions_of_a_model_with_versions_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Unlike those from an index, which a new version of the model takes over from the old one."""
+    monkeypatch.setattr(
+        packages, "install", lambda lines, target, folder: target.mkdir(0o777, True)
+    )
+    folders = []
+    for number in "1223":
+        index = "--extra-index-url https://host/" + 300 * "x"  # no name of a file
+        files = {"wheels/kt_demo-1.0.whl": f"{number}".encode(), "more.txt": f"{number}\n".encode()}
+        archive = opened(tmp_path, f"{index}\n{text}\n", files, name=f"{len(folders)}")
+        namespace = packages.packages_of(archive, "m", tmp_path / "work")
+        assert namespace is not None
+        folders.append(namespace.path[0])
+    assert folders[1] == folders[2]
+    assert len({*folders}) == 3
+
+
 def test_without_the_setting_nothing_is_installed(tmp_path: Path) -> None:
     archive = opened(tmp_path, OPTIONS + "kt-demo\n", wheel("demo", "1.0", ""))
     words = "'demo' is neither in the archive nor installed; install_py_dep_per_model=true installs"
