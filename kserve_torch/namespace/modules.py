@@ -5,8 +5,8 @@ archives: handlers that combine two repositories go through all names to forget 
 ``utils`` and ``models``. It sees them under their full names as well, because packages that look
 for their own modules compare names with their ``__name__``.
 
-What it puts there is its own if it is one of its modules. Anything else is for everybody: it may be
-a stand-in that a library is meant to find.
+What it puts there is its own if it is one of its modules, or below one of them. Anything else is
+for everybody: it may be a stand-in that a library is meant to find.
 """
 
 from __future__ import annotations
@@ -79,8 +79,10 @@ class Modules(MutableMapping[str, Any]):
         if name == MAIN and not isinstance(module, Main):
             self._scope.main = module
         elif not self._is_own(module):
-            self._touched.add(name)
-            sys.modules[name] = module
+            # In a package of its own it is its own all the same: Lightning makes some for a while.
+            full = (self._scope.full_name(name) if "." in name else None) or name
+            self._touched.add(full)
+            sys.modules[full] = module
         else:
             bare = name.removeprefix(f"{self._scope.name}.")
             if bare_name(module.__name__) == bare:  # is put back, or is about to run

@@ -42,6 +42,19 @@ def test_what_is_no_module_of_an_archive_is_for_everybody(two: list[types.Module
     assert len(modules) == len(modules.copy()) == len(list(modules))
 
 
+@pytest.mark.parametrize("two", ["import sys, types\n"], indirect=True)
+def test_what_is_put_below_a_module_of_an_archive_is_its_own(two: list[types.ModuleType]) -> None:
+    """For the time of a ``load_from_checkpoint``, two copies of Lightning do so at once."""
+    made = [handler.types.ModuleType("model.old") for handler in two]
+    for handler, module in zip(two, made, strict=True):
+        handler.sys.modules["model.old"] = module
+    assert "model.old" not in sys.modules
+    for handler, module in zip(two, made, strict=True):
+        assert handler.namespace.import_module("model.old") is module
+        del handler.sys.modules["model.old"]
+        assert "model.old" not in handler.sys.modules
+
+
 @pytest.mark.parametrize("two", ["import sys\n"], indirect=True)
 def test_modules_are_there_under_their_bare_names(two: list[types.ModuleType]) -> None:
     one, other = two
