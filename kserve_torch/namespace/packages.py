@@ -76,7 +76,8 @@ def packages_of(archive: Archive, name: str, workdir: Path) -> Namespace | None:
     )
     if not wanted:
         return None
-    target = workdir / "packages" / f"{name}-{_digest(requirements, archive.root)}"
+    # By that name dill and others know what is not the user's code.
+    target = workdir / "site-packages" / f"{name}-{_digest(requirements, archive.root)}"
     with _locks.setdefault(target, threading.Lock()):
         if target not in _namespaces:
             install(wanted, target, archive.root)

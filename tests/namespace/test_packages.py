@@ -117,7 +117,7 @@ def test_two_models_with_two_versions_of_a_package(tmp_path: Path) -> None:
         one.close()
         two.close()
     assert "demo" not in sys.modules
-    assert len(list((tmp_path / "work/packages").iterdir())) == 2
+    assert len(list((tmp_path / "work/site-packages").iterdir())) == 2
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_without_the_setting_nothing_is_installed(tmp_path: Path) -> None:
     words = "'demo' is neither in the archive nor installed; install_py_dep_per_model=true installs"
     with pytest.raises(LoadFailed, match=words):
         load(archive, tmp_path)
-    assert not (tmp_path / "work/packages").exists()
+    assert not (tmp_path / "work/site-packages").exists()
 
 
 @pytest.mark.parametrize(
@@ -263,6 +263,14 @@ def test_further_files(tmp_path: Path) -> None:
     assert Path(namespace.path[0], "kt_demo-1.0.dist-info").is_dir()
 
 
+def test_they_are_known_as_packages_by_their_folder(tmp_path: Path) -> None:
+    """dill takes a module elsewhere for the user's: datasets' ``map`` pickled all of pyarrow."""
+    archive = opened(tmp_path, OPTIONS + "kt-demo\n", wheel("demo", "1.0", ""))
+    namespace = packages.packages_of(archive, "m", tmp_path / "work")
+    assert namespace is not None
+    assert "/site-packages/" in str(namespace.import_module("demo").__file__)
+
+
 def test_wheels_are_found_by_every_form_of_the_option(tmp_path: Path) -> None:
     forms = {"": "--find-links .", "b": "-f b", "c": "--find-links=c", "d": "-f./d"}
     wheels = {
@@ -323,7 +331,7 @@ def test_failures_name_the_package(tmp_path: Path, text: str, reason: str) -> No
     assert caught.value.message.startswith("packages cannot be installed: ")
     assert reason in caught.value.message
     assert str(tmp_path) not in caught.value.message
-    assert list((tmp_path / "work/packages").iterdir()) == []
+    assert list((tmp_path / "work/site-packages").iterdir()) == []
 
 
 def test_an_index_that_cannot_be_reached_is_told(
