@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace.scopes import current_scope
+from kserve_torch.namespace.scopes import Scope, current_scope, scopes
 from kserve_torch.namespace.searchpath import Shown
 
 _OURS = "kserve_torch."
@@ -53,6 +53,25 @@ class TsFinder(importlib.abc.MetaPathFinder):
         )
 
 
+def _user(name: str) -> Scope | None:
+    """The archive that the thread works for, if it has a module ``name``."""
+    scope = current_scope()
+    return scope if scope is not None and scope.full_name(name) is not None else None
+
+
+def _owner(name: str) -> Scope | None:
+    """The same; else the packages of another model that have it, if any.
+
+    The environment's libraries remember for all models what they have found in one: transformers
+    that there is accelerate.
+    """
+    if (scope := _user(name)) is not None:
+        return scope
+    packages = dict.fromkeys(home for each in list(scopes.values()) for home in each.homes[1:])
+    top = name.partition(".")[0]
+    return next((scopes.get(home) for home in packages if f"{home}.{top}" in sys.modules), None)
+
+
 class Alias(ModuleType):
     """Stands under a bare name for the module of whatever archive the thread works for."""
 
@@ -63,7 +82,7 @@ class Alias(ModuleType):
         self.__path__: Any = Shown(self._path)
 
     def __getattr__(self, name: str) -> Any:
-        scope = current_scope()
+        scope = _owner(self.__name__)
         full = scope.full_name(self.__name__) if scope else None
         # Code that goes through sys.modules, as inspect does, asks each module for ``__file__`` and
         # the like; that must not import the archive's module. Asking for ``__spec__`` may.
@@ -78,7 +97,7 @@ class Alias(ModuleType):
         return getattr(module, name)
 
     def _path(self) -> list[str]:
-        scope = current_scope()
+        scope = _owner(self.__name__)
         module = sys.modules.get(str(scope.full_name(self.__name__))) if scope else None
         return list(getattr(module, "__path__", ()))
 
@@ -100,10 +119,8 @@ class Alias(ModuleType):
 
     def _module(self, name: str) -> ModuleType | None:
         """The module that ``name`` is to be set in; None for this one."""
-        scope = None if name.startswith("__") else current_scope()
-        if scope is None or scope.full_name(self.__name__) is None:
-            return None
-        return scope.import_module(self.__name__)
+        scope = None if name.startswith("__") else _owner(self.__name__)
+        return None if scope is None else scope.import_module(self.__name__)
 
 
 class _AliasLoader(_ServedLoader):
@@ -127,8 +144,8 @@ class BareNameFinder(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """See `importlib.abc.MetaPathFinder`."""
-        scope = current_scope()
-        if scope is None or scope.full_name(fullname) is None:
+        scope = _owner(fullname) if is_alias(fullname.partition(".")[0]) else _user(fullname)
+        if scope is None:
             return None
 
         def make() -> ModuleType:

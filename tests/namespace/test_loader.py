@@ -608,6 +608,22 @@ def test_what_another_archive_brings_does_not_seem_to_be_there(make: Make, attem
         absent.import_module("model")
 
 
+def test_what_a_library_has_found_in_one_model_stays_there_for_it(make: Make) -> None:
+    """transformers looks for accelerate once, and imports its modules later."""
+    packages = make("pkgs", kt_extra__slash____init__="", kt_extra__slash__state="X = 1")
+    one, two = make("one", packages, handler=""), make("two", handler="import kt_extra")
+    with one.activate():
+        importlib.import_module("kt_extra")
+    with two.activate():
+        assert importlib.util.find_spec("kt_extra") is not None
+        assert importlib.import_module("kt_extra.state").X == 1
+    with pytest.raises(ModuleNotFoundError):
+        two.import_module("handler")
+    one.close()
+    with two.activate():
+        assert importlib.util.find_spec("kt_extra") is None
+
+
 FIND = """
 from importlib.util import LazyLoader, find_spec, module_from_spec
 import sys
