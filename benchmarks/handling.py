@@ -13,7 +13,7 @@ from kserve_torch.events import Measured
 from kserve_torch.messages import Request, Verb
 from kserve_torch.runtime import linear
 from kserve_torch.runtime.entry import load_entry
-from kserve_torch.runtime.preparation import LoadOptions, context_of, namespace_of
+from kserve_torch.runtime.loading import LoadOptions, context_of, namespace_of
 
 
 class Handler:

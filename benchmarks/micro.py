@@ -32,7 +32,7 @@ from kserve_torch.messages import Request, Tensor
 from kserve_torch.metrics import KINDS, Metrics
 from kserve_torch.models.registry import Registry
 from kserve_torch.runtime.instance import Instance
-from kserve_torch.runtime.preparation import LoadOptions
+from kserve_torch.runtime.loading import LoadOptions, load_instance
 from kserve_torch.settings import load_settings
 
 ECHO = MODELS / "echo"
@@ -136,7 +136,7 @@ def queue_stages() -> Iterator[Stage]:
 
 def handler_stages(workdir: Path) -> Iterator[Stage]:
     """Batches to replies, with a handler that does nothing."""
-    instance = Instance.load(
+    instance = load_instance(
         open_archive(ECHO, workdir),
         name="echo",
         measure=lambda measured: None,

@@ -83,18 +83,20 @@ FLOORS: list[dict[str, str]] = [
         "runtime.fault": "",
         "runtime.fxtrace": "",
         "runtime.instance": (
-            "runtime.context runtime.devices runtime.entry runtime.fault runtime.fxtrace "
-            "runtime.linear runtime.operators runtime.oplibraries runtime.output runtime.paramdata "
-            "runtime.preparation runtime.reasons runtime.rootlog runtime.sharing "
-            "runtime.torchload runtime.torchstate runtime.warmup"
+            "runtime.context runtime.devices runtime.entry runtime.fault runtime.output "
+            "runtime.reasons runtime.rootlog runtime.sharing runtime.torchstate runtime.warmup"
         ),
         "runtime.linear": "",
+        "runtime.loading": (
+            "runtime.context runtime.devices runtime.fxtrace runtime.instance runtime.linear "
+            "runtime.operators runtime.oplibraries runtime.paramdata runtime.reasons "
+            "runtime.rootlog runtime.torchload runtime.torchstate ts"
+        ),
         "runtime.machine": "",
         "runtime.operators": "",
         "runtime.oplibraries": "",
         "runtime.output": "",
         "runtime.paramdata": "",
-        "runtime.preparation": "runtime.context ts",
         "runtime.processor": "",
         "runtime.profiler": "",
         "runtime.reasons": "ts",

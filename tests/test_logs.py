@@ -13,8 +13,7 @@ from kserve_torch.archives.archive import open_archive
 from kserve_torch.errors import HandlerError, LoadFailed, SettingError
 from kserve_torch.messages import Request
 from kserve_torch.runtime import rootlog
-from kserve_torch.runtime.instance import Instance
-from kserve_torch.runtime.preparation import LoadOptions
+from kserve_torch.runtime.loading import LoadOptions, load_instance
 from kserve_torch.settings import Settings
 
 from .makers import ECHO, make_archive
@@ -187,7 +186,7 @@ def test_an_archive_cannot_silence_the_server(
     archive = open_archive(make_archive(tmp_path / "m.mar", {"handler.py": handler}), tmp_path)
     with suppress(LoadFailed, HandlerError), ExitStack() as opened:
         options = LoadOptions(workdir=tmp_path)
-        instance = Instance.load(archive, name="m", measure=print, options=options)
+        instance = load_instance(archive, name="m", measure=print, options=options)
         opened.enter_context(closing(instance)).run([Request(id="r", model="m", rows=[1])])
     logs.logger.info("one")
     neighbour.info("two")

@@ -20,7 +20,7 @@ from kserve_torch.models.version import ModelVersion
 from kserve_torch.namespace.packages import packages_of
 from kserve_torch.runtime.devices import gpu_for
 from kserve_torch.runtime.instance import Instance
-from kserve_torch.runtime.preparation import LoadOptions
+from kserve_torch.runtime.loading import LoadOptions, load_instance
 from kserve_torch.runtime.reasons import load_failure
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class VersionFactory:
         firsts: Firsts,
     ) -> Instance:
         gpu_id = gpu_for(index, limits.device_type, limits.device_ids, self._settings.number_of_gpu)
-        instance = Instance.load(
+        instance = load_instance(
             archive,
             name=name,
             gpu_id=gpu_id,

@@ -2,5 +2,5 @@
 
 ::
 
-    preparation -> entry -> instance: handle(data, context) -> one result per row
+    loading -> entry -> instance: handle(data, context) -> one result per row
 """

@@ -21,31 +21,13 @@ from kserve_torch.archives.archive import Archive
 from kserve_torch.codec.rows import to_row
 from kserve_torch.codec.signature import Signature
 from kserve_torch.errors import BadRow, HandlerError, OutOfMemory
-from kserve_torch.events import Measured
 from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Tensor, Verb
 from kserve_torch.namespace.loader import Namespace
-from kserve_torch.runtime import (
-    devices,
-    fxtrace,
-    linear,
-    operators,
-    oplibraries,
-    output,
-    paramdata,
-    rootlog,
-    torchload,
-    torchstate,
-)
+from kserve_torch.runtime import devices, output, rootlog
 from kserve_torch.runtime.context import Context
 from kserve_torch.runtime.entry import Entry, load_entry
 from kserve_torch.runtime.fault import fault_of
-from kserve_torch.runtime.preparation import (
-    LoadOptions,
-    context_of,
-    namespace_of,
-    refuse_unsupported,
-)
-from kserve_torch.runtime.reasons import forget_frames, handler_failure, load_failure
+from kserve_torch.runtime.reasons import forget_frames, handler_failure
 from kserve_torch.runtime.sharing import Weights
 from kserve_torch.runtime.torchstate import DefaultDtype
 from kserve_torch.runtime.warmup import warm_up
@@ -88,65 +70,8 @@ class Instance:
         self.on_write: Callable[[], None] = _tell_nobody
         self._arrays = False
 
-    @classmethod
-    def load(
-        cls,
-        archive: Archive,
-        *,
-        name: str,
-        gpu_id: int | None = None,
-        batch_size: int = 1,
-        v2_rows: str = "tensor",
-        measure: Callable[[Measured], None],
-        options: LoadOptions,
-        first: Instance | None = None,
-    ) -> Instance:
-        """Import and initialise the archive's handler.
-
-        On a worker's thread (any but the main one) the model's folder becomes that thread's working
-        directory (CONTRACT T-36).
-
-        Args:
-            archive: stays open as long as the instance lives.
-            name: the registered name.
-            gpu_id: index of the accelerator; None for the CPU.
-            batch_size: most requests per call, for the handler to read.
-            v2_rows: see `Limits`.
-            measure: gets the handler's own metrics, on the calling thread.
-            options: see `LoadOptions`.
-            first: another instance of the same archive, whose weights this one shares.
-
-        Raises:
-            LoadFailed: with the reason.
-            OutOfMemory: the weights do not fit.
-            DeviceLost: the GPU can no longer be used.
-        """
-        refuse_unsupported(archive)
-        devices.require(gpu_id)
-        fxtrace.install()
-        linear.install()
-        operators.install()
-        oplibraries.install()
-        paramdata.install()
-        torchload.install()
-        torchstate.install()
-        instance = None
-        try:
-            context = context_of(archive, name, gpu_id, batch_size, measure, options)
-            namespace = namespace_of(archive, name, options)
-            instance = cls(archive, namespace, context, v2_rows)
-            instance._initialize(first)
-        except BaseException as error:
-            if instance is not None:
-                instance.close()
-            installs = options.install_packages
-            failure = load_failure(error, archive.root, archive.manifest, installs)
-            raise failure from (error.__cause__ if failure is error else error)
-        finally:
-            rootlog.restore()
-        return instance
-
-    def _initialize(self, first: Instance | None) -> None:
+    def initialize(self, first: Instance | None) -> None:
+        """Import and initialise the handler; see `loading.load_instance`."""
         if threading.current_thread() is not threading.main_thread():
             self._namespace.enter_thread()
             # Handlers ask for "the" event loop; on TorchServe there is one.

@@ -34,7 +34,7 @@ from kserve_torch.models import factory
 from kserve_torch.models.registration import Registration
 from kserve_torch.models.registry import Registry
 from kserve_torch.models.state import State
-from kserve_torch.runtime import preparation
+from kserve_torch.runtime import loading
 from kserve_torch.runtime.instance import Instance
 from kserve_torch.settings import load_settings
 from kserve_torch.settings.models import StartupModel
@@ -435,7 +435,7 @@ async def test_what_an_archive_requires_is_installed_before_a_start_has_a_time_l
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
-    for module in (factory, preparation):
+    for module in (factory, loading):
         monkeypatch.setattr(
             module, "packages_of", lambda *_: threads.append(threading.current_thread().name)
         )
@@ -687,7 +687,7 @@ async def test_what_was_loaded_too_late_is_not_kept_in_memory(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[weakref.ref[Instance]] = []
-    load = Instance.load
+    load = factory.load_instance
 
     def gone() -> bool:
         gc.collect()
@@ -698,7 +698,7 @@ async def test_what_was_loaded_too_late_is_not_kept_in_memory(
         loaded.append(weakref.ref(instance))
         return instance
 
-    monkeypatch.setattr(Instance, "load", noted)
+    monkeypatch.setattr(factory, "load_instance", noted)
     files = {**gate.guards(GATED), "model-config.yaml": "startupTimeout: 0.2"}
     make_archive(tmp_path / "m.mar", files, configFile="model-config.yaml")
     async with serving(tmp_path, gate) as registry:

@@ -16,7 +16,7 @@ from kserve_torch.errors import LoadFailed
 from kserve_torch.messages import Request
 from kserve_torch.namespace import packages
 from kserve_torch.runtime.instance import Instance
-from kserve_torch.runtime.preparation import LoadOptions
+from kserve_torch.runtime.loading import LoadOptions, load_instance
 
 from ..makers import make_archive, write
 from ..server import free_ports
@@ -68,7 +68,7 @@ def opened(
 
 
 def load(archive: Archive, tmp_path: Path, **options: Any) -> Instance:
-    return Instance.load(
+    return load_instance(
         archive,
         name="m",
         measure=lambda event: None,

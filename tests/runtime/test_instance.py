@@ -34,7 +34,7 @@ from kserve_torch.messages import Request, Row, RowReply, Tensor, Verb
 from kserve_torch.namespace.scopes import scopes
 from kserve_torch.runtime.fault import RequestFault
 from kserve_torch.runtime.instance import Instance
-from kserve_torch.runtime.preparation import LoadOptions
+from kserve_torch.runtime.loading import LoadOptions, load_instance
 from kserve_torch.runtime.tying import tie
 
 from ..makers import ECHO, make_archive
@@ -61,7 +61,7 @@ def load(tmp_path: Path) -> Iterator[Load]:
         source = make_archive(tmp_path / f"{len(loaded)}.mar", {**own, **(files or {})}, **model)
         archive = open_archive(source, tmp_path / "work")
         options = LoadOptions(workdir=tmp_path)
-        instance = Instance.load(
+        instance = load_instance(
             archive,
             name="reg",
             v2_rows=v2_rows,

@@ -9,8 +9,7 @@ import torch
 
 from kserve_torch.archives.archive import open_archive
 from kserve_torch.runtime import oplibraries
-from kserve_torch.runtime.instance import Instance
-from kserve_torch.runtime.preparation import LoadOptions
+from kserve_torch.runtime.loading import LoadOptions, load_instance
 
 from ..makers import make_archive, write
 
@@ -52,7 +51,7 @@ def test_archives_with_equal_files_load_one(tmp_path: Path) -> None:
         files = {"handler.py": HANDLER, "ops.so": "kt_ops\0one"}
         archive = open_archive(make_archive(tmp_path / f"{model}.mar", files), tmp_path / "work")
         options = LoadOptions(workdir=tmp_path)
-        Instance.load(archive, name="m", measure=lambda event: None, options=options).close()
+        load_instance(archive, name="m", measure=lambda event: None, options=options).close()
     assert hasattr(torch.ops.kt_ops, "one")
 
 

@@ -1,4 +1,4 @@
-"""What a handler instance needs: its archive's modules, its Context, some settings."""
+"""Loads handler instances: each gets its archive's modules and a Context, and is initialised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,20 @@ from kserve_torch.events import Measured
 from kserve_torch.messages import fresh_id
 from kserve_torch.namespace.loader import Namespace
 from kserve_torch.namespace.packages import packages_of
+from kserve_torch.runtime import (
+    devices,
+    fxtrace,
+    linear,
+    operators,
+    oplibraries,
+    paramdata,
+    rootlog,
+    torchload,
+    torchstate,
+)
 from kserve_torch.runtime.context import Context
+from kserve_torch.runtime.instance import Instance
+from kserve_torch.runtime.reasons import load_failure
 from kserve_torch.settings.metrics_file import ListedMetric
 from kserve_torch.ts import __version__ as TORCHSERVE_VERSION
 from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
@@ -34,6 +47,63 @@ class LoadOptions:
     install_packages: bool = False
     limit_max_image_pixels: bool = True
     metrics: Sequence[ListedMetric] = ()
+
+
+def load_instance(
+    archive: Archive,
+    *,
+    name: str,
+    gpu_id: int | None = None,
+    batch_size: int = 1,
+    v2_rows: str = "tensor",
+    measure: Callable[[Measured], None],
+    options: LoadOptions,
+    first: Instance | None = None,
+) -> Instance:
+    """Import and initialise the archive's handler.
+
+    On a worker's thread (any but the main one) the model's folder becomes that thread's working
+    directory (CONTRACT T-36).
+
+    Args:
+        archive: stays open as long as the instance lives.
+        name: the registered name.
+        gpu_id: index of the accelerator; None for the CPU.
+        batch_size: most requests per call, for the handler to read.
+        v2_rows: see `Limits`.
+        measure: gets the handler's own metrics, on the calling thread.
+        options: see `LoadOptions`.
+        first: another instance of the same archive, whose weights this one shares.
+
+    Raises:
+        LoadFailed: with the reason.
+        OutOfMemory: the weights do not fit.
+        DeviceLost: the GPU can no longer be used.
+    """
+    refuse_unsupported(archive)
+    devices.require(gpu_id)
+    fxtrace.install()
+    linear.install()
+    operators.install()
+    oplibraries.install()
+    paramdata.install()
+    torchload.install()
+    torchstate.install()
+    instance = None
+    try:
+        context = context_of(archive, name, gpu_id, batch_size, measure, options)
+        namespace = namespace_of(archive, name, options)
+        instance = Instance(archive, namespace, context, v2_rows)
+        instance.initialize(first)
+    except BaseException as error:
+        if instance is not None:
+            instance.close()
+        installs = options.install_packages
+        failure = load_failure(error, archive.root, archive.manifest, installs)
+        raise failure from (error.__cause__ if failure is error else error)
+    finally:
+        rootlog.restore()
+    return instance
 
 
 def namespace_of(archive: Archive, name: str, options: LoadOptions) -> Namespace:
@@ -61,7 +131,7 @@ def context_of(
     measure: Callable[[Measured], None],
     options: LoadOptions,
 ) -> Context:
-    """The Context that the handler gets with each call; arguments as for `Instance.load`."""
+    """The Context that the handler gets with each call; arguments as for `load_instance`."""
     metrics = MetricsCacheYamlImpl(model_name=name, measure=measure)
     metrics.add_listed(options.metrics)
     # Of no request, and yet no errors: what handlers report while they load has the model's name.
