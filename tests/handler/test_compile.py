@@ -29,10 +29,12 @@ ROW = torch.ones(1, 8, 8).tolist()
         ("no-such-backend", None),
     ],
 )
-def test_what_a_section_asks_for(pt2, options):
+def test_what_a_section_asks_for(pt2, options, caplog):
     before = copy.deepcopy(pt2)
     assert compile_options(pt2) == options
     assert pt2 == before
+    is_old = isinstance(pt2, dict) and "mode" in pt2
+    assert ("under pt2.compile" in caplog.text) == is_old
 
 
 @pytest.mark.parametrize("pt2", [3, ["inductor"], {"compile": True}])
