@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -172,7 +173,8 @@ class Worker:
         try:
             self._work()
         except BaseException as error:
-            log.exception("%s: worker %d died", self.lane.label, self.number)
+            with suppress(Exception):  # without memory for the line it is replaced all the same
+                log.exception("%s: worker %d died", self.lane.label, self.number)
             lost = HandlerError(f"{self.lane.label}: the worker died while it ran the request")
             outcome = error if isinstance(error, ServingError) else lost
             deliver([(ticket, outcome) for ticket in self._batch])

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 import threading
 import time
 import weakref
@@ -147,6 +148,21 @@ async def test_no_worker_is_replaced_once_the_queue_is_closed(bench: Bench) -> N
     bench.pool.lane.close()
     assert await bench.pool.join(10)
     assert (len(bench.pool.staffing._pauses), bench.pool.roster.all(), loads) == (0, [], [])
+
+
+async def test_a_lost_worker_is_replaced_even_if_nothing_can_be_logged(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be no memory for it; nobody would find out that the thread has ended."""
+
+    def full(*values: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(logging.getLogger("kserve_torch.engine.worker"), "exception", full)
+    await bench.pool.scale(1, 1)
+    with pytest.raises(HandlerError, match="died"):
+        await bench.result(die)
+    assert await bench.result(lambda: "served") == "served"
 
 
 async def test_the_first_worker_loads_the_weights_that_the_others_share(bench: Bench) -> None:
