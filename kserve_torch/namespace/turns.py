@@ -99,7 +99,9 @@ def install(wanted: Callable[[], bool]) -> None:
                 raise
 
         def __exit__(self, *args: object, **kwargs: object) -> None:
-            super().__exit__(*args, **kwargs)
-            self.turns.end()
+            try:
+                super().__exit__(*args, **kwargs)
+            finally:
+                self.turns.end()
 
     _bootstrap._ModuleLockManager = InTurn

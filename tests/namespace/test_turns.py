@@ -189,3 +189,19 @@ def test_a_forked_process_can_import() -> None:
         assert codes == [0]
     finally:
         turns.end()
+
+
+def test_a_turn_ends_even_if_the_module_cannot_be_unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without memory, for one; all others would wait at every import from then on."""
+    manager = _bootstrap._ModuleLockManager
+
+    def full(*error: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        held = manager("a_module")
+        held.__enter__()
+        patch.setattr(manager.__base__, "__exit__", full)
+        with pytest.raises(MemoryError):
+            held.__exit__(None, None, None)
+    assert manager.turns._thread.depth == 0
