@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from kserve_torch import __version__, pidfile
+from kserve_torch import __version__, pidfile, scratch
 from kserve_torch.errors import SettingError
 from kserve_torch.runtime.machine import set_thread_variables
 from kserve_torch.settings import Settings, load_settings
@@ -140,6 +140,7 @@ def _importing(interrupted: int) -> Iterator[None]:
     Raises:
         SettingError: there is no folder to write to, or a package cannot be imported.
     """
+    scratch.clear()
     try:
         tempfile.gettempdir()
     except FileNotFoundError as error:

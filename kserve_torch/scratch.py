@@ -22,7 +22,7 @@ class Scratch:
     """A new folder; folders of this user's servers that have ended are removed."""
 
     def __init__(self) -> None:
-        _clear()
+        clear()
         # A hung handler may still write to it.
         temporary = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
         self._held = contextlib.ExitStack()
@@ -39,8 +39,13 @@ class Scratch:
         self._held.close()
 
 
-def _clear() -> None:
-    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+def clear() -> None:
+    """Remove what servers that have ended left behind.
+
+    They may have filled the folder, and `tempfile.gettempdir` passes over one that is full.
+    """
+    folders = {os.environ.get(name) or "/tmp" for name in ("TMPDIR", "TEMP", "TMP")}
+    for lock in (lock for folder in folders for lock in Path(folder).glob(f"{_PREFIX}*/{_LOCK}")):
         with contextlib.suppress(OSError):  # another user's, or in use
             held = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
             try:

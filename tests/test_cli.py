@@ -90,6 +90,23 @@ def test_without_a_folder_to_write_to(
     )
 
 
+def test_a_folder_that_a_killed_server_has_filled_is_cleared_before_it_is_tried(
+    capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / "kserve_torch-left"
+    left.mkdir()
+    (left / ".lock").touch()
+
+    def tried() -> str:
+        assert not left.exists()
+        raise FileNotFoundError(2, "full")
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "gettempdir", tried)
+    assert main(["--model_dir", str(tmp_path)], "kserve_torch") == 1
+    assert "full" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("action", [[], ["--check"]])
 def test_a_package_of_another_version_is_one_line_when_checked_as_well(
     tmp_path: Path, action: list[str]
