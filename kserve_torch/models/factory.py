@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.archives.archive import Archive, open_archive
 from kserve_torch.archives.store import ModelStore
-from kserve_torch.errors import LoadFailed, NotReady, ServingError
+from kserve_torch.errors import InvalidArchive, LoadFailed, NotReady, ServingError
 from kserve_torch.messages import NOTHING
 from kserve_torch.models.firsts import Firsts
 from kserve_torch.models.origin import Origin
 from kserve_torch.models.version import ModelVersion
 from kserve_torch.namespace.packages import packages_of
+from kserve_torch.redact import redacted
 from kserve_torch.runtime.devices import gpu_for
 from kserve_torch.runtime.instance import Instance
 from kserve_torch.runtime.loading import LoadOptions, load_instance
@@ -154,6 +156,16 @@ class VersionFactory:
             raise
         firsts.add(instance)
         return instance
+
+
+@contextmanager
+def refusal_logged(source: str | Path) -> Iterator[None]:
+    """Log why an archive cannot be opened, where only the client that wants it would be told."""
+    try:
+        yield
+    except (InvalidArchive, LoadFailed) as error:
+        log.warning("%s is not loaded: %s", redacted(str(source)), error.message)
+        raise
 
 
 def _never(index: int, firsts: Firsts) -> Instance:

@@ -24,7 +24,7 @@ from kserve_torch.events import DefaultChanged, Observers
 from kserve_torch.messages import MAX_ROWS, NOTHING, Reply, Request
 from kserve_torch.models.catalogue import Catalogue
 from kserve_torch.models.configured import ConfiguredModels
-from kserve_torch.models.factory import VersionFactory
+from kserve_torch.models.factory import VersionFactory, refusal_logged
 from kserve_torch.models.reloads import Reloads
 from kserve_torch.models.version import ModelVersion
 from kserve_torch.runtime.devices import free_cache
@@ -152,7 +152,9 @@ class Registry(Catalogue):
         Raises:
             ServingError: `ModelNotFound`, `InvalidArchive`, `Conflict`, `LoadFailed`, ...
         """
-        version = await self._factory.make(source, name=name, handler=handler, overrides=overrides)
+        make = self._factory.make
+        with refusal_logged(source):
+            version = await make(source, name=name, handler=handler, overrides=overrides)
         try:
             self._enter(version)
             await version.start(workers)

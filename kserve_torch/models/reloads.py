@@ -18,7 +18,7 @@ from kserve_torch.archives.store import ModelStore
 from kserve_torch.engine.background import keep
 from kserve_torch.errors import InvalidArchive, LoadFailed, ModelNotFound, NotReady, ServingError
 from kserve_torch.models.catalogue import Catalogue, unknown
-from kserve_torch.models.factory import VersionFactory
+from kserve_torch.models.factory import VersionFactory, refusal_logged
 from kserve_torch.models.origin import Origin
 from kserve_torch.models.retries import keep_trying, worth_another_try
 from kserve_torch.models.version import ModelVersion
@@ -122,9 +122,10 @@ class Reloads:
         failure = unknown(name)
         for source in self._sources(name):
             try:
-                return await self._factory.make(
-                    source, name=name, handler=handler, overrides=overrides
-                )
+                with refusal_logged(source):
+                    return await self._factory.make(
+                        source, name=name, handler=handler, overrides=overrides
+                    )
             except ModelNotFound as error:  # the file is gone
                 failure = error
         raise failure

@@ -21,6 +21,7 @@ from kserve_torch.errors import (
     DeadlineExceeded,
     Forbidden,
     HandlerError,
+    InvalidArchive,
     InvalidInput,
     LoadFailed,
     ModelNotFound,
@@ -605,6 +606,22 @@ async def test_a_broken_archive_is_kept_with_its_reason(tmp_path: Path) -> None:
         with pytest.raises(NotReady, match="absent_package"):
             await registry.submit(request("a", name="bad"))
         assert (await registry.submit(request("a", name="good"))).results == ["a"]
+
+
+async def test_the_log_says_which_archive_a_client_could_not_have_loaded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "torn.mar").write_bytes(b"no zip")
+    async with serving(tmp_path) as registry:
+        with pytest.raises(InvalidArchive):
+            await registry.register("torn.mar")
+        with pytest.raises(LoadFailed):
+            await registry.load("torn")
+        with pytest.raises(ModelNotFound):
+            await registry.load("nothing")
+    said = [text for text in caplog.messages if "is not loaded" in text]
+    assert len(said) == 2
+    assert all(text.startswith("torn.mar is not loaded: torn.mar: damaged") for text in said)
 
 
 async def test_workers_come_and_go(tmp_path: Path) -> None:
