@@ -90,7 +90,7 @@ FLOORS: list[dict[str, str]] = [
         "runtime.loading": (
             "runtime.context runtime.devices runtime.fxtrace runtime.instance runtime.linear "
             "runtime.operators runtime.oplibraries runtime.paramdata runtime.reasons "
-            "runtime.rootlog runtime.torchload runtime.torchstate ts"
+            "runtime.torchload runtime.torchstate ts"
         ),
         "runtime.machine": "",
         "runtime.operators": "",

@@ -10,6 +10,7 @@ If the handler says which row is at fault, only that row's request fails.
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import logging
 import threading
@@ -160,6 +161,7 @@ class Instance:
             [r for r, count in zip(requests, counts, strict=True) for _ in range(count)]
         )
         output.mend()
+        collects = gc.isenabled()
         try:
             with self._namespace.activate(), self._dtype, self._stream:
                 results = self._finish(self._entry.handle(data, self.context))
@@ -168,7 +170,7 @@ class Instance:
                 return self.context.row_replies(results)
         finally:
             self._look()
-            rootlog.restore()
+            restore(collects)
             self.context.end()
 
     def _look(self) -> None:
@@ -214,6 +216,17 @@ class Instance:
                 self._runner.close()
         finally:
             self._namespace.close()
+
+
+def restore(collects: bool) -> None:
+    """Undo what a handler has done to the process's logging and garbage collection.
+
+    Args:
+        collects: whether garbage was collected before.
+    """
+    rootlog.restore()
+    if collects:
+        gc.enable()
 
 
 def _handler_rows(request: Request, arrays: bool) -> list[Row]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,12 +21,11 @@ from kserve_torch.runtime import (
     operators,
     oplibraries,
     paramdata,
-    rootlog,
     torchload,
     torchstate,
 )
 from kserve_torch.runtime.context import Context
-from kserve_torch.runtime.instance import Instance
+from kserve_torch.runtime.instance import Instance, restore
 from kserve_torch.runtime.reasons import load_failure
 from kserve_torch.settings.metrics_file import ListedMetric
 from kserve_torch.ts import __version__ as TORCHSERVE_VERSION
@@ -90,6 +90,7 @@ def load_instance(
     torchload.install()
     torchstate.install()
     instance = None
+    collects = gc.isenabled()
     try:
         context = context_of(archive, name, gpu_id, batch_size, measure, options)
         namespace = namespace_of(archive, name, options)
@@ -102,7 +103,7 @@ def load_instance(
         failure = load_failure(error, archive.root, archive.manifest, installs)
         raise failure from (error.__cause__ if failure is error else error)
     finally:
-        rootlog.restore()
+        restore(collects)
     return instance
 
 

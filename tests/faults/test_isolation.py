@@ -10,7 +10,7 @@ from .actor import ACTOR, V1, Client, add_actor, talking_to, until
 
 #: Answers with all that a neighbour could have changed under it.
 WITNESS = """
-import json, logging, os, random, sys, threading
+import gc, json, logging, os, random, sys, threading
 import numpy
 import torch
 
@@ -29,6 +29,7 @@ class Witness:
             "grad": torch.is_grad_enabled(),
             "inference": torch.is_inference_mode_enabled(),
             "module": __import__("shared").OWNER,
+            "garbage": gc.isenabled(),
             "sum": float(torch.tensor([1.0, 2.0]).sum()),
         }
         return [json.dumps(out)] * len(data)
@@ -57,6 +58,7 @@ MISDEEDS = {
     "signal": "__import__('signal').signal(15, print)",
     "modules": "sys.modules.pop('shared', None)",
     "thread locals": "threading.current_thread().name = 'villain'",
+    "garbage": "import gc; gc.disable()",
     "event loop": "import asyncio; asyncio.set_event_loop(asyncio.new_event_loop())",
 }
 VILLAIN = """

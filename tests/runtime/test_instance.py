@@ -622,6 +622,14 @@ def test_what_a_handler_turns_stays_its_own(load: Load) -> None:
     assert plain is not half
 
 
+@pytest.mark.parametrize("data", ["data is None", "data is not None"])
+def test_garbage_is_collected_after_what_a_handler_does(load: Load, data: str) -> None:
+    """All models' garbage would stay."""
+    body = f"import gc\nif {data}:\n    gc.disable()\nreturn [1] * len(data or [])"
+    assert results(load(f"def handle(data, context):\n{textwrap.indent(body, '    ')}"), 1) == [1]
+    assert gc.isenabled()
+
+
 def test_a_workers_thread_is_the_handlers_own(load: Load) -> None:
     text = """
         import os, torch
