@@ -256,11 +256,13 @@ def _pip(arguments: list[str], folder: Path) -> str:
 def _reason(stderr: str) -> str:
     """Pip's last error line, which names the package; the lines before it describe the search.
 
-    Of an index that it could not reach, pip speaks in these only. Without pip the one line is the
+    Of an index that it could not reach, pip speaks in these only. If a package cannot be built, pip
+    may have none, and the last line of the build says why. Without pip the one line is the
     interpreter's, which begins with a path.
     """
-    lines = stderr.strip().splitlines()
-    errors = [line for line in lines if line.startswith("ERROR: ")]
-    reason = re.sub(r"^ERROR: |^/\S*: ", "", (errors or lines or ["pip gives no reason"])[-1])
+    errors = [line for line in stderr.splitlines() if line.startswith("ERROR: ")]
+    lines = (stderr.rpartition("[end of output]")[0] or stderr).strip().splitlines()
+    last = (errors or lines or ["pip gives no reason"])[-1]
+    reason = re.sub(r"^ERROR: |^/\S*: ", "", last.strip())
     unreached = "Retrying (Retry(total=0," in stderr
     return f"{reason} (the package index cannot be reached)" if unreached else reason

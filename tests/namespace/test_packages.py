@@ -347,6 +347,16 @@ def test_an_index_that_cannot_be_reached_is_told(
     assert caught.value.message == f"packages cannot be installed: {why}"
 
 
+def test_a_package_that_cannot_be_built_says_why(tmp_path: Path) -> None:
+    """Old versions of pip end with a note that this is no problem with pip."""
+    project = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]'
+    backend = "def build_wheel(*args, **more): raise RuntimeError('no compiler')"
+    files = {"own/pyproject.toml": project, "own/backend.py": backend}
+    archive = opened(tmp_path, OPTIONS + "./own", files)
+    with pytest.raises(LoadFailed, match=r"no compiler|Failed to build"):
+        load(archive, tmp_path, install_packages=True)
+
+
 def test_a_missing_requirements_file(tmp_path: Path) -> None:
     source = make_archive(tmp_path / "a.mar", {"handler.py": ""}, requirementsFile="r.txt")
     archive = open_archive(source, tmp_path / "work")
