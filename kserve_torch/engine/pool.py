@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kserve_torch.engine.background import joined
@@ -232,14 +233,15 @@ class Pool:
     def _failed(self, worker: Worker, started: Future[Worker] | None, error: BaseException) -> None:
         reason = error if isinstance(error, ServingError) else LoadFailed(brief(error))
         cause = error.__cause__ if reason is error else error
-        log.error(
-            "%s: worker %d failed: %s",
-            self.lane.label,
-            worker.number,
-            reason.message,
-            # With the paths, which clients are not told; once, not with each further try.
-            exc_info=cause if reason.message != self.staffing.reason else None,
-        )
+        with suppress(Exception):  # as `Worker` does: whoever waits for the start is told
+            log.error(
+                "%s: worker %d failed: %s",
+                self.lane.label,
+                worker.number,
+                reason.message,
+                # With the paths, which clients are not told; once, not with each further try.
+                exc_info=cause if reason.message != self.staffing.reason else None,
+            )
         self.staffing.reason = reason.message
         if started is not None:
             self._fail_start(started, reason)

@@ -150,19 +150,31 @@ async def test_no_worker_is_replaced_once_the_queue_is_closed(bench: Bench) -> N
     assert (len(bench.pool.staffing._pauses), bench.pool.roster.all(), loads) == (0, [], [])
 
 
-async def test_a_lost_worker_is_replaced_even_if_nothing_can_be_logged(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There may be no memory for it; nobody would find out that the thread has ended."""
+@pytest.fixture
+def nothing_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be no memory for it."""
 
-    def full(*values: object) -> None:
+    def full(*values: object, **more: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(logging.getLogger("kserve_torch.engine.worker"), "exception", full)
+    for name in ("worker", "pool"):
+        for method in ("error", "exception"):
+            monkeypatch.setattr(logging.getLogger(f"kserve_torch.engine.{name}"), method, full)
+
+
+@pytest.mark.usefixtures("nothing_is_logged")
+async def test_a_lost_worker_is_replaced_even_if_nothing_can_be_logged(bench: Bench) -> None:
     await bench.pool.scale(1, 1)
     with pytest.raises(HandlerError, match="died"):
         await bench.result(die)
     assert await bench.result(lambda: "served") == "served"
+
+
+@pytest.mark.usefixtures("nothing_is_logged")
+async def test_whoever_waits_for_a_worker_is_told_that_it_failed(bench: Bench) -> None:
+    bench.load = lambda index: 1 / 0
+    with pytest.raises(LoadFailed, match="division"):
+        await asyncio.wait_for(bench.pool.scale(1, 1), 10)
 
 
 async def test_the_first_worker_loads_the_weights_that_the_others_share(bench: Bench) -> None:
