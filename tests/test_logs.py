@@ -157,6 +157,14 @@ SET_UPS = {
     "dictConfig": "import logging.config\nlogging.config.dictConfig({'version': 1, 'root': {}})",
     "disable": "import logging\nlogging.disable(logging.CRITICAL)",
     "level": "import logging\nlogging.getLogger().setLevel(logging.CRITICAL)",
+    "levels": (
+        "import logging\nfor name in [*logging.root.manager.loggerDict]:\n"
+        "    logging.getLogger(name).setLevel(60)"
+    ),
+    "propagation": (
+        "import logging\nfor name in [*logging.root.manager.loggerDict]:\n"
+        "    logging.getLogger(name).propagate = False"
+    ),
     "format": (
         "import logging\nfor each in logging.getLogger().handlers:\n"
         "    each.setFormatter(logging.Formatter('%(nothing)s'))\n    each.setLevel(60)"
