@@ -93,7 +93,8 @@ def handle(data, context):
         return None
     batches()
     frozen = gc.isenabled() and gc.get_freeze_count()
-    return [["torch._dynamo" in sys.modules, batches(), frozen]] * len(data)
+    paced = [type(callback).__name__ for callback in gc.callbacks]
+    return [["torch._dynamo" in sys.modules, batches(), frozen, paced]] * len(data)
 """
 
 
@@ -101,7 +102,8 @@ def test_the_server_keeps_memory_and_leaves_out_compiler_and_collections(tmp_pat
     make_archive(tmp_path / "m.mar", {"handler.py": FRUGAL})
     with Server(tmp_path, fresh=True) as server, server.client() as client:
         response = client.post("/v1/models/m:predict", json={"instances": [1]})
-        ((compiler, faults, frozen),) = response.json()["predictions"]
+        ((compiler, faults, frozen, paced),) = response.json()["predictions"]
     assert not compiler
     assert faults < 2000  # of some 28000
     assert frozen > 100_000
+    assert paced == ["Pace"]
