@@ -13,6 +13,8 @@ from kserve_torch.errors import BadRow, InvalidInput
 
 #: How torch begins to say that a number in a list does not fit.
 _TOO_LARGE = "Overflow when unpacking"
+#: numpy's own limit.
+_MOST_DIMS = 64
 
 
 def as_tensor(index: int, value: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -29,6 +31,8 @@ def as_tensor(index: int, value: Any, dtype: torch.dtype | None = None) -> torch
     if isinstance(value, bytes | bytearray | memoryview):
         value = _parsed(index, value)
     try:
+        if isinstance(value, list):
+            value = _numbers(value)
         if isinstance(value, np.ndarray):
             # A copy: arrays may be read-only views of the request's bytes.
             return torch.from_numpy(np.array(value)).to(dtype or _dtype_of_lists(value))
@@ -72,10 +76,34 @@ def as_batch(
         BadRow: one of them is not what `as_tensor` takes.
         InvalidInput: their shapes differ, or their dtypes in several requests.
     """
+    rows: Any = values
     if len(values) > 1 and _are_alike(values):
         rows = np.array(values)  # one copy of all instead of two of each
+    elif dtype is not None or getattr(context, "has_one_request", True):
+        rows = _numbers(values)
+    if isinstance(rows, np.ndarray):
         return torch.from_numpy(rows).to(dtype or _dtype_of_lists(rows))
     return stack([as_tensor(index, value, dtype) for index, value in enumerate(values)], context)
+
+
+def _numbers(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:
+    """Nested lists of numbers as an array, which numpy makes five times as fast as torch.
+
+    They are returned as they are if torch would read them in another way, or not at all.
+    """
+    first: Any = values
+    for _ in range(_MOST_DIMS):
+        if isinstance(first, list | tuple) and first:
+            first = first[0]
+    if not isinstance(first, int | float):
+        return values
+    try:
+        array = np.array(values)
+    except (ValueError, TypeError, RuntimeError, OverflowError):
+        return values
+    # Whole numbers that are too large for torch become floats.
+    is_exact = array.dtype.kind in "bi" or (array.dtype.kind == "f" and array.max() < 2.0**63)
+    return array if is_exact else values
 
 
 def _are_alike(values: Sequence[Any]) -> bool:
