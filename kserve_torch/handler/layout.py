@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 #: Most bytes of convolution weights and buffers for a trial, during which they are held twice.
 LARGEST = 256 * 2**20
+_CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 #: How ``Tensor.view`` begins to say that it cannot take this memory format.
 _NEEDS_CONTIGUOUS = "view size is not compatible"
 
@@ -155,11 +156,16 @@ def _is_suitable(model: Any) -> bool:
     if not is_suitable(model):
         return False
     copied = [*(each for each in model.parameters() if each.dim() == 4), *model.buffers()]
-    convolutions = (nn.Conv2d, nn.ConvTranspose2d)
     return (
-        any(isinstance(module, convolutions) for module in model.modules())
+        any(map(_is_convolution, model.modules()))
         and sum(tensor.nbytes for tensor in copied) <= LARGEST
     )
+
+
+def _is_convolution(module: nn.Module) -> bool:
+    if isinstance(module, torch.jit.ScriptModule):
+        return getattr(module, "original_name", "") in {kind.__name__ for kind in _CONVOLUTIONS}
+    return isinstance(module, _CONVOLUTIONS)
 
 
 def _last(value: Any) -> Any:

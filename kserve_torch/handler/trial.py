@@ -27,10 +27,10 @@ class NothingToCompare(Exception):
 
 
 def is_suitable(model: Any) -> bool:
-    """Whether a model is an eager float32 one in evaluation mode on the CPU, without hooks."""
-    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+    """Whether it is a float32 model in evaluation mode on the CPU, not compiled, without hooks."""
+    if not isinstance(model, nn.Module) or any(map(is_compiled, model.modules())):
         return False
-    if model.training or any(map(is_compiled, model.modules())):
+    if getattr(model, "training", False):  # frozen programs do not say
         return False
     return not has_hooks(model.modules()) and all(map(_is_plain_float32, model.parameters()))
 
@@ -72,7 +72,12 @@ def copy_of(model: nn.Module, parameters: Mapping[int, torch.Tensor] | None = No
         Exception: whatever a part of the model raises that cannot be copied.
     """
     large = {id(each): each for each in model.parameters() if each.nbytes >= LARGE}
-    return copy.deepcopy(model, {**large, **(parameters or {})})
+    held = {**large, **(parameters or {})}
+    twin = copy.deepcopy(model, dict(held))
+    if isinstance(model, torch.jit.ScriptModule):  # copies all
+        for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+            other.data = held.get(id(own), other).data
+    return twin
 
 
 def agree(output: Any, expected: Any) -> bool:

@@ -1,5 +1,6 @@
 """Channels last: for models that it changes nothing for, and for no other."""
 
+import io
 import logging
 import threading
 from collections import OrderedDict, namedtuple
@@ -11,6 +12,7 @@ from torch import nn
 from kserve_torch.handler import layout
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.layout import ChannelsLast
+from kserve_torch.handler.trial import copy_of
 from kserve_torch.runtime.sharing import Share
 from kserve_torch.runtime.tying import tie
 
@@ -192,11 +194,76 @@ def test_models_that_are_left_alone(model):
     assert not is_last(model)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.(trace|save|script)")
-def test_torchscript_is_left_alone():
-    script = torch.jit.trace(Net().eval(), PICTURES)
-    answers(script, PICTURES)
+class Plain(nn.Sequential):
+    """What TorchScript can be made of in both ways."""
+
+    def __init__(self, flat=nn.Flatten):
+        torch.manual_seed(0)
+        super().__init__(nn.Conv2d(3, 64, 3), nn.ReLU(), flat())
+
+
+class View(nn.Module):
+    def forward(self, hidden):
+        return hidden.view(hidden.shape[0], -1)
+
+
+def scripted(model, how):
+    """A model in evaluation mode as TorchScript, as an archive holds it."""
+    model.eval()
+    made = torch.jit.script(model) if how == "script" else torch.jit.trace(model, PICTURES)
+    file = io.BytesIO()
+    torch.jit.save(made, file)
+    file.seek(0)
+    return torch.jit.load(file)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.(trace|save|script|load)")
+@pytest.mark.parametrize("how", ["script", "trace"])
+def test_torchscript(how):
+    script = scripted(Plain(), how)
+    before = [parameter.data_ptr() for parameter in script.parameters()]
+    found = answers(script, *[PICTURES] * 4)
+    assert is_last(script)
+    for answer in found:
+        torch.testing.assert_close(answer, Plain()(PICTURES))
+    assert before[0] != next(script.parameters()).data_ptr()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.(trace|save|script|load)")
+@pytest.mark.parametrize("how", ["script", "trace"])
+def test_torchscript_that_needs_the_default_format(how):
+    script = scripted(Plain(View), how)
+    (found,) = answers(script, PICTURES)
+    torch.testing.assert_close(found, Plain()(PICTURES))
     assert not is_last(script)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.(trace|save|script|load|freeze)")
+def test_frozen_torchscript_is_left_alone():
+    script = torch.jit.freeze(scripted(Plain(), "trace"))
+    (found,) = answers(script, PICTURES)
+    torch.testing.assert_close(found, Plain()(PICTURES))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.(trace|save|script|load)")
+def test_the_trial_of_torchscript_is_on_weights_in_the_format():
+    script = scripted(Plain(), "script")
+    twins = layout._twins(script, torch.channels_last)
+    twin = copy_of(script, twins)
+    assert is_last(twin)
+    assert not is_last(script)
+    assert next(twin.parameters()).data_ptr() == next(iter(twins.values())).data_ptr()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.(trace|save|script|load)")
+def test_instances_of_torchscript_share_what_was_moved():
+    one, two = models = [scripted(Plain(), "trace") for _ in range(2)]
+    assert tie([two], [one])
+    for model in models:
+        answers(model, PICTURES)
+    assert is_last(one)
+    assert is_last(two)
+    assert next(one.parameters()).data_ptr() == next(two.parameters()).data_ptr()
 
 
 def test_a_large_model_is_left_alone(monkeypatch):
