@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import fields, is_dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from kserve_torch.codec.values import is_torch
 
 #: Immutable types.
 _FIXED = frozenset((str, bytes, int, float, bool, type(None)))
+_LISTS = frozenset((list,))
 
 
 def snapshot(value: Any) -> Any:
@@ -26,8 +28,15 @@ def snapshot(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: snapshot(member) for key, member in value.items()}
     if isinstance(value, list):
-        # Long lists are mostly of numbers: one check of all types instead of a call for each.
-        return value[:] if _FIXED.issuperset(map(type, value)) else list(map(snapshot, value))
+        # Long lists are mostly of numbers, or of pairs of numbers, as of pixels: one check of all
+        # types instead of a call for each.
+        if _FIXED.issuperset(map(type, value)):
+            return value[:]
+        if _LISTS.issuperset(map(type, value)):
+            members = chain.from_iterable(value)
+            if _FIXED.issuperset(map(type, members)):
+                return list(map(list.copy, value))
+        return list(map(snapshot, value))
     if isinstance(value, tuple):
         return tuple(map(snapshot, value))
     if isinstance(value, bytearray | np.ndarray):
