@@ -86,11 +86,10 @@ FLOORS: list[dict[str, str]] = [
             "runtime.context runtime.devices runtime.entry runtime.fault runtime.output "
             "runtime.reasons runtime.rootlog runtime.sharing runtime.torchstate runtime.warmup"
         ),
-        "runtime.linear": "",
         "runtime.loading": (
-            "runtime.context runtime.devices runtime.fxtrace runtime.instance runtime.linear "
-            "runtime.operators runtime.oplibraries runtime.paramdata runtime.reasons "
-            "runtime.torchload runtime.torchstate ts"
+            "runtime.context runtime.devices runtime.fxtrace runtime.instance "
+            "runtime.operators runtime.oplibraries runtime.paramdata runtime.products "
+            "runtime.reasons runtime.torchload runtime.torchstate ts"
         ),
         "runtime.machine": "",
         "runtime.operators": "",
@@ -98,6 +97,7 @@ FLOORS: list[dict[str, str]] = [
         "runtime.output": "",
         "runtime.paramdata": "",
         "runtime.processor": "",
+        "runtime.products": "",
         "runtime.profiler": "",
         "runtime.reasons": "ts",
         "runtime.rootlog": "",

@@ -50,11 +50,15 @@ _KINDS: dict[type[Exception], type[InvalidInput]] = {
 
 
 def _said(error: Exception) -> str:
-    """The line of an error's text that says what is wrong: the first; the last of TorchScript's."""
-    lines = str(error).strip().splitlines() or [""]
-    if "Traceback of TorchScript" not in str(error):
+    """The line of an error's text that says what is wrong: the first; the last of TorchScript's.
+
+    Where a kernel in Python raised it, as those of `products` do, that kernel's frames follow.
+    """
+    text, _, _ = str(error).strip().partition("\n\nAt:\n")
+    lines = text.splitlines() or [""]
+    if "Traceback of TorchScript" not in text:
         return lines[0]
-    return lines[-1].removeprefix("RuntimeError: ")
+    return re.sub("^(RuntimeError: )+", "", lines[-1])
 
 
 @contextmanager

@@ -17,10 +17,10 @@ from kserve_torch.namespace.packages import packages_of
 from kserve_torch.runtime import (
     devices,
     fxtrace,
-    linear,
     operators,
     oplibraries,
     paramdata,
+    products,
     torchload,
     torchstate,
 )
@@ -83,10 +83,10 @@ def load_instance(
     refuse_unsupported(archive)
     devices.require(gpu_id)
     fxtrace.install()
-    linear.install()
     operators.install()
     oplibraries.install()
     paramdata.install()
+    products.install(archive.root)
     torchload.install()
     torchstate.install()
     instance = None

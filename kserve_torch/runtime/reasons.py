@@ -122,8 +122,10 @@ def brief(error: BaseException) -> str:
     """``<Type>: <text>`` on one line, without the server's paths or a traceback."""
     text = _text(error).strip()
     if "Traceback" in text:
-        # TorchScript's text has a traceback; the last line is the error.
-        text = text.splitlines()[-1]
+        # TorchScript's text has a traceback; the last line is the error, if there are no frames of
+        # a kernel in Python behind it.
+        text = text.partition("\n\nAt:\n")[0].splitlines()[-1]
+        text = re.sub("^(RuntimeError: )+", "RuntimeError: ", text)
     text = _clean(text)
     kind = type(error).__name__
     return f"{kind}: {text}" if text and not text.startswith(f"{kind}:") else text or kind
