@@ -32,6 +32,7 @@ from kserve_torch.errors import (
 from kserve_torch.events import Measured
 from kserve_torch.messages import Request, Row, RowReply, Tensor, Verb
 from kserve_torch.namespace.scopes import scopes
+from kserve_torch.runtime import products
 from kserve_torch.runtime.fault import RequestFault
 from kserve_torch.runtime.instance import Instance
 from kserve_torch.runtime.loading import LoadOptions, load_instance
@@ -1226,3 +1227,12 @@ def test_request_ids_are_text_for_all(load: Load) -> None:
     body = "import pickle\nids = [context.get_request_id(0), context.request_ids[0]]\n"
     body += "return [[type(ids[0]).__name__, type(pickle.loads(pickle.dumps(ids[1]))).__name__]]"
     assert results(load(function(body)), 1) == [["str", "str"]]
+
+
+def test_matrix_products_are_for_large_models(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed: list[bool] = []
+    monkeypatch.setattr(products, "_kernels", lambda: installed.append(True))
+    load(ECHO, {"weights.bin": bytes(2**20)})
+    assert not installed
+    load(ECHO, {"weights.bin": bytes(2**24)})
+    assert installed
