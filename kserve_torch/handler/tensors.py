@@ -93,8 +93,9 @@ def _numbers(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:
     """
     first: Any = values
     for _ in range(_MOST_DIMS):
-        if isinstance(first, list | tuple) and first:
-            first = first[0]
+        if not isinstance(first, list | tuple) or not first:
+            break
+        first = first[0]
     if not isinstance(first, int | float):
         return values
     try:
