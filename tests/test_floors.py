@@ -70,7 +70,7 @@ FLOORS: list[dict[str, str]] = [
     {
         "handler": (
             "runtime.context runtime.devices runtime.profiler runtime.torchload "
-            "runtime.paramdata runtime.torchstate runtime.tying"
+            "runtime.paramdata runtime.torchscript runtime.torchstate runtime.tying"
         ),
         "ts": (
             "handler runtime.context runtime.devices runtime.entry runtime.processor "
@@ -99,10 +99,11 @@ FLOORS: list[dict[str, str]] = [
         "runtime.processor": "",
         "runtime.products": "",
         "runtime.profiler": "",
-        "runtime.reasons": "ts",
+        "runtime.reasons": "runtime.torchscript ts",
         "runtime.rootlog": "",
         "runtime.sharing": "runtime.paramdata runtime.tying",
         "runtime.torchload": "",
+        "runtime.torchscript": "",
         "runtime.torchstate": "runtime.machine",
         "runtime.tying": "",
         "runtime.warmup": "runtime.context runtime.fault runtime.torchstate",

@@ -13,6 +13,7 @@ from typing import Any
 
 from kserve_torch.errors import InvalidInput
 from kserve_torch.handler.tensors import describe
+from kserve_torch.runtime.torchscript import last_line
 
 #: Those of them that are about the dtype.
 _ABOUT_THE_DTYPE = re.compile(
@@ -50,15 +51,11 @@ _KINDS: dict[type[Exception], type[InvalidInput]] = {
 
 
 def _said(error: Exception) -> str:
-    """The line of an error's text that says what is wrong: the first; the last of TorchScript's.
-
-    Where a kernel in Python raised it, as those of `products` do, that kernel's frames follow.
-    """
-    text, _, _ = str(error).strip().partition("\n\nAt:\n")
-    lines = text.splitlines() or [""]
-    if "Traceback of TorchScript" not in text:
-        return lines[0]
-    return re.sub("^(RuntimeError: )+", "", lines[-1])
+    """The line of an error's text that says what is wrong: the first; the last of TorchScript's."""
+    text = str(error).strip()
+    if "Traceback of TorchScript" in text:
+        return last_line(text).removeprefix("RuntimeError: ")
+    return (text.splitlines() or [""])[0]
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import torch
 from kserve_torch.archives.manifest import Manifest
 from kserve_torch.errors import HandlerError, LoadFailed, OutOfMemory, PredictionError, ServingError
 from kserve_torch.namespace.scopes import PREFIX
+from kserve_torch.runtime.torchscript import last_line
 from kserve_torch.ts.utils.util import PredictionException
 
 _LENGTH = 500
@@ -122,10 +123,7 @@ def brief(error: BaseException) -> str:
     """``<Type>: <text>`` on one line, without the server's paths or a traceback."""
     text = _text(error).strip()
     if "Traceback" in text:
-        # TorchScript's text has a traceback; the last line is the error, if there are no frames of
-        # a kernel in Python behind it.
-        text = text.partition("\n\nAt:\n")[0].splitlines()[-1]
-        text = re.sub("^(RuntimeError: )+", "RuntimeError: ", text)
+        text = last_line(text)
     text = _clean(text)
     kind = type(error).__name__
     return f"{kind}: {text}" if text and not text.startswith(f"{kind}:") else text or kind
