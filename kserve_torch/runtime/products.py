@@ -42,7 +42,7 @@ def install(model: Path) -> None:
     Args:
         model: the folder with all files of a model that is about to be loaded.
     """
-    if any(total >= _LARGE for total in accumulate(_sizes(model))):
+    if _is_mkl_slow() and any(total >= _LARGE for total in accumulate(_sizes(model))):
         with _lock:  # models are loaded in parallel, and torch may not run what is being replaced
             _kernels()
 
@@ -57,10 +57,15 @@ def _sizes(folder: Path) -> Iterator[int]:
 
 
 @cache
-def _kernels() -> torch.library.Library | None:
+def _kernels() -> torch.library.Library:
+    return replace()
+
+
+@cache
+def _is_mkl_slow() -> bool:
     has_mkl = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return replace() if has_mkl and has_onednn and _is_amd() else None
+    return bool(has_mkl and has_onednn and _is_amd())
 
 
 def _is_amd() -> bool:

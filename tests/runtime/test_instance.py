@@ -1231,6 +1231,7 @@ def test_request_ids_are_text_for_all(load: Load) -> None:
 
 def test_matrix_products_are_for_large_models(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     installed: list[bool] = []
+    monkeypatch.setattr(products, "_is_mkl_slow", lambda: True)
     monkeypatch.setattr(products, "_kernels", lambda: installed.append(True))
     load(ECHO, {"weights.bin": bytes(2**20)})
     assert not installed

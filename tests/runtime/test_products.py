@@ -306,16 +306,20 @@ def test_which_cpus_use_it(cpu, wanted, tmp_path, monkeypatch):
     if cpu:
         cpuinfo.write_text(CPUINFO.format(cpu))
     monkeypatch.setattr(products, "_CPUINFO", cpuinfo)
-    library = products._kernels.__wrapped__()
-    assert (library is not None) == (wanted and torch.backends.mkl.is_available())
-    if library is not None:
-        library._destroy()
+    assert products._is_mkl_slow.__wrapped__() == (wanted and torch.backends.mkl.is_available())
+    installed = []
+    monkeypatch.setattr(products, "_kernels", lambda: installed.append(True))
+    monkeypatch.setattr(products, "_is_mkl_slow", products._is_mkl_slow.__wrapped__)
+    (tmp_path / "weights.pt").write_bytes(bytes(2**24))
+    products.install(tmp_path)
+    assert bool(installed) == (wanted and torch.backends.mkl.is_available())
 
 
 @pytest.mark.parametrize(("mib", "wanted"), [(0, False), (7, False), (8, True)])
 def test_they_are_for_large_models(mib, wanted, tmp_path, monkeypatch):
     """The files count together, those in folders too; a link to nothing counts for nothing."""
     installed = []
+    monkeypatch.setattr(products, "_is_mkl_slow", lambda: True)
     monkeypatch.setattr(products, "_kernels", lambda: installed.append(True))
     (tmp_path / "nowhere").symlink_to("absent")
     (tmp_path / "shards").mkdir()
