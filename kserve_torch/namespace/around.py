@@ -13,7 +13,7 @@ from typing import Any
 
 Around = Callable[[], AbstractContextManager[Any]]
 
-#: What is done with each copy of a module, by its name.
+#: What is done with a module, and each copy of it, by its name.
 _changes: dict[str, Callable[[ModuleType], None]] = {}
 
 
@@ -22,30 +22,27 @@ def around_import(name: str, around: Around) -> None:
     sys.meta_path.insert(0, _Finder(name, around))
 
 
-def after_import(name: str, change: Callable[[], None]) -> None:
-    """Call ``change`` once the module ``name`` has run; now, if it has already."""
-    around_import(name, partial(_then, change))
-    if name in sys.modules:
-        change()
+def after_import(name: str, change: Callable[[ModuleType], None]) -> None:
+    """Call ``change`` with the module ``name`` once it has run, now if it has already.
 
-
-def after_each_import(name: str, change: Callable[[ModuleType], None]) -> None:
-    """The same with the module ``name`` itself, and with each copy that an archive brings."""
+    Likewise with each copy of it that an archive brings.
+    """
     _changes[name] = change
-    after_import(name, lambda: change(sys.modules[name]))
+    around_import(name, partial(_then, change, name))
+    if name in sys.modules:
+        change(sys.modules[name])
 
 
 def surround(spec: ModuleSpec, name: str) -> None:
     """Let a copy of the module ``name`` be changed after its import, if any is to be."""
     if name in _changes and spec.loader is not None:
-        change = _changes[name]
-        spec.loader = _Loader(spec.loader, lambda: _then(lambda: change(sys.modules[spec.name])))
+        spec.loader = _Loader(spec.loader, partial(_then, _changes[name], spec.name))
 
 
 @contextmanager
-def _then(change: Callable[[], None]) -> Iterator[None]:
+def _then(change: Callable[[ModuleType], None], name: str) -> Iterator[None]:
     yield
-    change()
+    change(sys.modules[name])
 
 
 class _Finder(MetaPathFinder):

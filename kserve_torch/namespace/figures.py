@@ -7,16 +7,12 @@ current one.
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
 from functools import cache
 from typing import Any
 
 from kserve_torch.namespace import scopes
 from kserve_torch.namespace.around import after_import
-
-#: Where pyplot keeps them, as ``Gcf.figs``.
-_MODULE = "matplotlib._pylab_helpers"
 
 
 class Figures:
@@ -43,9 +39,8 @@ class Figures:
 @cache
 def install() -> None:
     """Give pyplot `Figures`, now or once it is imported, which takes a second."""
-    after_import(_MODULE, _share)
+    after_import("matplotlib._pylab_helpers", _share)
 
 
-def _share() -> None:
-    helpers: Any = sys.modules[_MODULE]
+def _share(helpers: Any) -> None:
     helpers.Gcf.figs = Figures(helpers.Gcf.figs)

@@ -182,8 +182,7 @@ def _loading(make: Callable[[str, str], Any]) -> Callable[..., ModuleType]:
     return load
 
 
-def _change_imp() -> None:
-    imp: Any = sys.modules["imp"]
+def _change_imp(imp: Any) -> None:
     imp.load_source = _loading(SourceFileLoader)
     imp.load_compiled = _loading(SourcelessFileLoader)
 

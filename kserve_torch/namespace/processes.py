@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from functools import cache, wraps
 from typing import Any
 
 from kserve_torch.namespace.around import after_import
 from kserve_torch.namespace.scopes import PREFIX, current_scope
 
-_MODULE = "cloudpickle.cloudpickle"
 #: Positional arguments of `subprocess.Popen` up to the environment.
 _BEFORE_ENV = 10
 
@@ -34,7 +32,7 @@ class _ByValue(set[str]):
 def install() -> None:
     """From now on what archives' code starts finds the archive's modules, or gets them."""
     subprocess.Popen.__init__ = _start_with_path  # type: ignore[method-assign]
-    after_import(_MODULE, _change)
+    after_import("cloudpickle.cloudpickle", _send_by_value)
 
 
 @wraps(_start)
@@ -47,6 +45,5 @@ def _start_with_path(self: Any, *args: Any, **options: Any) -> None:
     _start(self, *args, **options)
 
 
-def _change() -> None:
-    cloudpickle: Any = sys.modules[_MODULE]
+def _send_by_value(cloudpickle: Any) -> None:
     cloudpickle._PICKLE_BY_VALUE_MODULES = _ByValue(cloudpickle._PICKLE_BY_VALUE_MODULES)

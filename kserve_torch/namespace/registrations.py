@@ -13,7 +13,7 @@ from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace.around import after_each_import
+from kserve_torch.namespace.around import after_import
 from kserve_torch.namespace.remotecode import PACKAGE
 from kserve_torch.namespace.scopes import current_scope, scopes
 
@@ -66,7 +66,7 @@ class _Attribute:
 def install() -> None:
     """Give the libraries' tables `Registrations`, now or once they are imported."""
     for module, (table, attribute) in _TABLES.items():
-        after_each_import(module, partial(_separate, table, attribute))
+        after_import(module, partial(_separate, table, attribute))
 
 
 def _separate(table: str, attribute: str, module: ModuleType) -> None:

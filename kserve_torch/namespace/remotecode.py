@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from kserve_torch.namespace.around import after_each_import
+from kserve_torch.namespace.around import after_import
 from kserve_torch.namespace.scopes import scopes
 
 #: The package of that code; what the name of a copy's begins with.
@@ -20,7 +20,7 @@ PACKAGE = "transformers_modules"
 @cache
 def install() -> None:
     """Let the cache of a model's own transformers be among its packages."""
-    after_each_import("transformers.utils.hub", _move_cache)
+    after_import("transformers.utils.hub", _move_cache)
 
 
 def _move_cache(hub: Any) -> None:
