@@ -12,6 +12,9 @@ import threading
 import weakref
 from typing import Any
 
+import torch
+from torch import nn
+
 from kserve_torch.runtime import paramdata
 from kserve_torch.runtime.tying import modules_of, tie, untie, weights_of
 
@@ -25,47 +28,30 @@ class Weights:
 
     def __init__(self, service: Any) -> None:
         self._service = service
-        self._share: Share | None = None
-        #: Several that load at once are tied to this one, which must not get a share with each.
+        #: Several that load at once are tied to this one, whose list they all must get.
         self._tying = threading.Lock()
+        #: Those that have written to the weights, one list for all that hold them; None as long as
+        #: they are held by this instance alone.
+        self._written: list[weakref.ref[Weights]] | None = None
+        # Weak, because a handler may take another model in place of this one.
+        self._modules: list[weakref.ref[nn.Module]] = []
+        self._versions: list[tuple[weakref.ref[torch.Tensor], int]] = []
 
     def tie_to(self, first: Weights) -> None:
         """Hold those of ``first`` in the place of equal ones, unless those were written to."""
         with first._tying:
-            share = first._share or Share(first._service)
-            if share.is_over:
+            if first.were_written:
                 return
-            own = Share(self._service, share)
+            if first._written is None:
+                first._remember()
+            self._remember()
             if tie(self._service, first._service):
-                first._share, self._share = share, own
+                if first._written is None:
+                    first._written = []
+                self._written = first._written
 
-    def look(self) -> bool:
-        """As `Share.look`; False as long as they are held by this instance alone."""
-        return self._share is not None and self._share.look()
-
-    @property
-    def were_written(self) -> bool:
-        """Whether somebody who holds them has written to them."""
-        return self._share is not None and self._share.is_over
-
-    @property
-    def are_outdated(self) -> bool:
-        """Whether another instance was the first to write to them: this one did not mean that."""
-        return self._share is not None and self._share.is_over and not self._share.was_first
-
-
-class Share:
-    """What one of several instances that hold their weights together must know of them.
-
-    Args:
-        service: the instance's handler.
-        other: the share of an instance that this one is tied to, or None for the first one.
-    """
-
-    def __init__(self, service: Any, other: Share | None = None) -> None:
-        #: The shares of those that have written to the weights, for all of them.
-        self._written: list[object] = [] if other is None else other._written
-        modules = [module for _, module in modules_of(service)]
+    def _remember(self) -> None:
+        modules = [module for _, module in modules_of(self._service)]
         weights = [
             tensor
             for module in modules
@@ -74,34 +60,34 @@ class Share:
         ]
         for tensor in weights:
             paramdata.count(tensor, True)
-        # Weak, because a handler may take another model in place of this one.
         self._modules = list(map(weakref.ref, modules))
         self._versions = [(weakref.ref(tensor), tensor._version) for tensor in weights]
 
     def look(self) -> bool:
-        """After a call: whether this instance is the first to have written to the weights.
+        """After a call: whether this instance is the first to have written to shared weights.
 
         Then no other is tied to it from now on.
         """
-        if self._written:
+        if self._written is None or self._written:
             return False
         for reference, version in self._versions:  # plainly, as there are hundreds, in every call
             tensor = reference()
             if tensor is not None and tensor._version != version:
-                self._written.append(self)
+                self._written.append(weakref.ref(self))
                 self._end()
-                return self.was_first  # another may have looked at the same time
+                return not self.are_outdated  # another may have looked at the same time
         return False
 
     @property
-    def is_over(self) -> bool:
-        """Whether one of the instances has written to the weights."""
+    def were_written(self) -> bool:
+        """Whether somebody who holds them has written to them."""
         return bool(self._written)
 
     @property
-    def was_first(self) -> bool:
-        """Whether it was this one, before all others; once it `is_over`."""
-        return self._written[0] is self
+    def are_outdated(self) -> bool:
+        """Whether another instance was the first to write to them: this one did not mean that."""
+        first = self._written[0]() if self._written else self
+        return first is not self
 
     def _end(self) -> None:
         for model in self._modules:

@@ -13,7 +13,7 @@ from kserve_torch.handler import layout
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.layout import ChannelsLast
 from kserve_torch.handler.trial import copy_of
-from kserve_torch.runtime.sharing import Share
+from kserve_torch.runtime.sharing import Weights
 from kserve_torch.runtime.tying import tie
 
 Scores = namedtuple("Scores", "scores maps")
@@ -291,9 +291,8 @@ def test_instances_share_what_was_moved_and_other_models_do_not():
 
 def test_what_was_moved_is_not_shared_once_one_has_written():
     one, two = Net(), Net()
-    first = Share([one])
-    Share([two], first)
-    tie([two], [one])
+    first, second = Weights([one]), Weights([two])
+    second.tie_to(first)
     with torch.no_grad():
         one.conv.bias.add_(1)
     assert first.look()

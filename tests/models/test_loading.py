@@ -36,6 +36,7 @@ from kserve_torch.models.registry import Registry
 from kserve_torch.models.state import State
 from kserve_torch.runtime import loading
 from kserve_torch.runtime.instance import Instance
+from kserve_torch.runtime.sharing import Weights
 from kserve_torch.settings import load_settings
 from kserve_torch.settings.models import StartupModel
 from kserve_torch.startup import startup_models
@@ -788,8 +789,8 @@ async def test_who_loads_while_another_handler_writes_to_its_weights_is_loaded_o
         def noted(*args: Any) -> Instance:
             loaded.append(load(*args))
             if len(loaded) == 1:
-                assert loaded[0].weights._share is not None
-                loaded[0].weights._share._written.append(True)
+                assert loaded[0].weights._written is not None
+                loaded[0].weights._written.append(weakref.ref(Weights(None)))
             return loaded[-1]
 
         monkeypatch.setattr(version, "_load", noted)

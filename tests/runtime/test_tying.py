@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kserve_torch.runtime.sharing import Share
+from kserve_torch.runtime.sharing import Weights
 from kserve_torch.runtime.tying import tie
 
 LARGE = 1 << 16
@@ -29,6 +29,13 @@ def shared(two: torch.nn.Module, one: torch.nn.Module) -> set[str]:
     ours = {**dict(two.named_parameters()), **dict(two.named_buffers())}
     same = {name for name in ours if ours[name].data_ptr() == theirs[name].data_ptr()}
     return {name.removeprefix("0.") for name in same} - {"weight", "bias"}
+
+
+def watched(one: SimpleNamespace, two: SimpleNamespace) -> Weights:
+    """The weights of ``one``, to which those of ``two`` were tied."""
+    first = Weights(one)
+    Weights(two).tie_to(first)
+    return first
 
 
 def test_parameters_are_held_once_and_so_are_large_buffers_of_the_state() -> None:
@@ -72,7 +79,7 @@ def test_weak_proxies_are_no_models() -> None:
     one, two = (SimpleNamespace(model=net()) for _ in range(2))
     one.proxy, one.gone = weakref.proxy(one.model), weakref.proxy(net())
     assert tie(two, one)
-    assert not Share(one).look()
+    assert not watched(one, two).look()
 
 
 @pytest.mark.parametrize("training", [(True, True), (True, False), (False, True)])
@@ -84,14 +91,14 @@ def test_buffers_of_modules_in_training_are_each_instances_own(training: tuple[b
 def test_weights_that_the_first_call_will_make() -> None:
     handlers = [SimpleNamespace(model=torch.nn.LazyLinear(2).eval()) for _ in range(2)]
     assert tie(handlers[1], handlers[0]) == 0
-    assert not Share(handlers[1], Share(handlers[0])).look()
+    assert not watched(*handlers).look()
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.(script|freeze)")
 def test_frozen_programs_which_know_no_training() -> None:
     handlers = [SimpleNamespace(model=torch.jit.freeze(torch.jit.script(net()))) for _ in range(2)]
     assert tie(handlers[1], handlers[0]) == 0
-    assert not Share(handlers[1], Share(handlers[0])).look()
+    assert not watched(*handlers).look()
 
 
 def test_buffers_made_in_inference_mode_are_each_instances_own() -> None:
