@@ -83,7 +83,7 @@ FLOORS: list[dict[str, str]] = [
         "runtime.fault": "",
         "runtime.fxtrace": "",
         "runtime.instance": (
-            "runtime.context runtime.devices runtime.entry runtime.fault runtime.output "
+            "handler runtime.context runtime.devices runtime.entry runtime.fault runtime.output "
             "runtime.reasons runtime.rootlog runtime.sharing runtime.torchstate runtime.warmup"
         ),
         "runtime.loading": (

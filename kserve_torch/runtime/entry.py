@@ -11,8 +11,6 @@ from typing import Any
 
 from kserve_torch.errors import LoadFailed
 from kserve_torch.handler import STOCK, stock_handler
-from kserve_torch.handler.base import takes_arrays
-from kserve_torch.handler.calls import adapts_format
 from kserve_torch.handler.classes import only_class
 from kserve_torch.namespace import aliases
 from kserve_torch.namespace.loader import Namespace
@@ -32,15 +30,6 @@ class Entry:
     handle: Callable[[Any, Context], Any]
     initialize: Callable[[Context], Any]
     service: Any
-
-    @property
-    def accepts_arrays(self) -> bool:
-        """Whether rows may hold arrays; known once it is initialised."""
-        return takes_arrays(self.service)
-
-    def adapts(self, error: BaseException | None) -> bool:
-        """Whether the model, after a call that failed, has now the format that the call needs."""
-        return adapts_format(self.service, error)
 
 
 def load_entry(namespace: Namespace, handler: str) -> Entry:

@@ -22,6 +22,8 @@ from kserve_torch.archives.archive import Archive
 from kserve_torch.codec.rows import to_row
 from kserve_torch.codec.signature import Signature
 from kserve_torch.errors import BadRow, HandlerError, OutOfMemory
+from kserve_torch.handler.base import takes_arrays
+from kserve_torch.handler.calls import adapts_format
 from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Tensor, Verb
 from kserve_torch.namespace.loader import Namespace
 from kserve_torch.runtime import devices, output, rootlog
@@ -82,7 +84,7 @@ class Instance:
         with self._namespace.loading(), self._dtype.chosen(), self._stream:
             self._entry = load_entry(self._namespace, self._archive.manifest.handler)
             self._finish(self._entry.initialize(self.context))
-            self._arrays = self._entry.accepts_arrays
+            self._arrays = takes_arrays(self._entry.service)  # known only now
         devices.settle(self.gpu_id)
         self.weights = Weights(self._entry.service)
         if first is not None:
@@ -120,8 +122,8 @@ class Instance:
         try:
             return self._run(requests)
         except HandlerError as error:
-            cause = error.__cause__
-            if not self._entry.adapts(cause) or any(request.emit for request in requests):
+            adapted = adapts_format(self._entry.service, error.__cause__)
+            if not adapted or any(request.emit for request in requests):
                 raise
         return self._run([request.anew() for request in requests])
 
