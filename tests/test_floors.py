@@ -110,7 +110,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "engine.background": "",
-        "engine.batcher": "engine.statistics",
+        "engine.batcher": "",
         "engine.courtesy": "",
         "engine.emissions": "",
         "engine.failures": "",
@@ -122,17 +122,13 @@ FLOORS: list[dict[str, str]] = [
             "engine.background engine.batcher engine.courtesy engine.hung engine.roster "
             "engine.staffing engine.starts engine.threads engine.worker"
         ),
-        "engine.queues": (
-            "engine.batcher engine.courtesy engine.pool engine.statistics engine.watch "
-            "engine.worker"
-        ),
+        "engine.queues": ("engine.batcher engine.courtesy engine.pool engine.watch engine.worker"),
         "engine.roster": "engine.worker",
         "engine.sequences": "",
         "engine.staffing": (
             "engine.batcher engine.hung engine.pauses engine.roster engine.starts engine.worker"
         ),
         "engine.starts": "engine.roster engine.worker",
-        "engine.statistics": "",
         "engine.threads": "",
         "engine.watch": "engine.pool",
         "engine.worker": "engine.batcher engine.courtesy engine.isolation engine.threads",

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from kserve_torch.engine.statistics import LaneStatistics
 from kserve_torch.engine.window import Window
 from kserve_torch.errors import NotReady, Overloaded, ServingError
 from kserve_torch.messages import Reply, Request, Timing, Verb
@@ -130,12 +129,11 @@ class Lane:
         age = now - (window.oldest() or now)
         return age if window.is_complete else max(0.0, age - window.max_delay)
 
-    def statistics(self) -> LaneStatistics:
-        """A snapshot for metrics and tests."""
+    def oldest_age(self) -> float:
+        """Seconds that the oldest request has waited, for whatever reason; 0.0 if none waits."""
         with self._lock:
-            since = self._window.oldest()
-            age = 0.0 if since is None else time.monotonic() - since
-            return LaneStatistics(len(self._window), age)
+            now = time.monotonic()
+            return now - (self._window.oldest() or now)
 
     def close(self) -> list[Ticket]:
         """Take no more requests and stop the workers; returns what still waited, to be answered."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kserve_torch.engine.batcher import Lane, Ticket, deliver
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.pool import Pool
-from kserve_torch.engine.statistics import VersionStatistics
 from kserve_torch.engine.watch import Watch
 from kserve_torch.engine.window import Window
 from kserve_torch.engine.worker import Ran, Worker
@@ -30,6 +30,27 @@ if TYPE_CHECKING:
 #: Explanations of a version that run at a time: two with one intra-op thread each are faster than
 #: one with two.
 EXPLAIN_WORKERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class VersionStatistics:
+    """A snapshot of one model version, its two queues together.
+
+    Attributes:
+        queued: requests that wait.
+        oldest_age: seconds that the oldest of them has waited.
+        running: requests in running batches.
+        inflight: requests that are accepted and not yet answered.
+        hung: handler threads that were given up and still hang.
+        workers: how many there are for predictions in each state.
+    """
+
+    queued: int
+    oldest_age: float
+    running: int
+    inflight: int
+    hung: int
+    workers: Mapping[str, int]
 
 
 class Queues:
@@ -110,10 +131,10 @@ class Queues:
 
     def statistics(self) -> VersionStatistics:
         """A snapshot."""
-        lanes = [pool.lane.statistics() for pool in self._pools]
+        lanes = [pool.lane for pool in self._pools]
         return VersionStatistics(
-            queued=sum(lane.queued for lane in lanes),
-            oldest_age=max(lane.oldest_age for lane in lanes),
+            queued=sum(lane.waiting for lane in lanes),
+            oldest_age=max(lane.oldest_age() for lane in lanes),
             running=sum(pool.running for pool in self._pools),
             inflight=self._inflight(),
             hung=self.hung,

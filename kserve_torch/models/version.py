@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.engine.intake import Intake
-from kserve_torch.engine.queues import Queues
+from kserve_torch.engine.queues import Queues, VersionStatistics
 from kserve_torch.engine.sequences import Sequences
-from kserve_torch.engine.statistics import VersionStatistics
 from kserve_torch.engine.worker import Ran, Worker, WorkerState
 from kserve_torch.errors import NotReady, ServingError
 from kserve_torch.events import Accepted, BatchRan, Event, WorkerChanged

@@ -9,7 +9,6 @@ import pytest
 
 from kserve_torch.engine import batcher
 from kserve_torch.engine.batcher import Lane, Ticket, deliver
-from kserve_torch.engine.statistics import LaneStatistics
 from kserve_torch.engine.window import Window
 from kserve_torch.errors import HandlerError, NotReady, Overloaded
 from kserve_torch.messages import Reply, Request, RowReply, Timing, Verb
@@ -208,27 +207,18 @@ async def test_a_new_batch_size_ends_the_limit() -> None:
     assert queue.max_rows == 3
 
 
-async def test_statistics_show_what_waits() -> None:
-    queue = lane()
-    queue.submit(request("a", rows=3))
-    statistics = queue.statistics()
-    assert statistics.queued == 1
-    assert statistics.oldest_age >= 0.0
-
-
 # --- times ---
 
 
 async def test_the_queue_tells_how_long_its_oldest_request_has_waited() -> None:
     queue = lane()
-    assert queue.statistics() == LaneStatistics(queued=0, oldest_age=0.0)
+    assert (queue.waiting, queue.oldest_age()) == (0, 0.0)
     first = queue.submit(request("a"))
     assert first.pressure == 0.0
     second = queue.submit(request("b"))
     assert second.pressure == second.arrived - first.arrived > 0.0
-    statistics = queue.statistics()
-    assert statistics.queued == 2
-    assert second.pressure <= statistics.oldest_age < 60.0
+    assert queue.waiting == 2
+    assert second.pressure <= queue.oldest_age() < 60.0
 
 
 async def test_the_wait_for_more_rows_is_no_pressure() -> None:
