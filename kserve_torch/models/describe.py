@@ -6,7 +6,6 @@ Names, order and units of the members are TorchServe's (CONTRACT G1-G6).
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,6 @@ from kserve_torch.engine.worker import WorkerState
 from kserve_torch.redact import redacted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kserve_torch.engine.worker import Worker
     from kserve_torch.models.registry import Registry
     from kserve_torch.models.version import ModelVersion
@@ -47,14 +44,14 @@ def model_version(version: ModelVersion) -> dict[str, Any]:
 
     Delays are milliseconds and time-outs seconds, both whole numbers.
     """
-    yaml = version.archive.yaml if version.archive else {}
+    config = version.archive.config if version.archive else {}
     return {
         "modelName": version.name,
         "modelVersion": version.version,
         "modelUrl": _url(version),
         "runtime": version.archive.manifest.runtime if version.archive else "python",
         **_limits(version),
-        **{member: _typed(yaml, key, default) for member, key, default in _FROM_CONFIG},
+        **{member: config.get(key, default) for member, key, default in _FROM_CONFIG},
         "loadedAtStartup": version.loaded_at_startup,
         "workers": [_worker(worker) for worker in version.workers],
         "jobQueueStatus": _queue(version),
@@ -145,12 +142,6 @@ def _device(version: ModelVersion) -> dict[str, Any]:
     return device
 
 
-def _typed(yaml: Mapping[str, Any], key: str, default: Any) -> Any:
-    """A value of the yaml if it has its default's type, else the default (CONTRACT 3.2)."""
-    value = yaml.get(key, default)
-    return value if type(value) is type(default) else default
-
-
 def _on_gpu(worker: Worker) -> bool:
     return worker.instance is not None and worker.instance.device.startswith("cuda")
 
@@ -160,7 +151,7 @@ def _worker(worker: Worker) -> dict[str, Any]:
     on_gpu = _on_gpu(worker)
     return {
         "id": str(worker.number),
-        "startTime": _instant(worker.started),
+        "startTime": worker.started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "status": worker.state.value if known else "UNLOADING",
         # Of the process: its workers are threads, so each of them has all of it.
         "memoryUsage": psutil.Process().memory_info().rss,
@@ -176,7 +167,3 @@ def _queue(version: ModelVersion) -> dict[str, int]:
         "remainingCapacity": max(0, version.limits.queue_size - queued),
         "pendingRequests": queued,
     }
-
-
-def _instant(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
