@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import threading
-import time
 from collections.abc import Callable
 
 #: Seconds before the n-th replacement in a row; the last one repeats.
@@ -43,36 +41,14 @@ class BackOff:
         self._since = None
 
 
-class Growth:
-    """When a worker may be started because requests wait, after starts have failed."""
-
-    def __init__(self) -> None:
-        self._back_off = BackOff(math.inf)
-        self._pause_ends = -math.inf
-
-    def may_start(self, now: float) -> bool:
-        """Whether the pause after the last failure is over."""
-        return now >= self._pause_ends
-
-    def failed(self, now: float) -> None:
-        """Begin a pause, longer than the one before."""
-        self._pause_ends = now + (self._back_off.next(now) or 0.0)
-
-    def succeeded(self) -> None:
-        """Start over with the shortest pause."""
-        self._back_off.reset()
-
-
 class Pauses:
     """One timer per pending replacement of a pool; call it with the pool's lock held.
 
     Args:
-        limit: as for `BackOff`.
         over: called on the timer's thread when a pause is over; it calls `end` first.
     """
 
-    def __init__(self, limit: float, over: Callable[[], None]) -> None:
-        self._back_off = BackOff(limit)
+    def __init__(self, over: Callable[[], None]) -> None:
         self._over = over
         self._timers: list[threading.Timer] = []
 
@@ -80,20 +56,16 @@ class Pauses:
         """How many replacements are pending."""
         return len(self._timers)
 
-    def begin(self) -> bool:
-        """Schedule the next replacement; False if starting workers has failed for too long.
+    def begin(self, seconds: float) -> None:
+        """Schedule the next replacement.
 
         Raises:
             RuntimeError: the system has no more threads.
         """
-        pause = self._back_off.next(time.monotonic())
-        if pause is None:
-            return False
-        timer = threading.Timer(pause, self._over)
+        timer = threading.Timer(seconds, self._over)
         timer.daemon = True
         timer.start()
         self._timers.append(timer)
-        return True
 
     def end(self) -> None:
         """Forget the timer on whose thread this is called."""
@@ -104,11 +76,3 @@ class Pauses:
         for timer in self._timers:
             timer.cancel()
         self._timers = []
-
-    def started(self) -> None:
-        """As `BackOff.started`."""
-        self._back_off.started()
-
-    def reset(self) -> None:
-        """As `BackOff.reset`."""
-        self._back_off.reset()

@@ -7,12 +7,13 @@ for ``max_retry_timeout``. Once too many hang, none is started any more (DESIGN 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from concurrent.futures import Future
 
 from kserve_torch.engine.batcher import Lane, deliver
 from kserve_torch.engine.hung import Hung
-from kserve_torch.engine.pauses import Growth, Pauses
+from kserve_torch.engine.pauses import BackOff, Pauses
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.starts import Starts
 from kserve_torch.engine.worker import Worker
@@ -51,8 +52,10 @@ class Staffing:
         self._lock = roster.lock
         self._starts = starts
         self._hung = hung
-        self._pauses = Pauses(retry_seconds, self._respawn)
-        self._growth = Growth()
+        self._back_off = BackOff(retry_seconds)
+        self._pauses = Pauses(self._respawn)
+        #: For workers that are started because requests wait: the pauses, and the last one's end.
+        self._growth, self._may_grow_at = BackOff(math.inf), -math.inf
 
     # --- what others ask of it ---
 
@@ -61,7 +64,7 @@ class Staffing:
         with self._lock:
             self.minimum, self.maximum = minimum, maximum
             self.given_up = False
-            self._pauses.reset()
+            self._back_off.reset()
 
     def coming(self, most: int) -> list[Future[Worker]]:
         """Start up to ``most`` missing workers; returns all starts that are to be waited for."""
@@ -79,8 +82,8 @@ class Staffing:
         with self._lock:
             if self._hung.too_many or len(self._starts) or self._roster.size >= self.maximum:
                 return
-            may_start = self._growth.may_start(time.monotonic())
-            started = self._starts.begin() if may_start else None
+            may_grow = time.monotonic() >= self._may_grow_at
+            started = self._starts.begin() if may_grow else None
         if started is None:
             self.refuse_if_empty()
         else:
@@ -110,19 +113,20 @@ class Staffing:
         """Note that a worker is ready."""
         self.given_up = False
         self.reason = ""
-        self._pauses.started()
+        self._back_off.started()
 
     def steady(self) -> None:
         """Note that a worker has served: the next pause is the shortest."""
-        self._pauses.reset()
+        self._back_off.reset()
 
     # --- starting ---
 
     def _try_again(self, started: Future[Worker]) -> None:
         if started.exception() is None:
-            self._growth.succeeded()
+            self._growth.reset()
         else:
-            self._growth.failed(time.monotonic())
+            now = time.monotonic()
+            self._may_grow_at = now + (self._growth.next(now) or 0.0)
             self.replace()
 
     def _fewest(self) -> int:
@@ -132,8 +136,10 @@ class Staffing:
         return min(max(self.minimum, int(self._lane.waiting > 0)), self.maximum)
 
     def _start_later(self) -> bool:
+        pause = self._back_off.next(time.monotonic())
         try:
-            if self._pauses.begin():
+            if pause is not None:
+                self._pauses.begin(pause)
                 return True
             self.given_up = True
         except RuntimeError as error:  # the system has no more threads: the next request tries

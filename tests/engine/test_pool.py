@@ -426,7 +426,7 @@ async def test_who_was_given_up_can_be_scaled_up_again(bench: Bench) -> None:
     scaling = asyncio.create_task(bench.pool.scale(1, 1))
     await held.begun()
     assert not bench.pool.staffing.given_up
-    assert bench.pool.staffing._pauses._back_off._failures == 0
+    assert bench.pool.staffing._back_off._failures == 0
     held.gate.set()
     await scaling
     assert bench.pool.staffing.reason == ""
@@ -450,11 +450,11 @@ async def test_to_load_is_not_yet_to_work(bench: Bench, monkeypatch: pytest.Monk
     for _ in range(3):
         with pytest.raises(HandlerError):
             await bench.result(die)
-    await until(lambda: bench.pool.staffing._pauses._back_off._failures == 3)
+    await until(lambda: bench.pool.staffing._back_off._failures == 3)
     await until(lambda: bench.pool.roster.ready)
-    assert bench.pool.staffing._pauses._back_off._failures == 3
+    assert bench.pool.staffing._back_off._failures == 3
     assert await bench.result(lambda: "served") == "served"
-    await until(lambda: bench.pool.staffing._pauses._back_off._failures == 0)
+    await until(lambda: bench.pool.staffing._back_off._failures == 0)
 
 
 async def test_a_worker_that_served_for_long_is_replaced_at_once(
@@ -467,7 +467,7 @@ async def test_a_worker_that_served_for_long_is_replaced_at_once(
         with pytest.raises(HandlerError):
             await bench.result(die)
     await until(lambda: bench.changes.count((0, WorkerState.READY)) == 4)
-    assert bench.pool.staffing._pauses._back_off._failures == 1
+    assert bench.pool.staffing._back_off._failures == 1
 
 
 @pytest.mark.parametrize("bench", [{"startup_timeout": 0.1}], indirect=True)
@@ -643,14 +643,14 @@ async def test_in_the_pause_after_failed_starts_requests_without_a_worker_are_re
         bench.pool.staffing.relieve()
         with pytest.raises(NotReady, match="no worker could be started: ZeroDivisionError"):
             await asyncio.wait_for(waiting, 10)
-        await until(lambda: not bench.pool.staffing._growth.may_start(time.monotonic()))
+        await until(lambda: time.monotonic() < bench.pool.staffing._may_grow_at)
     assert [state for _, state in bench.changes] == [WorkerState.FAILED]
     monkeypatch.setattr(pauses, "BACK_OFF", (0.0,))
-    bench.pool.staffing._growth.failed(time.monotonic())
+    bench.pool.staffing._may_grow_at = 0.0
     bench.load = lambda index: Loaded()
     bench.pool.staffing.relieve()
     assert await bench.result(lambda: "served") == "served"
-    await until(lambda: not bench.pool.staffing._growth._back_off._failures)
+    await until(lambda: not bench.pool.staffing._growth._failures)
 
 
 async def test_a_worker_of_the_background_that_hangs_keeps_no_turn() -> None:
