@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,21 +54,11 @@ def ngrams_iterator(token_list: Sequence[str], ngrams: int) -> Iterator[str]:
             yield " ".join(words)
 
 
-class Vocabulary:
+class Vocabulary(dict[str, int]):
     """Token -> number; unknown tokens have the number of ``<unk>``, or 0."""
 
-    def __init__(self, numbers: Mapping[str, int]) -> None:
-        self._numbers = dict(numbers)
-        self._unknown = self._numbers.get(_UNKNOWN, 0)
-
-    def __getitem__(self, token: str) -> int:
-        return self._numbers.get(token, self._unknown)
-
-    def __contains__(self, token: str) -> bool:
-        return token in self._numbers
-
-    def __len__(self) -> int:
-        return len(self._numbers)
+    def __missing__(self, token: str) -> int:
+        return self.get(_UNKNOWN, 0)
 
 
 def load_vocabulary(path: Path) -> Any:
