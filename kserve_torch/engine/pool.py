@@ -125,7 +125,8 @@ class Pool:
             self._dismiss(leaving, Worker.stop if maximum else Worker.finish)
         # Those that are starting already, then the one whose weights the others share, then these.
         for most in (0, 1, maximum):
-            await _all(self.staffing.coming(most))
+            starts = map(asyncio.wrap_future, self.staffing.coming(most))
+            await asyncio.gather(*map(asyncio.shield, starts))  # cancelling it stops no worker
 
     def give_up_hung(self) -> float | None:
         """Abandon workers whose handler call runs for ``response_timeout`` or more.
@@ -279,8 +280,3 @@ class Pool:
     def _fail_start(self, started: Future[Worker], error: ServingError) -> None:
         self.staffing.refuse_if_empty()  # the next try may be minutes away
         started.set_exception(error)
-
-
-async def _all(starts: Iterable[Future[Worker]]) -> None:
-    """Wait for workers; cancelling the wait does not stop them."""
-    await asyncio.gather(*(asyncio.shield(asyncio.wrap_future(started)) for started in starts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,3 @@ class Origin:
     source: str | Path | None = None
     handler: str | None = None
     overrides: Mapping[str, Any] = NOTHING
-
-    def with_workers(self, fewest: int, most: int) -> Origin:
-        """The same with other bounds on the number of workers."""
-        bounds = {"min_workers": fewest, "max_workers": most}
-        return replace(self, overrides={**self.overrides, **bounds})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.engine.intake import Intake
@@ -209,7 +210,8 @@ class ModelVersion(VersionState):
         configured = self._bounds(self.limits.min_workers, self.limits.max_workers)
         if not fewest or (fewest, most) == configured:
             return self._origin
-        return self._origin.with_workers(fewest, most)
+        bounds = {"min_workers": fewest, "max_workers": most}
+        return replace(self._origin, overrides={**self._origin.overrides, **bounds})
 
     def statistics(self) -> VersionStatistics:
         """A snapshot for metrics, describe and tests."""

@@ -80,7 +80,7 @@ def load_instance(
         OutOfMemory: the weights do not fit.
         DeviceLost: the GPU can no longer be used.
     """
-    refuse_unsupported(archive)
+    _refuse_unsupported(archive)
     devices.require(gpu_id)
     fxtrace.install()
     operators.install()
@@ -151,18 +151,13 @@ def context_of(
     )
 
 
-def refuse_unsupported(archive: Archive) -> None:
+def _refuse_unsupported(archive: Archive) -> None:
     """Refuse models that need what this server does not support.
 
     Raises:
-        LoadFailed: the model is one of them.
+        LoadFailed: it is spread over processes (CONTRACT Y5), or its handler must be called for
+            each token, and would answer with the first one (R10).
     """
-    _refuse_many_processes(archive)
-    _refuse_continuous_batching(archive)
-
-
-def _refuse_many_processes(archive: Archive) -> None:
-    """Models that are spread over processes cannot run in one (CONTRACT Y5)."""
     processes = archive.config.get("torchrun", {}).get("nproc-per-node", 1)
     level = archive.config.get("parallelLevel", 0)
     if processes not in (0, 1) or level > 1:
@@ -170,10 +165,6 @@ def _refuse_many_processes(archive: Archive) -> None:
             "model-config.yaml: parallelLevel or torchrun.nproc-per-node above 1 needs several "
             "processes; this server runs a model in one"
         )
-
-
-def _refuse_continuous_batching(archive: Archive) -> None:
-    """Handlers that must be called per token would answer with the first token (R10)."""
     if archive.config.get("continuousBatching", False):
         raise LoadFailed(
             "model-config.yaml: continuousBatching needs a server that calls the handler again for "
