@@ -49,8 +49,7 @@ def warm_up(
         LoadFailed: the handler cannot answer it.
         OutOfMemory: it does not fit.
     """
-    make = partial(_sample, archive, context.model_name, v2_rows)
-    sample = make()
+    sample = _sample(archive, context.model_name, v2_rows)
     if sample is None:
         return NOTHING
     try:
@@ -61,17 +60,11 @@ def warm_up(
     except (ServingError, RequestFault) as error:
         raise LoadFailed(f"warm-up sample: {error}") from error
     if compiles() and 2 * len(sample.rows) <= context.system_properties["batch_size"]:
-        _run_two(run, make)
+        try:
+            run([sample.anew(), sample.anew()])
+        except (ServingError, RequestFault) as error:
+            log.warning("warm-up: two samples in one batch: %s", error)
     return signature
-
-
-def _run_two(
-    run: Callable[[Sequence[Request]], list[Reply]], make: Callable[[], Request | None]
-) -> None:
-    try:
-        run([sample for sample in (make(), make()) if sample is not None])
-    except (ServingError, RequestFault) as error:
-        log.warning("warm-up: two samples in one batch: %s", error)
 
 
 def _sample(archive: Archive, model: str, v2_rows: str) -> Request | None:
@@ -101,11 +94,12 @@ def _request(archive: Archive, model: str, rows: Sequence[Row], element: str) ->
     headers: Mapping[str, str] = NOTHING
     if archive.config.get("sequenceBatching"):  # its handler needs a sequence id (CONTRACT C4)
         headers = {sequence_header("id"): KEY}
-    return Request(id=KEY, model=model, rows=rows, element=element, headers=headers)
+    again = partial(deepcopy, rows)
+    return Request(id=KEY, model=model, rows=again(), again=again, element=element, headers=headers)
 
 
 def sample_body(archive: Archive) -> Any:
-    """The sample as written: any JSON value, which the caller may change; None if there is none.
+    """The sample as written: any JSON value; None if there is none.
 
     Raises:
         LoadFailed: there is one that cannot be read.
@@ -113,7 +107,7 @@ def sample_body(archive: Archive) -> Any:
     try:
         return json.loads((archive.root / FILE).read_bytes())
     except FileNotFoundError:
-        return deepcopy(archive.yaml.get(KEY))
+        return archive.yaml.get(KEY)
     except (OSError, ValueError, RecursionError) as error:
         raise LoadFailed(f"{FILE}: cannot be read as JSON") from error
 
