@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 #: Most models on one page of a list, and the length of a page when none is asked for.
 PAGE_LIMIT = 100
 
-PROCESSING = "Processing worker updates..."
-SCALING_IN_PROGRESS = "Workers scaling in progress..."
-
 # Members of a description that come from the archive's model-config.yaml: the member's name, its
 # key there and its default. Handlers and clients read them; this server does not act on them.
 _FROM_CONFIG: tuple[tuple[str, str, Any], ...] = (
@@ -74,33 +71,6 @@ def list_models(registry: Registry, limit: int = PAGE_LIMIT, token: int = 0) -> 
         {"modelName": name, "modelUrl": _url(registry.find(name))} for name in names[start:end]
     ]
     return page
-
-
-# --- status texts ---
-
-
-def registered(name: str, version: str, workers: int) -> str:
-    """After a registration that was waited for (CONTRACT G1)."""
-    text = f'Model "{name}" Version: {version} registered with {workers} initial workers'
-    if workers:
-        return text
-    return f"{text}. Use scale workers API to add workers for the model."
-
-
-def scaled(name: str, version: str | None, workers: int) -> str:
-    """After a change of the number of workers (CONTRACT G2); ``version`` as it was asked for."""
-    text = f"Workers scaled to {workers} for model: {name}"
-    return text if version is None else f"{text}, version: {version}"
-
-
-def unregistered(name: str) -> str:
-    """After a model or one of its versions was removed (CONTRACT G4)."""
-    return f'Model "{name}" unregistered'
-
-
-def default_set(name: str, version: str) -> str:
-    """After the default version was changed (CONTRACT G6)."""
-    return f'Default version successfully updated for model "{name}" to "{version}"'
 
 
 # --- parts of an element ---

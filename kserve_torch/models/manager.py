@@ -128,7 +128,11 @@ class Manager:
             if not registration.synchronous:
                 return self._later(starting)
             await starting
-        return Outcome(describe.registered(version.name, version.version, workers))
+        label = f'Model "{version.name}" Version: {version.version}'
+        text = f"{label} registered with {workers} initial workers"
+        if not workers:
+            text += ". Use scale workers API to add workers for the model."
+        return Outcome(text)
 
     async def scale(
         self,
@@ -160,8 +164,9 @@ class Manager:
         ready = await to_the_end(scaling)
         fewest = min(fewest, found.scaled_to[0])  # models with sequenceBatching have one at most
         if ready < fewest:
-            return Outcome(describe.SCALING_IN_PROGRESS, 206)
-        return Outcome(describe.scaled(model, version, fewest))
+            return Outcome("Workers scaling in progress...", 206)
+        text = f"Workers scaled to {fewest} for model: {model}"
+        return Outcome(text if version is None else f"{text}, version: {version}")
 
     async def _scaled(self, version: ModelVersion, fewest: int, most: int) -> int:
         if not fewest:
@@ -182,7 +187,8 @@ class Manager:
         find(self._registry, model, version)
         self._registry.set_default(model, version)
         log.info("model %s answers with version %s by default", model, version)
-        return Outcome(describe.default_set(model, version))
+        text = f'Default version successfully updated for model "{model}" to "{version}"'
+        return Outcome(text)
 
     async def unregister(self, model: str, version: str | None = None) -> Outcome:
         """Drain a version and remove it (CONTRACT G4).
@@ -203,7 +209,7 @@ class Manager:
             raise RequestTimeout(
                 f"model {model} takes no more requests, but some still run after {seconds:g} s"
             ) from None
-        return Outcome(describe.unregistered(model))
+        return Outcome(f'Model "{model}" unregistered')
 
     def check_model_api(self) -> None:
         """Refuse unless ``enable_model_api`` is set (CONTRACT G20).
@@ -216,7 +222,7 @@ class Manager:
 
     def _later(self, work: Coroutine[Any, Any, Any]) -> Outcome:
         keep(work).add_done_callback(log_failure)
-        return Outcome(describe.PROCESSING, 202)
+        return Outcome("Processing worker updates...", 202)
 
 
 async def _metadata(version: ModelVersion) -> dict[str, Any]:

@@ -147,19 +147,3 @@ async def test_pages(
     assert [model["modelName"] for model in page["models"]] == list(names)
     assert page.get("nextPageToken") == next_token
     assert list(page)[-1] == "models"
-
-
-def test_texts() -> None:
-    assert describe.registered("m", "1.0", 2) == (
-        'Model "m" Version: 1.0 registered with 2 initial workers'
-    )
-    assert describe.registered("m", "1.0", 0) == (
-        'Model "m" Version: 1.0 registered with 0 initial workers. '
-        "Use scale workers API to add workers for the model."
-    )
-    assert describe.scaled("m", None, 3) == "Workers scaled to 3 for model: m"
-    assert describe.scaled("m", "1.0", 3) == "Workers scaled to 3 for model: m, version: 1.0"
-    assert describe.unregistered("m") == 'Model "m" unregistered'
-    assert describe.default_set("m", "2.0") == (
-        'Default version successfully updated for model "m" to "2.0"'
-    )
