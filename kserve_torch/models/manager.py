@@ -24,7 +24,7 @@ from kserve_torch.errors import (
 )
 from kserve_torch.models import describe
 from kserve_torch.models.registration import not_started
-from kserve_torch.models.registry import check_workers
+from kserve_torch.settings.limits import MOST_WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -111,10 +111,11 @@ class Manager:
 
         Raises:
             MethodNotAllowed: the model API is off.
+            InvalidInput: more workers than `MOST_WORKERS` are asked for.
             ServingError: what is wrong with the archive, or a worker that did not start.
         """
         self.check_model_api()
-        check_workers(registration.workers or 0)
+        _check_workers(registration.workers or 0)
         return await to_the_end(self._register(registration))
 
     async def _register(self, registration: Registration) -> Outcome:
@@ -156,7 +157,7 @@ class Manager:
             raise InvalidInput(f"min_worker: {fewest} is negative")
         if most < fewest:
             raise InvalidInput("max_worker cannot be less than min_worker.")
-        check_workers(fewest)  # now, so that also those are told who do not wait
+        _check_workers(fewest)  # now, so that also those are told who do not wait
         found = find(self._registry, model, version)
         scaling = self._scaled(found, fewest, most)
         if not synchronous:
@@ -223,6 +224,11 @@ class Manager:
     def _later(self, work: Coroutine[Any, Any, Any]) -> Outcome:
         keep(work).add_done_callback(log_failure)
         return Outcome("Processing worker updates...", 202)
+
+
+def _check_workers(number: int) -> None:
+    if number > MOST_WORKERS:
+        raise InvalidInput(f"{number} workers are asked for, at most {MOST_WORKERS} can be had")
 
 
 async def _metadata(version: ModelVersion) -> dict[str, Any]:

@@ -30,23 +30,12 @@ from kserve_torch.models.version import ModelVersion
 from kserve_torch.runtime.devices import free_cache
 from kserve_torch.runtime.machine import give_back_memory
 from kserve_torch.scratch import Scratch
-from kserve_torch.settings.limits import MOST_WORKERS
 from kserve_torch.settings.metrics_file import read_metrics_file
 
 if TYPE_CHECKING:
     from kserve_torch.settings import Settings, StartupModel
 
 log = logging.getLogger(__name__)
-
-
-def check_workers(number: int) -> None:
-    """Refuse a number of workers that no model can have.
-
-    Raises:
-        InvalidInput: more than `MOST_WORKERS`.
-    """
-    if number > MOST_WORKERS:
-        raise InvalidInput(f"{number} workers are asked for, at most {MOST_WORKERS} can be had")
 
 
 class Registry(Catalogue):
@@ -176,12 +165,7 @@ class Registry(Catalogue):
             keep(self.retire([displaced]))
 
     async def scale(self, version: ModelVersion, minimum: int, maximum: int) -> int:
-        """Change a version's number of workers; returns how many are ready.
-
-        Raises:
-            InvalidInput: more than `MOST_WORKERS`.
-        """
-        check_workers(minimum)
+        """Change a version's number of workers; returns how many are ready."""
         await version.scale(minimum, maximum)
         ready = version.ready_workers
         log.info("model %s %s: workers ready: %d", version.name, version.version, ready)

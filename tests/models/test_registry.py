@@ -35,6 +35,7 @@ from kserve_torch.errors import (
 )
 from kserve_torch.events import BatchRan, Event, Measured, Shed, WorkerChanged
 from kserve_torch.messages import Reply, Request, Tensor, Verb
+from kserve_torch.models.manager import Manager
 from kserve_torch.models.registry import Registry
 from kserve_torch.models.state import State
 from kserve_torch.models.version import ModelVersion
@@ -737,7 +738,7 @@ async def test_nobody_gets_workers_without_end(tmp_path: Path) -> None:
     async with serving(tmp_path) as registry:
         await registry.register("m.mar")
         with pytest.raises(InvalidInput, match="at most 256"):
-            await registry.scale(registry.find("m"), 163139880, 163139880)
+            await Manager(registry, registry.settings).scale("m", None, 163139880, 163139880)
 
 
 async def test_the_first_of_several_start_up_versions_is_the_default(tmp_path: Path) -> None:
