@@ -106,23 +106,18 @@ class Catalogue:
 
     # --- changes ---
 
-    def add(self, version: ModelVersion) -> ModelVersion | None:
+    def add(self, version: ModelVersion) -> list[ModelVersion]:
         """Enter a version; returns the failed version that it replaces, if any.
 
         Raises:
             Conflict: the version is there and has not failed.
         """
-        versions = self._models.setdefault(version.name, {})
-        present = versions.get(version.version)
+        present = self._models.get(version.name, {}).get(version.version)
         if present is not None and present.state is not State.UNAVAILABLE:
             raise Conflict(
                 f"Model version {version.version} is already registered for model {version.name}"
             )
-        versions[version.version] = version
-        default = self._defaults.get(version.name)
-        if default is None or default is present:
-            self.set_default(version.name, version.version)
-        return present
+        return self.replace(version, ())
 
     def forget(self, version: ModelVersion) -> None:
         """Take a version out, so that new requests no longer find it.

@@ -160,9 +160,8 @@ class Registry(Catalogue):
         Raises:
             Conflict: the version is there and has not failed.
         """
-        displaced = self.add(version)
-        if displaced is not None:
-            keep(self.retire([displaced]))
+        if displaced := self.add(version):
+            keep(self.retire(displaced))
 
     async def scale(self, version: ModelVersion, minimum: int, maximum: int) -> int:
         """Change a version's number of workers; returns how many are ready."""
