@@ -91,9 +91,13 @@ def open_archive(
             extracted = fresh_folder(workdir / "models", source.name)
             extract(source, extracted)
         root = descend(extracted or source)
-        manifest, bare = _manifest(root, handler, default_handler)
+        written = read_manifest(root)
+        raw = made_up_manifest(root, handler, default_handler) if written is None else written
+        manifest = parse_manifest(raw, handler)
         yaml = read_yaml(root, manifest.config_file) if manifest.config_file else NOTHING
-        name = _name(source, name or manifest.model_name, keep=bare and extracted is None)
+        name = _name(
+            source, name or manifest.model_name, keep=written is None and extracted is None
+        )
         return Archive(
             name=name,
             root=root,
@@ -120,16 +124,6 @@ def close_archive(archive: Archive) -> None:
     # first, because other threads add to it.
     for name in [name for name in list(linecache.cache) if name.startswith(str(archive.root))]:
         linecache.cache.pop(name, None)
-
-
-def _manifest(
-    root: Path, handler: str | None, default_handler: str | None
-) -> tuple[Manifest, bool]:
-    """The manifest, and whether it had to be made up."""
-    raw = read_manifest(root)
-    if raw is not None:
-        return parse_manifest(raw, handler), False
-    return parse_manifest(made_up_manifest(root, handler, default_handler)), True
 
 
 def _name(source: Path, given: str | None, *, keep: bool) -> str:

@@ -6,6 +6,7 @@ import os
 import re
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -46,21 +47,15 @@ _INSTALL = "; install_py_dep_per_model=true installs what the archive's requirem
 
 def handler_failure(error: BaseException) -> ServingError:
     """The client's error if its request made the handler raise ``error`` (CONTRACT R7, T-28)."""
-    try:
-        return _known_failure(error)
-    except Exception:  # an archive's class may lack what its base class promises
-        return HandlerError(brief(error))
-
-
-def _known_failure(error: BaseException) -> ServingError:
-    if isinstance(error, ServingError) and isinstance(error.message, str):
-        return error
-    if isinstance(error, PredictionException):
-        return PredictionError(_text(error.message), _status(error.error_code))
-    if ran_out_of_memory(error):
-        return OutOfMemory(f"out of memory: {brief(error)}")
-    if isinstance(error, SystemExit):
-        return HandlerError(f"the handler called sys.exit({_clean(_text(error.code, repr))})")
+    with suppress(Exception):  # an archive's class may lack what its base class promises
+        if isinstance(error, ServingError) and isinstance(error.message, str):
+            return error
+        if isinstance(error, PredictionException):
+            return PredictionError(_text(error.message), _status(error.error_code))
+        if ran_out_of_memory(error):
+            return OutOfMemory(f"out of memory: {brief(error)}")
+        if isinstance(error, SystemExit):
+            return HandlerError(f"the handler called sys.exit({_clean(_text(error.code, repr))})")
     return HandlerError(brief(error))
 
 
