@@ -36,27 +36,6 @@ _SAID_SECONDS = 60.0
 _NO_TIME = "the batch failed, and no time was left to run this request again"
 
 
-def isolate(
-    run: Run, batch: Sequence[Ticket], lane: Lane, may_rerun: Callable[[], bool] = lambda: True
-) -> Iterator[Outcomes]:
-    """Run a batch so that no request is harmed by another.
-
-    Args:
-        run: calls the handler.
-        batch: one ticket or more.
-        lane: where the batch comes from.
-        may_rerun: whether there is time to run a part of it again.
-
-    Raises:
-        DeviceLost: no part of it can be run any more.
-
-    Yields:
-        The outcomes of some tickets, as soon as they are known; in the end one for each ticket.
-        Tickets that are settled by others meanwhile are not run again.
-    """
-    return _Isolation(run, batch, lane, may_rerun).outcomes()
-
-
 @frozen()
 class _Failure:
     """Why a part failed, and the ticket whose row the handler blames, if any."""
@@ -65,8 +44,15 @@ class _Failure:
     accused: Ticket | None = None
 
 
-class _Isolation:
-    """The parts of one batch that are still to run, and what is known of its tickets."""
+class Isolation:
+    """Runs a batch so that no request is harmed by another.
+
+    Args:
+        run: calls the handler.
+        batch: one ticket or more.
+        lane: where the batch comes from.
+        may_rerun: whether there is time to run a part of it again.
+    """
 
     def __init__(
         self, run: Run, batch: Sequence[Ticket], lane: Lane, may_rerun: Callable[[], bool]
@@ -82,7 +68,15 @@ class _Isolation:
         self._misfits: set[Ticket] = set()
 
     def outcomes(self) -> Iterator[Outcomes]:
-        """Those of all tickets; see `isolate`."""
+        """Run the batch, and then parts of it.
+
+        Raises:
+            DeviceLost: no part of it can be run any more.
+
+        Yields:
+            The outcomes of some tickets, as soon as they are known; in the end one for each ticket.
+            Tickets that are settled by others meanwhile are not run again.
+        """
         while self._to_run:
             part = self._to_run.pop()
             if part is not self._batch:

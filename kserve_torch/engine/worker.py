@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from kserve_torch.engine.batcher import Lane, Outcome, Ticket, deliver
 from kserve_torch.engine.courtesy import Courtesy
-from kserve_torch.engine.isolation import isolate
+from kserve_torch.engine.isolation import Isolation
 from kserve_torch.engine.threads import CallThreads
 from kserve_torch.errors import HandlerError, ServingError
 from kserve_torch.frozen import frozen
@@ -221,7 +221,7 @@ class Worker:
         rows = sum(len(ticket.request.rows) for ticket in batch)
         for ticket in batch:
             ticket.began, ticket.rows = began, rows
-        for outcomes in isolate(self._call, batch, self.lane, self._may_go_on):
+        for outcomes in Isolation(self._call, batch, self.lane, self._may_go_on).outcomes():
             if self.state is WorkerState.HUNG:
                 return
             ended = time.monotonic()

@@ -1,4 +1,4 @@
-"""`isolate` with real tickets; what runs them is made here."""
+"""`Isolation` with real tickets; what runs them is made here."""
 
 import gc
 import weakref
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kserve_torch.engine.batcher import Lane
-from kserve_torch.engine.isolation import Outcomes, isolate
+from kserve_torch.engine.isolation import Isolation, Outcomes
 from kserve_torch.engine.window import Window
 from kserve_torch.errors import (
     DeviceLost,
@@ -66,7 +66,7 @@ class Bench:
         return [Reply(model="m", version="1", rows=[]) for _ in ids]
 
     def isolate(self, may_rerun: Callable[[], bool] = lambda: True) -> Iterator[Outcomes]:
-        return isolate(self.run, self.tickets, self.lane, may_rerun)
+        return Isolation(self.run, self.tickets, self.lane, may_rerun).outcomes()
 
     def outcomes(self, may_rerun: Callable[[], bool] = lambda: True) -> dict[str, str]:
         found = [pair for some in self.isolate(may_rerun) for pair in some]
@@ -149,7 +149,8 @@ async def test_what_is_run_again_is_made_anew() -> None:
         return [Reply(model="m", version="1", rows=[])]
 
     tickets = [lane.submit(request) for request in sent]
-    assert [len(outcomes) for outcomes in isolate(run, tickets, lane)] == [1, 1]
+    parts = Isolation(run, tickets, lane, lambda: True).outcomes()
+    assert [len(outcomes) for outcomes in parts] == [1, 1]
     assert seen == [1, 1, 1, 1]
 
 
@@ -281,7 +282,8 @@ async def test_parts_have_the_memory_of_the_batch_that_did_not_fit() -> None:
 
     gc.disable()
     try:
-        outcomes = [pair for some in isolate(run, bench.tickets, bench.lane) for pair in some]
+        parts = Isolation(run, bench.tickets, bench.lane, lambda: True).outcomes()
+        outcomes = [pair for some in parts for pair in some]
     finally:
         gc.enable()
     assert [_word(outcome) for _, outcome in outcomes] == ["ok"] * 4
