@@ -6,8 +6,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from types import FrameType
+from collections.abc import Sequence
+from traceback import walk_stack
 
 from kserve_torch.engine.batcher import Ticket
 from kserve_torch.engine.roster import Roster
@@ -101,15 +101,10 @@ def place_of(thread: threading.Thread) -> str:
         ``client.py:52 in read < handler.py:9 in handle``, innermost first; "" if it has ended.
     """
     innermost = sys._current_frames().get(thread.ident or 0)
+    frames = () if innermost is None else walk_stack(innermost)
     told = [
-        f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
-        for depth, frame in enumerate(_outwards(innermost))
+        f"{os.path.basename(frame.f_code.co_filename)}:{line} in {frame.f_code.co_name}"
+        for depth, (frame, line) in enumerate(frames)
         if depth < _INNERMOST or str(frame.f_globals.get("__name__")).startswith(PREFIX)
     ]
     return " < ".join(told[:_MOST])
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back

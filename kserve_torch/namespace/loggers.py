@@ -12,6 +12,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -123,13 +124,10 @@ def _archive_of(name: str) -> str | None:
     return None if scope is None else scope.name
 
 
-def _adding_package(frame: FrameType | None) -> str:
+def _adding_package(innermost: FrameType) -> str:
     """The package of the code that adds a handler, by itself or with a function of `logging`."""
-    package = "logging"
-    while frame is not None and package == "logging":
-        package = _package(str(frame.f_globals.get("__name__")))
-        frame = frame.f_back
-    return package
+    packages = (_package(str(f.f_globals.get("__name__"))) for f, _ in walk_stack(innermost))
+    return next((package for package in packages if package != "logging"), "logging")
 
 
 def _package(name: str) -> str:

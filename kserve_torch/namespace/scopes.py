@@ -8,7 +8,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType, ModuleType
+from traceback import walk_stack
+from types import ModuleType
 from typing import Any, Protocol
 
 from kserve_torch.namespace.exits import Exits
@@ -75,12 +76,10 @@ def import_module(name: str) -> ModuleType:
 
 
 def _calling_scope() -> Scope | None:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in walk_stack(sys._getframe(1)):
         package = str(frame.f_globals.get("__name__")).partition(".")[0]
         if package in scopes:
             return scopes[package]
-        frame = frame.f_back
     return None
 
 
@@ -89,10 +88,8 @@ def calling_package(name: str) -> str:
 
     Diffusers do: ``import_module(__name__.split(".")[0])``.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    for frame, _ in walk_stack(sys._getframe(1)):
         package, _, bare = str(frame.f_globals.get("__name__")).partition(".")
         if package == name:
             return f"{package}.{bare.partition('.')[0]}"
-        frame = frame.f_back
     return name
