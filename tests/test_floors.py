@@ -120,15 +120,12 @@ FLOORS: list[dict[str, str]] = [
         "engine.pauses": "",
         "engine.pool": (
             "engine.background engine.batcher engine.courtesy engine.hung engine.roster "
-            "engine.staffing engine.starts engine.threads engine.worker"
+            "engine.staffing engine.threads engine.worker"
         ),
         "engine.queues": ("engine.batcher engine.courtesy engine.pool engine.watch engine.worker"),
         "engine.roster": "engine.worker",
         "engine.sequences": "",
-        "engine.staffing": (
-            "engine.batcher engine.hung engine.pauses engine.roster engine.starts engine.worker"
-        ),
-        "engine.starts": "engine.roster engine.worker",
+        "engine.staffing": ("engine.batcher engine.hung engine.pauses engine.roster engine.worker"),
         "engine.threads": "",
         "engine.watch": "engine.pool",
         "engine.worker": "engine.batcher engine.courtesy engine.isolation engine.threads",

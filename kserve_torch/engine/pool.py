@@ -21,7 +21,6 @@ from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.hung import Hung, place_of
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.staffing import Staffing
-from kserve_torch.engine.starts import Starts
 from kserve_torch.engine.threads import CallThreads
 from kserve_torch.engine.tuner import Tuners
 from kserve_torch.engine.worker import Ran, Worker, WorkerState
@@ -89,12 +88,9 @@ class Pool:
         self._courtesy = courtesy
         self._crowded = crowded
         self._lock = self.roster.lock
-        self._starting = Starts(
-            self.roster, self._worker, limits.startup_timeout, self._overdue, self._changed
-        )
         self.hung = Hung(self.roster, lane.label)
         self.staffing = Staffing(
-            lane, self.roster, self._starting, self.hung, limits.max_retry_timeout
+            lane, self.roster, self.hung, limits, self._worker, self._overdue, self._changed
         )
 
     # --- what others ask of it ---
@@ -218,7 +214,7 @@ class Pool:
             self.staffing.replace(self.staffing.maximum)  # none was replaced while too many hung
             return
         with self._lock:
-            started = self._starting.end(worker)
+            started = self.staffing.ended(worker)
             if worker.state is WorkerState.READY:
                 self.staffing.ready()
             else:
@@ -258,7 +254,7 @@ class Pool:
             batch = self.hung.take(worker, since)
             if batch is None:
                 return False
-            started = self._starting.end(worker)
+            started = self.staffing.ended(worker)
         if self._courtesy is not None:
             self._courtesy.give_up_turn()
         self._changed_hook(worker)

@@ -1,26 +1,39 @@
 """How many workers a pool is to have; those that are missing are started.
 
-A worker that dies is replaced after a growing pause (CONTRACT B4), until replacements have failed
-for ``max_retry_timeout``. Once too many hang, none is started any more (DESIGN law 3).
+Each start has a time limit. A worker that dies is replaced after a growing pause (CONTRACT B4),
+until replacements have failed for ``max_retry_timeout``. Once too many hang, none is started any
+more (DESIGN law 3).
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
+from typing import TYPE_CHECKING, NamedTuple
 
 from kserve_torch.engine.batcher import Lane, deliver
 from kserve_torch.engine.hung import Hung
 from kserve_torch.engine.pauses import BackOff, Pauses
 from kserve_torch.engine.roster import Roster
-from kserve_torch.engine.starts import Starts
-from kserve_torch.engine.worker import Worker
+from kserve_torch.engine.worker import Worker, WorkerState
 from kserve_torch.errors import NotReady
 from kserve_torch.runtime.reasons import brief
 
+if TYPE_CHECKING:
+    from kserve_torch.settings import Limits
+
 log = logging.getLogger(__name__)
+
+
+class _Start(NamedTuple):
+    """A worker that is loading: the future of its start, and the timer that limits it."""
+
+    started: Future[Worker]
+    clock: threading.Timer
 
 
 class Staffing:
@@ -29,19 +42,29 @@ class Staffing:
     Args:
         lane: the queue.
         roster: its workers.
-        starts: starts them.
         hung: those that hang.
-        retry_seconds: how long starts may fail until there are no more.
+        limits: how long a worker may take until it is ready, and how long starts may fail until
+            there are no more.
+        make: makes a worker from its index.
+        overdue: called, on a thread of its own, with a worker that takes longer.
+        failed: called with a worker whose thread could not be started, and the error.
 
     Attributes:
         minimum: workers that there are to be, whether or not requests wait.
         maximum: the most.
-        given_up: starts have failed for ``retry_seconds``.
+        given_up: starts have failed for ``max_retry_timeout``.
         reason: why the last worker failed.
     """
 
     def __init__(
-        self, lane: Lane, roster: Roster, starts: Starts, hung: Hung, retry_seconds: float
+        self,
+        lane: Lane,
+        roster: Roster,
+        hung: Hung,
+        limits: Limits,
+        make: Callable[[int], Worker],
+        overdue: Callable[[Worker], None],
+        failed: Callable[[Worker, BaseException], None],
     ) -> None:
         self.minimum = 0
         self.maximum = 0
@@ -50,9 +73,13 @@ class Staffing:
         self._lane = lane
         self._roster = roster
         self._lock = roster.lock
-        self._starts = starts
         self._hung = hung
-        self._back_off = BackOff(retry_seconds)
+        self._startup_seconds = min(limits.startup_timeout, threading.TIMEOUT_MAX)
+        self._make = make
+        self._overdue = overdue
+        self._failed = failed
+        self._starting: dict[int, _Start] = {}
+        self._back_off = BackOff(limits.max_retry_timeout)
         self._pauses = Pauses(self._respawn)
         #: For workers that are started because requests wait: the pauses, and the last one's end.
         self._growth, self._may_grow_at = BackOff(math.inf), -math.inf
@@ -72,7 +99,9 @@ class Staffing:
             if self._roster.ready >= self.minimum:
                 return []
             missing = min(most, self.minimum - self._roster.size)
-            return [*self._starts.awaited(), *(self._starts.begin() for _ in range(missing))]
+            loading = (self._starting.get(worker.number) for worker in self._roster.staying())
+            awaited = [start.started for start in loading if start is not None]
+            return [*awaited, *(self._begin() for _ in range(missing))]
 
     def relieve(self) -> None:
         """Start one more worker, as requests wait too long, if the maximum allows it.
@@ -80,10 +109,10 @@ class Staffing:
         After a start that failed there is a pause; without a worker, what waits is then refused.
         """
         with self._lock:
-            if self._hung.too_many or len(self._starts) or self._roster.size >= self.maximum:
+            if self._hung.too_many or self._starting or self._roster.size >= self.maximum:
                 return
             may_grow = time.monotonic() >= self._may_grow_at
-            started = self._starts.begin() if may_grow else None
+            started = self._begin() if may_grow else None
         if started is None:
             self.refuse_if_empty()
         else:
@@ -109,6 +138,19 @@ class Staffing:
 
     # --- what it is told ---
 
+    def ended(self, worker: Worker) -> Future[Worker] | None:
+        """Note that a worker loads no more.
+
+        Returns:
+            The future of its start, for the caller to set; None if that had ended before.
+        """
+        with self._lock:
+            start = self._starting.pop(worker.number, None)
+        if start is None:
+            return None
+        start.clock.cancel()
+        return start.started
+
     def ready(self) -> None:
         """Note that a worker is ready."""
         self.given_up = False
@@ -120,6 +162,23 @@ class Staffing:
         self._back_off.reset()
 
     # --- starting ---
+
+    def _begin(self) -> Future[Worker]:
+        """Start a worker; whoever calls `ended` sets the future's result or exception."""
+        with self._lock:
+            worker = self._make(self._roster.free_index())
+            clock = threading.Timer(self._startup_seconds, self._overdue, (worker,))
+            clock.daemon = True
+            started: Future[Worker] = Future()
+            self._roster.enter(worker)
+            self._starting[worker.number] = _Start(started, clock)
+            try:
+                clock.start()
+                worker.start()
+            except RuntimeError as error:  # the system has no more threads
+                worker.state = WorkerState.FAILED
+                self._failed(worker, error)
+        return started
 
     def _try_again(self, started: Future[Worker]) -> None:
         if started.exception() is None:
@@ -151,7 +210,7 @@ class Staffing:
     def _respawn(self) -> None:
         with self._lock:
             self._pauses.end()
-            started = self._starts.begin() if self._roster.size < self._fewest() else None
+            started = self._begin() if self._roster.size < self._fewest() else None
         if started is None:
             self.replace()
         else:

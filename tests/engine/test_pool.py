@@ -627,7 +627,7 @@ async def test_after_failed_starts_there_is_a_pause_before_the_next_one(
     bench.load = lambda index: loads.append(index) or 1 / 0  # type: ignore[func-returns-value]
     for _ in range(3):
         bench.pool.staffing.relieve()
-        await until(lambda: not len(bench.pool._starting))
+        await until(lambda: not bench.pool.staffing._starting)
     assert loads == [1, 1]
     assert await bench.result(lambda: "served") == "served"
 
@@ -794,7 +794,7 @@ async def test_no_more_threads(bench: Bench, monkeypatch: pytest.MonkeyPatch) ->
         patch.setattr(Worker, "start", refuse)
         with pytest.raises(LoadFailed, match="can't start new thread"):
             await bench.pool.scale(1, 1)
-    assert (bench.pool.roster.all(), len(bench.pool._starting)) == ([], 0)
+    assert (bench.pool.roster.all(), len(bench.pool.staffing._starting)) == ([], 0)
     await bench.pool.scale(1, 1)
     assert await bench.result(lambda: "served") == "served"
 
