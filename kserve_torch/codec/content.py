@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 import zlib
 
 from kserve_torch.codec.document import JSON
@@ -20,6 +21,8 @@ _CHARSETS = frozenset(
         *("gb18030", "gbk", "big5", "shift_jis", "euc_jp", "euc_kr"),
     )
 )
+#: A quoted string, which may lack its end, or a semicolon outside of one.
+_MARK = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|;', re.DOTALL)
 _WBITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 #: Most members of a gzip body: bgzip makes one per 64 KB, and empty ones cost time for nothing.
@@ -43,15 +46,10 @@ def _split(content_type: str) -> list[str]:
     """The parts between semicolons; a semicolon within quotes does not count."""
     if '"' not in content_type:
         return content_type.split(";")
-    parts, quoted, escaped = [""], False, False
-    for char in content_type:
-        if char == ";" and not quoted:
-            parts.append("")
-            continue
-        parts[-1] += char
-        quoted ^= char == '"' and not escaped
-        escaped = char == "\\" and quoted and not escaped
-    return parts
+    ends = [mark.start() for mark in _MARK.finditer(content_type) if mark[0] == ";"]
+    starts = [0, *(end + 1 for end in ends)]
+    ends.append(len(content_type))
+    return [content_type[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
 def _unquoted(value: str) -> str:
