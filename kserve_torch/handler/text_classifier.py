@@ -30,7 +30,8 @@ class TextClassifier(TextHandler):
         """Rows to ``(numbers, tokens)``.
 
         Returns:
-            The n-grams' numbers of all texts in one int64 tensor, and a list of tokens per row.
+            The n-grams' numbers of all texts in one int64 tensor, and the tokens: of one row in a
+            list, as in TorchServe, whose subclasses make and read them; of several in one each.
 
         Raises:
             BadRow: a row holds no text.
@@ -39,7 +40,8 @@ class TextClassifier(TextHandler):
             self.__tokens(as_text(index, value)) for index, value in enumerate(payloads(data))
         ]
         numbers = [self.source_vocab[gram] for row in tokens for gram in self.__grams(row)]
-        return torch.tensor(numbers, dtype=torch.int64, device=self.device), tokens
+        tensor = torch.tensor(numbers, dtype=torch.int64, device=self.device)
+        return tensor, tokens[0] if len(tokens) == 1 else tokens
 
     def __tokens(self, text: str) -> list[str]:
         text = self._expand_contractions(self._remove_html_tags(text).lower())
@@ -48,12 +50,18 @@ class TextClassifier(TextHandler):
     def __grams(self, tokens: list[str]) -> list[str]:
         return list(ngrams_iterator(tokens, self.ngrams))
 
+    def __rows(self, numbers: torch.Tensor, tokens: Any) -> list[tuple[torch.Tensor, Any]]:
+        """Numbers and tokens of each row, from what `preprocess` made."""
+        if not (isinstance(tokens, list) and tokens and isinstance(tokens[0], list)):
+            return [(numbers, tokens)]
+        lengths = [len(self.__grams(row)) for row in tokens]
+        return list(zip(torch.split(numbers, lengths), tokens, strict=True))
+
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """Logits ``[rows, classes]``."""
-        numbers, tokens = data
-        lengths = [len(self.__grams(row)) for row in tokens]
-        starts = [0, *accumulate(lengths)][: len(tokens)]
-        return super().inference(numbers, torch.tensor(starts, device=self.device))
+        rows = self.__rows(*data)
+        starts = [0, *accumulate(len(numbers) for numbers, _ in rows)][: len(rows)]
+        return super().inference(data[0], torch.tensor(starts, device=self.device))
 
     @timed
     def postprocess(self, data: Any) -> list[Any]:
@@ -66,17 +74,16 @@ class TextClassifier(TextHandler):
         Raises:
             BadRow: the model has no such class.
         """
-        _numbers, tokens = text_preprocess
-        targets = target if isinstance(target, list) else [target] * len(tokens)
-        goals = zip(tokens, targets, strict=True)
-        return [self.__explain(index, row, goal) for index, (row, goal) in enumerate(goals)]
+        rows = self.__rows(*text_preprocess)
+        targets = target if isinstance(target, list) else [target] * len(rows)
+        goals = enumerate(zip(rows, targets, strict=False))  # subclasses may make fewer rows
+        return [self.__explain(index, *row, goal) for index, (row, goal) in goals]
 
-    def __explain(self, index: int, tokens: list[str], target: Any) -> dict[str, Any]:
-        if not tokens:  # captum takes no empty texts
+    def __explain(
+        self, index: int, numbers: torch.Tensor, tokens: Any, target: Any
+    ) -> dict[str, Any]:
+        if not len(numbers):  # captum takes no empty texts
             return {"importances": [], "words": []}
-        numbers = torch.tensor(
-            [self.source_vocab[gram] for gram in self.__grams(tokens)], device=self.device
-        )
         with blame_target(target, index):
             attributions = self.lig.attribute(
                 numbers,

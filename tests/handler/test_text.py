@@ -1,5 +1,6 @@
 import base64
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -76,8 +77,25 @@ def test_a_batch_answers_as_its_rows_do_alone(loaded):
 
 def test_cleaning(loaded):
     numbers, tokens = loaded.handler.preprocess([{"data": "<b>GOOD</b>, film! isn't"}])
-    assert tokens == [["good", "film", "is", "not"]]
+    assert tokens == ["good", "film", "is", "not"]
     assert numbers.tolist() == [1, 3, 0, 8, 5, 0, 7]
+
+
+class OwnWords(TextClassifier):
+    """As TorchServe's preprocess does it: the first row's text, and its words in a plain list."""
+
+    def preprocess(self, data):
+        words = data[0]["data"].split()
+        pairs = [" ".join(pair) for pair in pairwise(words)]
+        return torch.tensor([self.source_vocab[one] for one in words + pairs]), words
+
+
+@pytest.mark.parametrize("verb", [Verb.PREDICT, Verb.EXPLAIN])
+def test_a_subclass_with_a_preprocess_of_its_own(text_folder, loaded, load, verb):
+    own = load(OwnWords(), text_folder, {"modelFile": "net.py"})
+    own.handler.model.load_state_dict(loaded.handler.model.state_dict())
+    row = {"data": "very good film", "target": 1}
+    assert own.ask(row, verb=verb) == loaded.ask(row, verb=verb)
 
 
 @pytest.mark.parametrize(
