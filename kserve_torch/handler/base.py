@@ -240,7 +240,8 @@ class BaseHandler:
     def explain_handle(self, data_preprocess: Any, raw_data: list[Any]) -> list[Any]:
         """One explanation per row, each about its row's own target (CONTRACT E1, T-40)."""
         targets = as_targets(raw_data)
-        target = targets[0] if len(targets) == 1 else targets
+        # TorchServe has one for all, so handlers index with it: `output[:, target]`.
+        target = targets if any(other != targets[0] for other in targets) else targets[0]
         return self.get_insights(data_preprocess, payload(raw_data[0]), target)
 
     def get_insights(self, tensor_data: Any, _: Any, target: Any = 0) -> list[Any]:
@@ -249,7 +250,7 @@ class BaseHandler:
         Args:
             tensor_data: what `preprocess` made.
             _: the first row's payload.
-            target: the class to explain; for several rows a list with one per row.
+            target: the class to explain; a list with one per row if they differ.
 
         Raises:
             Unsupported: this one does not.

@@ -401,6 +401,9 @@ def test_explain_is_not_sticky(folder, load):
         ([[1], 2, (3,), np.array([4])], [1, 2, 3, 4]),
         ([2.0, np.array([]), []], [2, 0, 0]),
         ([True], 1),
+        ([2, "2", 2.0], 2),
+        ([None, 0], 0),
+        ([[1, 2], [1, 2]], (1, 2)),
     ],
 )
 def test_each_row_is_explained_for_its_own_target(folder, load, targets, passed):
