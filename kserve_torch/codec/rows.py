@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ def split_batch(inputs: Sequence[Tensor]) -> list[Row]:
     """One row per element of dimension 0, which all inputs share (CONTRACT D2).
 
     A row is a `Tensor` without that dimension if there is one input, else a dict of such tensors
-    by their names.
+    by their names, and `TARGET` if an input has this parameter.
 
     Raises:
         InvalidInput: an input has no dimensions, or another length than the first, or more than
@@ -103,7 +104,9 @@ def split_batch(inputs: Sequence[Tensor]) -> list[Row]:
         raise InvalidInput(f'inputs[0] "{inputs[0].name}".shape: {count} rows, over {MAX_ROWS}')
     if len(inputs) == 1:
         return [_part(inputs[0], i) for i in range(count)]
-    return [{tensor.name: _part(tensor, i) for tensor in inputs} for i in range(count)]
+    parameters = chain.from_iterable(tensor.parameters.items() for tensor in inputs)
+    target = {name: value for name, value in parameters if name == TARGET}
+    return [target | {tensor.name: _part(tensor, i) for tensor in inputs} for i in range(count)]
 
 
 def _part(tensor: Tensor, i: int) -> Tensor:

@@ -98,6 +98,13 @@ def test_split_several_inputs():
     ]
 
 
+def test_the_class_to_explain_is_in_rows_of_several_inputs():
+    inputs = [tensor([1, 2], name="a"), tensor([3, 4], name="b", parameters={"target": 5})]
+    assert [row["target"] for row in rows.split_batch(inputs)] == [5, 5]
+    inputs.append(tensor([6, 7], name="target"))
+    assert [rows.to_row(row)["target"] for row in rows.split_batch(inputs)] == [6, 7]
+
+
 @pytest.mark.parametrize(
     ("inputs", "text"),
     [
