@@ -57,6 +57,20 @@ def payload(row: Any, index: int = 0) -> Any:
     return decoded
 
 
+def refuse_several(index: int, value: Any, wanted: str) -> None:
+    """Refuse a list of texts: a BYTES tensor of several elements is one row, as any tensor is.
+
+    Raises:
+        BadRow: it is one; says that each is to be a row with one ``wanted``.
+    """
+    first = value
+    while isinstance(first, list) and first:
+        first = first[0]
+    if isinstance(value, list) and isinstance(first, (str, bytes, bytearray)):
+        got = f"got a list of {len(value)}; each needs a row of its own"
+        raise BadRow(index, f"data: expected one {wanted}, {got}")
+
+
 def from_base64(text: str) -> bytes | None:
     """``text`` decoded, or None if it is not base64; line breaks are allowed."""
     try:

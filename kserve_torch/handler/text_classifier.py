@@ -11,7 +11,7 @@ import torch
 from kserve_torch.errors import BadRow
 from kserve_torch.handler.explain import blame_target
 from kserve_torch.handler.labels import map_class_to_label
-from kserve_torch.handler.rows import payloads
+from kserve_torch.handler.rows import payloads, refuse_several
 from kserve_torch.handler.text import TextHandler
 from kserve_torch.handler.timer import timed
 from kserve_torch.handler.tokens import ngrams_iterator
@@ -103,6 +103,7 @@ def as_text(index: int, value: Any) -> str:
     """
     if isinstance(value, str):
         return value
+    refuse_several(index, value, "text")
     if isinstance(value, (list, np.ndarray)):
         value = _as_bytes(index, value)
     if not isinstance(value, (bytes, bytearray, memoryview)):

@@ -16,7 +16,7 @@ from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.compile import uncompiled
 from kserve_torch.handler.explain import LazyAttribution, integrated_gradients
 from kserve_torch.handler.images import decode_images, to_tensors
-from kserve_torch.handler.rows import payloads
+from kserve_torch.handler.rows import payloads, refuse_several
 from kserve_torch.handler.tensors import as_batch, as_tensor, stack
 from kserve_torch.handler.timer import timed
 from kserve_torch.runtime.context import Context
@@ -64,7 +64,10 @@ class VisionHandler(BaseHandler):
             BadRow: a row holds none of these.
             InvalidInput: the rows have different shapes, or different dtypes in several requests.
         """
-        return self.__batch(payloads(data)).to(self.device)
+        values = payloads(data)
+        for index, value in enumerate(values):
+            refuse_several(index, value, "image")
+        return self.__batch(values).to(self.device)
 
     def __batch(self, values: list[Any]) -> torch.Tensor:
         encoded = {

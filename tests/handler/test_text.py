@@ -108,7 +108,10 @@ def test_a_subclass_with_a_preprocess_of_its_own(text_folder, loaded, load, verb
             "data: expected text, or its UTF-8 bytes as numbers from 0 to 255",
         ),
         ({"data": [-1]}, "data: expected text, or its UTF-8 bytes as numbers from 0 to 255"),
-        ({"data": ["a"]}, "data: expected text, or its UTF-8 bytes as numbers from 0 to 255"),
+        (
+            {"data": ["a", "b"]},
+            "data: expected one text, got a list of 2; each needs a row of its own",
+        ),
         ({"data": 3}, "data: expected text, got int"),
         ({"data": {"b64": "Good film!"}}, "data: not valid base64"),
         ({"b64": 3}, "data: not valid base64"),

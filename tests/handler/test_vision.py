@@ -96,6 +96,10 @@ def test_transforms_that_a_handler_changes_are_its_own(folder, load, png):
         ({"data": "", "body": b""}, "data: missing or empty"),
         ({"data": {"url": "x"}}, "data: expected numbers or lists of numbers, got dict"),
         ({"data": [[1], [1, 2]]}, "data: expected numbers in a list of regular shape"),
+        (
+            {"data": [["AA=="], ["AA=="]]},
+            "data: expected one image, got a list of 2; each needs a row of its own",
+        ),
     ],
 )
 def test_an_unreadable_row_is_named(folder, load, png, row, reason):
