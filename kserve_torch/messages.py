@@ -108,6 +108,8 @@ class Request:
         element: how this protocol names row ``i``, as a format: ``instances[{}]``.
         deadline: ``time.monotonic()`` after which nobody waits for the answer, or None.
         emit: takes intermediate results of a streaming handler, or None if nobody listens.
+        take: makes of a row's result, on the worker's thread, what the handler cannot change any
+            more; None copies it.
     """
 
     id: str
@@ -124,6 +126,7 @@ class Request:
     element: str = "row {}"
     deadline: float | None = None
     emit: Emit | None = None
+    take: Callable[[Any], Any] | None = None
 
     def anew(self) -> Request:
         """This request as its client sent it.
@@ -139,7 +142,8 @@ class RowReply:
     """One row's result, with what the handler said about its response (CONTRACT R8, R9).
 
     Attributes:
-        result: what the handler returned for the row: bytes, str, tensor, array or JSON value.
+        result: what the handler returned for the row, as `Request.take` took it: bytes, str,
+            tensor, array or JSON value.
         status: HTTP status that the handler set for the row.
         phrase: its reason phrase.
         content_type: set by the handler, or None.

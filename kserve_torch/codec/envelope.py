@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from kserve_torch.codec import document, v1, v2, v2_reply
+from kserve_torch.codec import document, native, v1, v2, v2_reply
 from kserve_torch.codec.document import JSON
 from kserve_torch.codec.results import result_to_tensors
 from kserve_torch.codec.v2 import V2Request
@@ -31,11 +31,13 @@ class Opened:
         rows: the handler's rows; none if the request had an empty list, which needs no handler.
         element: how errors name row ``i``, as a format.
         seal: joins the rows' replies into the one answer to the request.
+        take: of the request.
     """
 
     rows: Sequence[Row]
     element: str
     seal: Seal
+    take: Callable[[Any], Any] | None = None
 
 
 def open_envelope(name: str | None, row: dict[str, Any]) -> Opened:
@@ -52,11 +54,11 @@ def open_envelope(name: str | None, row: dict[str, Any]) -> Opened:
 
 
 def _open_none(row: dict[str, Any]) -> Opened:
-    return Opened(rows=[row], element="row {}", seal=_only)
+    return Opened(rows=[row], element="row {}", seal=_only, take=native.take)
 
 
 def _open_body(row: dict[str, Any]) -> Opened:
-    return Opened(rows=[_content(row)], element="row {}", seal=_only)
+    return Opened(rows=[_content(row)], element="row {}", seal=_only, take=native.take)
 
 
 def _open_json(row: dict[str, Any]) -> Opened:

@@ -13,6 +13,7 @@ import orjson
 from kserve_torch.codec import content, multipart, values
 from kserve_torch.codec.content import FORM
 from kserve_torch.codec.document import JSON
+from kserve_torch.codec.snapshot import written
 from kserve_torch.errors import HandlerError
 from kserve_torch.messages import NOTHING, RowReply
 
@@ -124,6 +125,11 @@ def _has_long_number(value: bytearray) -> bool:
     to parse them. Those hold images and tensors; it is small ones that hold ids and the like.
     """
     return len(value) <= _LOOKED_AT and _LONG in value.translate(_DIGITS_AS_0)
+
+
+def take(result: Any) -> Any:
+    """A result as `encode` needs it, which the handler cannot change any more."""
+    return written(result, orjson.OPT_INDENT_2)
 
 
 def encode(row: RowReply, save_tensor: Callable[[Any], bytes]) -> tuple[bytes, str]:

@@ -1,15 +1,17 @@
-"""Copies of results: a handler may write to what it returned when its next batch comes."""
+"""Results are taken at once: a handler may write to what it returned when its next batch comes."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from copy import copy
 from dataclasses import fields, is_dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import orjson
 
-from kserve_torch.codec.values import is_torch
+from kserve_torch.codec.values import is_torch, json_text
 
 #: Immutable types.
 _FIXED = frozenset((str, bytes, int, float, bool, type(None)))
@@ -46,6 +48,21 @@ def snapshot(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return _same_fields(value)
     return value.detach().to("cpu", copy=True) if is_torch(value) else value
+
+
+def written(value: Any, option: int = 0) -> Any:
+    """``value`` as `snapshot` takes it, but dicts, lists and tuples as their JSON text.
+
+    To write them takes less time than to copy them.
+
+    Args:
+        value: anything that a handler returns.
+        option: orjson's, for the text.
+    """
+    if isinstance(value, dict | list | tuple):
+        with suppress(TypeError):  # the copy's error says more
+            return orjson.Fragment(json_text(value, option))
+    return snapshot(value)
 
 
 def _same_fields(value: Any) -> Any:

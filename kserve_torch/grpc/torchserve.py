@@ -144,6 +144,7 @@ class Prediction:
             content_types=dict.fromkeys(message.input, ""),
             element=self._opened.element,
             deadline=call.deadline,
+            take=self._opened.take,
         )
 
     def response(self, reply: Reply) -> pb.PredictionResponse:

@@ -192,6 +192,7 @@ class Native:
             element=opened.element,
             deadline=deadline(call),
             emit=emissions,
+            take=opened.take,
         )
         return request, opened.seal
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from kserve_torch.codec import cloudevents, v1, v2
 from kserve_torch.codec.cloudevents import Event
 from kserve_torch.codec.document import JSON
+from kserve_torch.codec.snapshot import written
 from kserve_torch.codec.v1 import V1Request
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.errors import ServingError
@@ -95,6 +96,7 @@ def _request(call: Call, model: str, verb: Verb, decoded: V1Request) -> Request:
         parameters=decoded.parameters,
         element=v1.ELEMENT,
         deadline=deadline(call),
+        take=written,
     )
 
 

@@ -113,8 +113,9 @@ class RequestProcessor:
         return self._response_header.get(key)
 
     def reply(self, result: Any) -> RowReply:
-        """This row's `RowReply`: a copy of ``result``, and all that was set for its response."""
-        result = snapshot(result)
+        """This row's `RowReply`: ``result`` as it is now, and all that was set for its response."""
+        take = self.request.take if self.request is not None else None
+        result = (take or snapshot)(result)
         if not self._response_header and self._status_code == 200:
             return RowReply(result=result, phrase=self._reason_phrase or "")
         headers = dict(self._response_header)

@@ -3,11 +3,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 import torch
 
 from kserve_torch.codec import snapshot as snapshots
-from kserve_torch.codec.snapshot import snapshot
+from kserve_torch.codec.snapshot import snapshot, written
 from kserve_torch.codec.values import json_text
 
 
@@ -97,3 +98,23 @@ def test_named_tuples_and_dataclasses():
     memory[:] = 7
     assert json_text(taken) == b'[[[0.0,0.0]],{"values":[0.0,0.0],"more":{"a":[0.0,0.0]}}]'
     assert snapshot(Box) is Box
+
+
+@pytest.mark.parametrize("value", [{"a": [1, np.ones(1)]}, [float("nan"), {2: "b"}], ({1.5},), []])
+def test_what_is_written_is_not_copied(value):
+    text = json_text(value)
+    taken = written(value)
+    assert isinstance(taken, orjson.Fragment)
+    assert json_text([taken, 1]) == b"[%b,1]" % text
+
+
+@pytest.mark.parametrize("value", ["a", b"a", 1.5, None, np.float32(1)])
+def test_what_is_no_container_is_not_written(value):
+    assert written(value) is value
+
+
+def test_what_cannot_be_written_is_copied():
+    """The edge says what is wrong with it, and in which row."""
+    value = [{"a": object()}]
+    assert written(value) == value
+    assert written(value) is not value

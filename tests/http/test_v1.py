@@ -15,6 +15,7 @@ from kserve_torch.events import Responded
 from kserve_torch.http.exchange import Answer
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
+from kserve_torch.messages import Reply, Request
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings.models import StartupModel
 
@@ -40,6 +41,24 @@ async def test_predictions_are_as_many_as_instances(registry: Registry) -> None:
     answer = await answered(registry, PREDICT, {"instances": [1, "a", [None]]}, mode="row")
     assert (answer.status, answer.content_type) == (200, "application/json")
     assert answer.body == b'{"predictions":[1,"a",[null]]}'
+
+
+async def test_lists_are_written_by_the_worker(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They need not be copied then, which takes longer, and nothing else waits meanwhile."""
+    results: list[Any] = []
+    submit = registry.submit
+
+    async def noting(request: Request) -> Reply:
+        reply = await submit(request)
+        results.extend(reply.results)
+        return reply
+
+    monkeypatch.setattr(registry, "submit", noting)
+    answer = await answered(registry, PREDICT, {"instances": [[1.5, "a"], {"b": 2}]}, mode="row")
+    assert answer.body == b'{"predictions":[[1.5,"a"],{"b":2}]}'
+    assert [type(result) for result in results] == [orjson.Fragment] * 2
 
 
 async def test_no_instances_need_no_handler(registry: Registry) -> None:
