@@ -26,6 +26,9 @@ from kserve_torch.settings import Settings, load_settings
 from kserve_torch.settings.options import help_text, read_command_line
 from kserve_torch.settings.report import settings_report
 
+#: gRPC's variable for whether its clients work in forks; it is read once, when gRPC is imported.
+_FORKS = "GRPC_ENABLE_FORK_SUPPORT"
+
 
 def program(name: str | None = None) -> NoReturn:
     """Runs the program and ends the process, with ``os._exit``.
@@ -151,9 +154,14 @@ def _importing(interrupted: int) -> Iterator[None]:
     # Importing kserve parses sys.argv with kserve's own parser (CONTRACT K25).
     sys.argv = sys.argv[:1]
     set_thread_variables()
+    # Beside a server gRPC cannot prepare for forks, and would log that for each one of handlers.
+    own = os.environ.get(_FORKS)
+    os.environ[_FORKS] = own or "0"
     gc.disable()  # nothing of what an import makes is garbage, and to look for it takes 0.2 s
     try:
         yield
     except ImportError as error:  # as where other versions were installed on top
         raise SettingError(f"the server's packages do not fit together: {error}") from error
+    if own is None:
+        del os.environ[_FORKS]  # programs that handlers start may have clients of their own
     gc.enable()

@@ -162,6 +162,28 @@ def test_a_signal_while_libraries_are_imported(tmp_path: Path, number: int) -> N
         assert (server.wait(), server.log) == (0, "")
 
 
+def test_grpc_does_not_log_that_a_handler_forks() -> None:
+    """A line each, which is not JSON with ``log_json``."""
+    code = (
+        "import asyncio, os\n"
+        "from kserve_torch import cli\n"
+        "with cli._importing(0):\n"
+        "    import grpc.aio\n"
+        "async def fork():\n"
+        "    server = grpc.aio.server()\n"
+        "    port = server.add_insecure_port('127.0.0.1:0')\n"
+        "    await server.start()\n"
+        "    await grpc.aio.insecure_channel(f'127.0.0.1:{port}').channel_ready()\n"
+        "    for _ in range(5):\n"
+        "        os.fork() or os._exit(0)\n"
+        "        os.wait()\n"
+        "    os._exit(cli._FORKS in os.environ)\n"
+        "asyncio.run(fork())\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 def test_what_handlers_have_registered_for_the_end_is_done() -> None:
     code = (
         "import atexit\n"
