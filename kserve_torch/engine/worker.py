@@ -24,6 +24,7 @@ from kserve_torch.engine.threads import CallThreads
 from kserve_torch.errors import HandlerError, ServingError
 from kserve_torch.frozen import frozen
 from kserve_torch.messages import Reply, Request
+from kserve_torch.runtime.machine import give_back_freed_memory
 from kserve_torch.runtime.reasons import forget_frames
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ class Worker:
                 self._courtesy.lower_priority()
             self._threads.for_load()
             self.instance = self._load()
+            give_back_freed_memory()  # checkpoints, and weights that it has in common with others
         except BaseException as error:
             forget_frames(error)  # else its weights would be there still when it is tried again
             self._become(WorkerState.FAILED, error)
@@ -183,6 +185,8 @@ class Worker:
             self._become(WorkerState.STOPPED)
         finally:
             self.instance.close()
+            self.instance = None
+            give_back_freed_memory()
 
     def _work(self) -> None:
         while True:

@@ -104,7 +104,7 @@ def _limits(version: ModelVersion) -> dict[str, Any]:
 
 
 def _device(version: ModelVersion) -> dict[str, Any]:
-    on_gpu = any(_on_gpu(worker) for worker in version.workers)
+    on_gpu = any(_gpu(worker) for worker in version.workers)
     kind = version.limits.device_type or ("gpu" if on_gpu else "cpu")
     device: dict[str, Any] = {"deviceType": kind}
     if version.limits.device_ids:
@@ -112,13 +112,15 @@ def _device(version: ModelVersion) -> dict[str, Any]:
     return device
 
 
-def _on_gpu(worker: Worker) -> bool:
-    return worker.instance is not None and worker.instance.device.startswith("cuda")
+def _gpu(worker: Worker) -> str | None:
+    """The GPU that a worker is on; None for the CPU, and without an instance."""
+    instance = worker.instance
+    return instance.device if instance and instance.device.startswith("cuda") else None
 
 
 def _worker(worker: Worker) -> dict[str, Any]:
     known = worker.state in (WorkerState.READY, WorkerState.LOADING)
-    on_gpu = _on_gpu(worker)
+    gpu = _gpu(worker)
     return {
         "id": str(worker.number),
         "startTime": worker.started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -126,8 +128,8 @@ def _worker(worker: Worker) -> dict[str, Any]:
         # Of the process: its workers are threads, so each of them has all of it.
         "memoryUsage": psutil.Process().memory_info().rss,
         "pid": os.getpid(),
-        "gpu": on_gpu,
-        "gpuUsage": worker.instance.device if on_gpu and worker.instance else "N/A",
+        "gpu": gpu is not None,
+        "gpuUsage": gpu or "N/A",
     }
 
 

@@ -44,11 +44,12 @@ class Firsts:
 
     def changed(self, worker: Worker) -> None:
         """Note that a worker is ready, or is no longer."""
-        if worker.instance is None:
+        instance = worker.instance
+        if instance is None:
             return
         if worker.state is not WorkerState.READY:
-            self.left(worker.instance)
-        elif worker.instance.weights.were_written:  # it loaded meanwhile
+            self.left(instance)
+        elif instance.weights.were_written:  # it loaded meanwhile
             self._renew()
 
     def left(self, instance: Instance) -> None:
@@ -58,13 +59,15 @@ class Firsts:
                 if first is instance:
                     del self._by_device[gpu_id]
             for worker in self._workers():
-                if worker.instance is not None and worker.instance is not instance:
-                    self._offer(worker.instance)
+                other = worker.instance  # none any more once its thread ends
+                if other is not None and other is not instance:
+                    self._offer(other)
 
     def _renew(self) -> None:
         """Share no more, and replace workers whose weights another one's handler has written to."""
         self._ended = True
         self._by_device.clear()
         for worker in self._workers():
-            if worker.instance is not None and worker.instance.weights.are_outdated:
+            instance = worker.instance
+            if instance is not None and instance.weights.are_outdated:
                 worker.stop()

@@ -120,11 +120,16 @@ def keep_freed_memory() -> None:
 
 
 def give_back_memory() -> None:
-    """Free what is in cycles of references, and give freed memory back to the system.
-
-    Handlers are often in such cycles, and threads' heaps keep what was freed between blocks that
-    are in use.
-    """
+    """Free what is in cycles of references, as handlers often are, and give it back."""
     gc.collect()
+    give_back_freed_memory()
+
+
+def give_back_freed_memory() -> None:
+    """Give freed memory back to the system.
+
+    Threads' heaps keep what was freed between blocks that are in use, and with `keep_freed_memory`
+    up to 64 MiB above them.
+    """
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import platform
 import threading
 import time
 import weakref
@@ -22,6 +23,7 @@ from kserve_torch.errors import DeadlineExceeded, HandlerError, LoadFailed, NotR
 from kserve_torch.messages import Reply, Request, RowReply
 from kserve_torch.settings import Limits
 
+from ..forks import Forks
 from ..threads import workers_end
 
 _ids = itertools.count()
@@ -866,3 +868,46 @@ async def test_who_comes_back_while_it_is_given_up_takes_no_other_batch(bench: B
     with pytest.raises(DeadlineExceeded):
         await asyncio.wait_for(held.ticket.future, 10)
     assert (await asyncio.wait_for(behind.future, 10)).results == ["served"]
+
+
+#: Prints by how many MB a process is larger with four workers that share 48 MB, and after them.
+SHARING = """
+import asyncio, psutil, torch
+from kserve_torch.engine.batcher import Lane
+from kserve_torch.engine.pool import Pool
+from kserve_torch.engine.window import Window
+from kserve_torch.runtime.machine import keep_freed_memory
+from kserve_torch.settings import Limits
+class Loaded:
+    first = None
+    def __init__(self):
+        self.weights, self.own = [], []
+        for _ in range(48):
+            self.weights.append(torch.ones(2**18))
+            self.own.append(bytearray(2000))
+        if Loaded.first:
+            self.weights = Loaded.first.weights
+        Loaded.first = self
+    def close(self):
+        Loaded.first = None
+async def main():
+    keep_freed_memory()
+    memory = psutil.Process().memory_info
+    lane = Lane("m 1.0 predict", Window(1, 0.0, 100))
+    skip = lambda *_: None
+    pool = Pool(lane, lambda _: Loaded(), ran=skip, changed=skip, limits=Limits(), courtesy=None)
+    before = memory().rss
+    await pool.scale(4, 4)
+    print((memory().rss - before) >> 20)
+    pool.close()
+    await pool.join(10)
+    print((memory().rss - before) >> 20)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what is freed is another library's")
+def test_workers_give_back_what_they_do_not_need(forks: Forks) -> None:
+    with_them, after_them = map(int, forks.run(SHARING).split())
+    assert with_them < 80
+    assert after_them < 30
