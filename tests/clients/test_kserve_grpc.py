@@ -64,6 +64,13 @@ async def test_each_datatype_typed(client: InferenceGRPCClient, datatype: str) -
     assert output.as_numpy().reshape(2, 3).tolist() == VALUES[datatype].tolist()
 
 
+async def test_a_raw_image_in_a_shape_without_dimensions(client: InferenceGRPCClient) -> None:
+    """KServe's own end-to-end test of TorchServe sends this (CONTRACT Q9)."""
+    image = InferInput("x", [], "BYTES", data=[b"\x89PNG"])
+    (output,) = (await client.infer(InferRequest("why", [image]))).outputs
+    assert output.data == [rb"what bytearray(b'\x89PNG')"]
+
+
 async def test_ids_parameters_and_headers(client: InferenceGRPCClient) -> None:
     inputs = [InferInput("x", [1], "BYTES", data=[b"flavour"])]
     request = InferRequest("headers", inputs, request_id="seven", parameters={"flavour": "sour"})

@@ -1,5 +1,4 @@
 import asyncio
-import datetime
 import os
 from functools import partial
 from pathlib import Path
@@ -7,15 +6,14 @@ from typing import Any
 
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from grpc_health.v1 import health_pb2
 
 from kserve_torch.errors import SettingError
 from kserve_torch.grpc import health, management, oip, server, torchserve
 from kserve_torch.grpc.protos import inference_pb2, management_pb2
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
+from kserve_torch.settings import Settings
+from kserve_torch.tls import identity
 from kserve_torch.tokens import Access, Tokens
 
 from ..server import free_ports, taken_port
@@ -341,25 +339,8 @@ async def test_stop_ends_streams_after_the_answers_that_they_wait_for(
 
 
 def self_signed(folder: Path) -> dict[str, Path]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC))
-        .not_valid_after(datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    (folder / "cert.pem").write_bytes(certificate.public_bytes(pem))
-    return {"private_key_file": folder / "key.pem", "certificate_file": folder / "cert.pem"}
+    files = identity(Settings(), folder)
+    return {"private_key_file": files.key, "certificate_file": files.certificate}
 
 
 async def test_tls_on_the_ports_of_torchserve(store: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from kserve_torch.errors import InvalidInput
 from kserve_torch.events import Responded
 from kserve_torch.http import app as module
+from kserve_torch.http import sending
 from kserve_torch.http.app import INFERENCE, MANAGEMENT, METRICS, App
 from kserve_torch.http.exchange import Answer, Call
 
@@ -261,7 +262,9 @@ async def with_body_from(incoming: asyncio.Queue[dict[str, Any]], app: App) -> d
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    await app(scope("/told", headers=[("content-length", "2")]), incoming.get, send)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sending, "LINGER_SECONDS", 0.01)
+        await app(scope("/told", headers=[("content-length", "2")]), incoming.get, send)
     return sent[0]
 
 
