@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     from kserve_torch.settings import Binding, Settings
     from kserve_torch.tokens import Tokens
 
-#: The roles of a port (see `Binding`) by the setting that opens it.
-_SETTINGS = {
-    "oip": "grpc_port",
-    "inference": "grpc_inference_port",
-    "management": "grpc_management_port",
-}
-
 #: How often a client may ping, in milliseconds. Go's and Java's do so every ten seconds at most;
 #: gRPC's default of five minutes ends the calls of those that wait a while for an answer.
 _PING_MS = 5000
@@ -185,7 +178,7 @@ class GrpcServer:
         address = binding.address
         host = f"[{address.host}]" if ":" in address.host else address.host
         target = f"{host}:{address.port}"
-        names = " and ".join(_SETTINGS[role] for role in sorted(binding.roles))
+        names = " and ".join(binding.settings)
         try:
             if self._settings.enable_grpc_ssl and binding.roles - {"oip"}:
                 server.add_secure_port(target, self._credentials())
