@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from kserve_torch.codec import document
 from kserve_torch.codec.document import JSON
-from kserve_torch.errors import NOT_ALLOWED, MethodNotAllowed, RouteNotFound
+from kserve_torch.errors import NOT_ALLOWED, MethodNotAllowed
 from kserve_torch.http import torchserve_api
 from kserve_torch.http.exchange import Answer, Call, Endpoint
-from kserve_torch.http.native_json import NO_ROUTE, native_json, with_native_headers
+from kserve_torch.http.native_json import native_json, with_native_headers
 from kserve_torch.messages import fresh_id
 from kserve_torch.models import describe
 from kserve_torch.models.manager import Manager, Outcome, find
@@ -61,7 +61,6 @@ class Management:
                     "OPTIONS": self._openapi,
                 },
             ),
-            (re.compile("/models/.*"), {}),
         )
 
     async def route(self, call: Call) -> Answer | None:
@@ -85,8 +84,6 @@ class Management:
                 continue
             if self._tokens is not None:
                 self._tokens.check(Access.MANAGEMENT, call.headers.get("authorization"))
-            if not methods:
-                raise RouteNotFound(NO_ROUTE)
             if call.method not in methods:
                 raise MethodNotAllowed(NOT_ALLOWED, methods)
             return await methods[call.method](call, **match.groupdict())

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from kserve_torch.codec import native
 from kserve_torch.codec.envelope import Opened, Seal, open_envelope
 from kserve_torch.engine.emissions import Emissions
-from kserve_torch.errors import AnswerTooLarge, InvalidInput, RouteNotFound, ServingError
+from kserve_torch.errors import AnswerTooLarge, InvalidInput, ServingError
 from kserve_torch.http import torchserve_api
 from kserve_torch.http.exchange import Answer, Call, Endpoint
-from kserve_torch.http.native_json import NO_ROUTE, native_error, native_json, with_native_headers
+from kserve_torch.http.native_json import native_error, native_json, with_native_headers
 from kserve_torch.http.replies import check_status, sendable
 from kserve_torch.http.serve import Serve, deadline, log_unsendable
 from kserve_torch.http.streaming import answer_or_stream
@@ -73,7 +73,6 @@ class Native:
             (re.compile("/ping(?:/.*)?"), self._ping),
             (re.compile("/invocations"), self._invocations),
             (re.compile("/models" + _MODEL + "/invoke"), self._legacy),
-            (re.compile("/(?:predictions|explanations|invocations/.*)"), self._no_route),
             (
                 re.compile(_NOT_LEGACY + _MODEL + "(?:/(?P<version>[^/]+))?/predict"),
                 self._legacy,
@@ -84,7 +83,7 @@ class Native:
         """The answer, or None if the path is not one of these.
 
         Raises:
-            ServingError: no such route, no valid key, or no model is named.
+            ServingError: no valid key, or no model is named.
         """
         request_id = fresh_id()
         answer = await self._dispatch(call, request_id)
@@ -133,9 +132,6 @@ class Native:
         return await self._infer(
             call, request_id, _Target(model=model, version=version, params=call.params())
         )
-
-    async def _no_route(self, call: Call, request_id: str) -> Answer:
-        raise RouteNotFound(NO_ROUTE)
 
     def _only_startup_model(self) -> str:
         registry = self._registry

@@ -166,13 +166,19 @@ async def test_metrics(path: str) -> None:
     assert (await exchange(app(), "/told", server=("127.0.0.1", 3)))[0] == 404
 
 
-@pytest.mark.parametrize(
-    ("path", "members"),
-    [("/v1/x", ["error"]), ("/v2/x", ["error"]), ("/x", ["code", "type", "message"])],
-)
-async def test_no_route_is_told_in_the_words_of_the_path(path: str, members: list[str]) -> None:
-    status, _, body = await exchange(app(), path)
-    assert (status, list(orjson.loads(body))) == (404, members)
+async def test_no_route_is_told_in_the_words_of_the_path() -> None:
+    for path in ("/v1/x", "/v2/x"):
+        status, _, body = await exchange(app(), path)
+        assert (status, list(orjson.loads(body))) == (404, ["error"])
+    status, _, body = await exchange(app(), "/x")
+    assert (status, orjson.loads(body)) == (
+        404,
+        {
+            "code": 404,
+            "type": "ResourceNotFoundException",
+            "message": "Requested resource is not found, please refer to API document.",
+        },
+    )
 
 
 async def test_errors_of_no_native_route_have_the_headers_of_one() -> None:
