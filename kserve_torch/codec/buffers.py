@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -45,17 +45,6 @@ def tensor_from_raw(
         values = np.frombuffer(buffer, kind.dtype)
     array_ = shaped(values, dims, where)
     return Tensor(name=name, datatype=datatype, array=array_, parameters=parameters)
-
-
-def bytes_tensor(name: str, elements: Sequence[bytes | str], shape: object, where: str) -> Tensor:
-    """A BYTES tensor of these elements.
-
-    Raises:
-        InvalidInput: their number does not fill ``shape``.
-    """
-    values = objects(elements, bytes | str, "bytes or a string", where)
-    dims = shape_from(shape, where)
-    return Tensor(name=name, datatype="BYTES", array=shaped(values, dims, where))
 
 
 def _bytes_elements(buffer: memoryview, where: str) -> list[bytes]:

@@ -108,7 +108,7 @@ def _raw_tensor(body: memoryview, declared: Sequence[Mapping[str, Any]]) -> Tens
     name, datatype, shape = described["name"], described["datatype"], described["shape"]
     where = f'inputs[0] "{name}"'
     if datatype == "BYTES":
-        return buffers.bytes_tensor(name, [bytes(body)], shape, where)
+        return tensors.tensor_from_typed(name, datatype, shape, [bytes(body)], where)
     return buffers.tensor_from_raw(name, datatype, shape, body, where)
 
 

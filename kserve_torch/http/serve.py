@@ -12,7 +12,7 @@ from kserve_torch.engine.intake import timing_of
 from kserve_torch.errors import HandlerError, InvalidInput, PredictionError
 from kserve_torch.events import Responded
 from kserve_torch.http.exchange import Answer, Call
-from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request, Timing, fresh_id
+from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request, Timing
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 TIMEOUT_HEADER = "x-request-timeout-ms"
 #: Status in logs and metrics of a request whose client disconnected before the answer, as in nginx.
 CLIENT_LEFT = 499
-
-
-def request_id(call: Call) -> str:
-    """The client's ``x-request-id``, or a fresh one."""
-    return call.headers.get("x-request-id") or fresh_id()
 
 
 def deadline(call: Call) -> float | None:

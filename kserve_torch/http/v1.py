@@ -18,7 +18,7 @@ from kserve_torch.errors import ServingError
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.http.replies import check_rows, row_headers
-from kserve_torch.http.serve import Serve, deadline, request_id
+from kserve_torch.http.serve import Serve, deadline
 from kserve_torch.http.v2 import HEADER_LENGTH, V2
 from kserve_torch.messages import Reply, Request, Verb, fresh_id
 
@@ -86,7 +86,7 @@ def _read(call: Call) -> V1Request | V2Request:
 
 def _request(call: Call, model: str, verb: Verb, decoded: V1Request) -> Request:
     return Request(
-        id=request_id(call),
+        id=call.headers.get("x-request-id") or fresh_id(),
         model=model,
         verb=verb,
         rows=decoded.instances,
