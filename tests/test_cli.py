@@ -111,7 +111,7 @@ def test_a_folder_that_a_killed_server_has_filled_is_cleared_before_it_is_tried(
 def test_a_package_of_another_version_is_one_line_when_checked_as_well(
     tmp_path: Path, action: list[str]
 ) -> None:
-    write(tmp_path / "on_top", {"grpc_health.py": "raise ImportError('too old')"})
+    write(tmp_path / "on_top", {"uvicorn.py": "raise ImportError('too old')"})
     code = "from kserve_torch.cli import main; raise SystemExit(main(program='torchserve'))"
     run = subprocess.run(
         [sys.executable, "-c", code, "--model-store", str(tmp_path), *action],

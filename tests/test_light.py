@@ -3,15 +3,12 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import kserve_torch
 
 from .forks import Forks
-from .makers import make_archive
-from .server import Server
 
 HEAVY = ("torch", "torchvision", "kserve", "captum", "numpy", "fastapi", "grpc", "asyncio")
 
@@ -73,37 +70,3 @@ def test_the_server_does_without_packages_that_few_need(forks: Forks) -> None:
     forks.run(
         "import sys, kserve_torch.server; assert not {'httpx', 'kserve'} & sys.modules.keys()"
     )
-
-
-#: Says whether torch's compiler is there, how many pages twenty batches had to ask for, and how
-#: many objects a garbage collection does not look at.
-FRUGAL = """
-import gc, resource, sys, torch, torchvision
-net = torch.nn.Sequential(torch.nn.Conv2d(1, 32, 3), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3))
-
-def batches():
-    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
-    with torch.inference_mode():
-        for _ in range(20):
-            net(torch.ones(16, 1, 28, 28))
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
-
-def handle(data, context):
-    if data is None:
-        return None
-    batches()
-    frozen = gc.isenabled() and gc.get_freeze_count()
-    paced = [type(callback).__name__ for callback in gc.callbacks]
-    return [["torch._dynamo" in sys.modules, batches(), frozen, paced]] * len(data)
-"""
-
-
-def test_the_server_keeps_memory_and_leaves_out_compiler_and_collections(tmp_path: Path) -> None:
-    make_archive(tmp_path / "m.mar", {"handler.py": FRUGAL})
-    with Server(tmp_path, fresh=True) as server, server.client() as client:
-        response = client.post("/v1/models/m:predict", json={"instances": [1]})
-        ((compiler, faults, frozen, paced),) = response.json()["predictions"]
-    assert not compiler
-    assert faults < 2000  # of some 28000
-    assert frozen > 100_000
-    assert paced == ["Pace"]

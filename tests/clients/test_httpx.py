@@ -88,29 +88,6 @@ def test_a_body_that_is_one_tensor(client: httpx.Client) -> None:
     assert answer.content[length:] == b"\x02\x00\x00\x00\x00\xff"
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", INFER, 405),
-        ("GET", "/v1/models/identity:predict", 405),
-        ("POST", "/v2/models/identity", 405),
-        ("POST", "/v2/models/nobody/infer", 404),
-        ("POST", "/v2/models/identity/versions/3/infer", 404),
-        ("POST", "/v1/models/nobody:predict", 404),
-        ("GET", "/v1/models/nobody", 404),
-        ("GET", "/v2/models/nobody/ready", 404),
-        ("GET", "/v2/models/identity/versions/3", 404),
-        ("POST", "/v2/repository/models/nobody/unload", 404),
-        ("POST", "/v2/repository/models/nobody/load", 404),
-        ("GET", "/v2/nothing", 404),
-    ],
-)
-def test_what_there_is_not(client: httpx.Client, method: str, path: str, status: int) -> None:
-    answer = client.request(method, path, content=json.dumps(BODY))
-    assert answer.status_code == status
-    assert list(answer.json()) == ["error"]
-
-
 def test_no_request_header_is_echoed(client: httpx.Client) -> None:
     headers = {"authorization": "Bearer secret", "cookie": "a=b", "x-mine": "1"}
     for path in ("/v1/models/identity:predict", "/v1/models/why:explain"):

@@ -157,7 +157,7 @@ def test_liveness_is_quick_while_handlers_work(tmp_path: Path) -> None:
     """Handlers that hold the interpreter's lock are the worst case for the event loop."""
     store = store_of(tmp_path, m="batchSize: 1\nminWorkers: 2\nmaxWorkers: 2")
     with talking_to(store) as client:
-        busy = [client.begin(V1, "m", "burn 2") for _ in range(4)]
+        busy = [client.begin(V1, "m", "burn 1") for _ in range(4)]
         until(lambda: client.metric("inflight_requests", model_name="m") == 4)
         seconds = []
         while not all(one.done() for one in busy):
