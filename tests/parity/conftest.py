@@ -1,23 +1,16 @@
-"""Fixtures of the comparison with TorchServe: the environment, the archives, the report."""
+"""Fixtures of the comparison with TorchServe: the environment and the archives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ..handlers.store import build_store
 from ..makers import make_archive
-from .differences import ALLOWED, unexpected
-from .exchange import Step, differences
-from .pair import Pair
-from .report import Report
 from .torchserve import Absent, python
 
 ECHO = Path(__file__).with_name("echo.py")
-
-Compare = Callable[[Pair, Step, str], None]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,29 +39,3 @@ def echo_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def handler_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with the archives of ``handlers/``."""
     return build_store(tmp_path_factory.mktemp("handlers"))
-
-
-@pytest.fixture(scope="session")
-def report() -> Iterator[Report]:
-    """Collects the comparisons; writes their table into README.md in the end."""
-    collected = Report()
-    yield collected
-    collected.write()
-
-
-@pytest.fixture
-def compare(report: Report) -> Compare:
-    """Sends a step to both servers; they must differ just where `differences` says so."""
-
-    def check(pair: Pair, step: Step, group: str) -> None:
-        theirs, ours = pair.send(step)
-        found = differences(theirs, ours)
-        wrong = unexpected(step.name, found)
-        report.add(group, found, wrong)
-        if wrong:
-            shown = "\n".join(f"{path}: {how}" for path, how in list(wrong.items())[:10])
-            pytest.fail(f"{step.name}\n{shown}\ntheirs: {theirs!s:.900}\nours:   {ours!s:.900}")
-        if not found and step.name in ALLOWED:
-            pytest.fail(f"{step.name}: no longer differs, take it out of differences.py")
-
-    return check

@@ -32,7 +32,7 @@ class Step:
 
     @property
     def name(self) -> str:
-        """What the step is called in `differences` and in the report."""
+        """What the step is called in `differences` and by pytest."""
         note = f" ({self.note})" if self.note else ""
         return f"{self.port}: {self.method} {self.path}{note}"
 

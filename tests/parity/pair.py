@@ -8,8 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from ..server import Server, free_ports
-from .exchange import Answer, Step, send
+from .differences import ALLOWED, unexpected
+from .exchange import Answer, Step, differences, send
 from .torchserve import TorchServe
 
 COMMON = {
@@ -66,6 +69,16 @@ class Pair:
             "management": self._management,
         }
         return send(self.theirs.ports, step), send(own, step)
+
+    def compare(self, step: Step) -> None:
+        """Send a step to both servers; they must differ just where `differences` says so."""
+        theirs, ours = self.send(step)
+        found = differences(theirs, ours)
+        if wrong := unexpected(step.name, found):
+            shown = "\n".join(f"{path}: {how}" for path, how in list(wrong.items())[:10])
+            pytest.fail(f"{step.name}\n{shown}\ntheirs: {theirs!s:.900}\nours:   {ours!s:.900}")
+        if not found and step.name in ALLOWED:
+            pytest.fail(f"{step.name}: no longer differs, take it out of differences.py")
 
 
 @contextmanager

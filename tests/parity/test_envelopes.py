@@ -121,5 +121,5 @@ def pair(request, echo_store, handler_store, tmp_path_factory) -> Iterator[Pair]
     indirect=["pair"],
     scope="module",
 )
-def test_envelope(compare, pair, step):
-    compare(pair, step, "envelopes")
+def test_envelope(pair, step):
+    pair.compare(step)

@@ -101,5 +101,5 @@ STEPS = [
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
-def test_handler(compare, pair, step):
-    compare(pair, step, "handlers")
+def test_handler(pair, step):
+    pair.compare(step)

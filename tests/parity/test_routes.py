@@ -17,10 +17,10 @@ def pair(echo_store, tmp_path_factory) -> Iterator[Pair]:
 
 
 @pytest.mark.parametrize("step", INFERENCE, ids=lambda step: step.name)
-def test_inference(compare, pair, step):
-    compare(pair, step, "inference API")
+def test_inference(pair, step):
+    pair.compare(step)
 
 
 @pytest.mark.parametrize("step", MANAGEMENT, ids=lambda step: step.name)
-def test_management(compare, pair, step):
-    compare(pair, step, "management API")
+def test_management(pair, step):
+    pair.compare(step)
