@@ -6,18 +6,19 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
-import sysconfig
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
 
+from benchmarks.peers import PEERS
+from benchmarks.peers.__main__ import set_up
+
 from ..server import free_ports
 
 VERSION = "0.12.0"
-#: The Python of an environment that has TorchServe; without it, one is made.
+#: The Python of an environment that has TorchServe; without it, the benchmarks' is taken.
 PYTHON = "TORCHSERVE_PYTHON"
 STARTS_WITHIN = 240
 
@@ -34,8 +35,10 @@ def python() -> Path:
     """
     if shutil.which("java") is None:
         raise Absent("TorchServe needs Java (17 or later), and there is none")
-    given = os.environ.get(PYTHON)
-    found = Path(given) if given else _environment() / "bin" / "python"
+    given, peer = os.environ.get(PYTHON), PEERS["torchserve"]
+    if not (given or peer.installed or set_up(peer)):
+        raise Absent(f"torchserve {VERSION} cannot be installed")
+    found = Path(given) if given else peer.python
     asked = [found, "-c", "import ts; print(ts.__version__)"]
     try:
         said = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
@@ -44,26 +47,6 @@ def python() -> Path:
     if said.stdout.strip() != VERSION:
         raise Absent(f"{found} has no torchserve {VERSION}: {said.stdout}{said.stderr[-200:]}")
     return found
-
-
-def _environment() -> Path:
-    """An environment with TorchServe, and with the torch of this one; made once for it."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = cache / "kserve_torch" / f"torchserve-{VERSION}-{Path(sys.prefix).name}"
-    complete = home / "complete"
-    if complete.exists():
-        return home
-    try:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True, timeout=120)
-        (packages,) = home.glob("lib/python*/site-packages")
-        (packages / "torch_of_the_tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        wanted = [f"torchserve=={VERSION}", "setuptools<81", "nvgpu", "enum-compat"]
-        pip = [home / "bin" / "python", "-m", "pip", "install", "-q", *wanted]
-        subprocess.run(pip, check=True, timeout=600, capture_output=True)
-    except (subprocess.SubprocessError, OSError) as error:
-        raise Absent(f"torchserve {VERSION} cannot be installed: {error}") from error
-    complete.touch()
-    return home
 
 
 class TorchServe:
