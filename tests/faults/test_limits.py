@@ -126,18 +126,6 @@ def test_a_body_is_not_asked_for_if_it_is_too_large(client: Client) -> None:
     assert (status, list(error)) == (413, ["error"])
 
 
-def test_a_body_that_is_welcome_is_asked_for(client: Client) -> None:
-    body = b"say please"
-    with closing(connect(client)) as sock:
-        sock.sendall(
-            b"POST /predictions/m HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
-            b"expect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(body)
-        )
-        assert sock.recv(65536).startswith(b"HTTP/1.1 100 ")
-        sock.sendall(body)
-        assert everything(sock).endswith(body)
-
-
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 @pytest.mark.parametrize("protocol", PATHS)
 def test_a_bomb_is_not_blown_up(client: Client, protocol: str, coding: str) -> None:
@@ -367,21 +355,6 @@ def test_a_client_that_leaves_in_mid_body(client: Client) -> None:
             sock.sendall(b'content-length: 5000\r\n\r\n{"instances": [')
     until(lambda: noticed() > before)
     assert "Traceback" not in client.server.log
-
-
-def test_one_connection_many_requests(client: Client) -> None:
-    """Pipelined requests are answered in their order."""
-    request = "POST /predictions/m HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n{}\r\n{}"
-    bodies = [f"say {i}" for i in range(100)]
-    sent = "".join(
-        request.format(len(body), "connection: close\r\n" if body == bodies[-1] else "", body)
-        for body in bodies
-    )
-    with closing(connect(client)) as sock:
-        sock.sendall(sent.encode())
-        received = everything(sock).decode()
-    said = [part.rpartition("\r\n\r\n")[2] for part in received.split("HTTP/1.1 200 OK")[1:]]
-    assert [text[: len(body)] for text, body in zip(said, bodies, strict=True)] == bodies
 
 
 def test_head_is_get_without_a_body(client: Client) -> None:
