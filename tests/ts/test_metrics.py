@@ -1,19 +1,15 @@
 import inspect
-import io
-import json
 import logging
-import os
 import re
 
 import pytest
 
 from kserve_torch.settings.metrics_file import ListedMetric
 from kserve_torch.ts.metrics import metric_cache_errors as errors
-from kserve_torch.ts.metrics import process_memory_metric, system_metrics
+from kserve_torch.ts.metrics import system_metrics
 from kserve_torch.ts.metrics.dimension import Dimension
 from kserve_torch.ts.metrics.metric import Metric
 from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
-from kserve_torch.ts.metrics.metric_encoder import MetricEncoder
 from kserve_torch.ts.metrics.metric_type_enum import MetricTypes
 from kserve_torch.ts.metrics.metrics_store import MetricsStore
 
@@ -269,15 +265,6 @@ def test_a_metric_begins_again():
     assert metric.value == 0
 
 
-def test_metrics_as_json():
-    text = json.dumps([Metric("n", 3, "ms", [Dimension("Level", "Host")])], cls=MetricEncoder)
-    (found,) = json.loads(text)
-    assert (found["MetricName"], found["Unit"], found["Value"]) == ("n", "Milliseconds", 3)
-    assert found["Dimensions"] == [{"Name": "Level", "Value": "Host"}]
-    with pytest.raises(TypeError):
-        json.dumps(object(), cls=MetricEncoder)
-
-
 def test_the_machines_numbers(monkeypatch, caplog):
     caplog.set_level(logging.INFO, system_metrics.__name__)
     monkeypatch.setattr(system_metrics, "system_metrics", [])
@@ -290,12 +277,3 @@ def test_the_machines_numbers(monkeypatch, caplog):
     assert 0 < found["MemoryUtilization"] <= 100
     assert len(caplog.records) == 7
     assert "MemoryUsed.Megabytes:" in caplog.text
-
-
-def test_memory_of_processes(caplog):
-    caplog.set_level(logging.INFO, process_memory_metric.__name__)
-    process_memory_metric.check_process_mem_usage(io.StringIO(f"{os.getpid()},,-1\n"))
-    lines = [record.getMessage() for record in caplog.records]
-    assert int(lines[0].removeprefix(f"{os.getpid()}:")) > 1 << 20
-    assert lines[1].startswith("memory of process -1 is not known")
-    assert lines[2] == "-1:0"

@@ -28,10 +28,8 @@ NAMES = {
     "metrics.metric_cache_abstract": "MetricCacheAbstract",
     "metrics.metric_cache_errors": "MetricsCacheKeyError MetricsCacheValueError",
     "metrics.metric_cache_yaml_impl": "MetricsCacheYamlImpl",
-    "metrics.metric_encoder": "MetricEncoder Metric Dimension",
     "metrics.metric_type_enum": "MetricTypes",
     "metrics.metrics_store": "MetricsStore",
-    "metrics.process_memory_metric": "get_cpu_usage check_process_mem_usage",
     "metrics.system_metrics": "collect_all cpu_utilization gpu_utilization system_metrics",
     "metrics.unit": "Units",
     "model_loader": "ModelLoader ModelLoaderFactory TsModelLoader",
@@ -76,8 +74,6 @@ NAMES = {
     "torch_handler.unit_tests.test_utils.mock_context": "MockContext",
     "torch_handler.vision_handler": "VisionHandler BaseHandler IntegratedGradients timed ABC",
     "torch_handler.vllm_handler": "VLLMHandler",
-    "utils.hf_utils": "download_model",
-    "utils.timeit_decorator": "timeit",
     "utils.util": (
         "PT2Backend CLEANUP_REGEX list_classes_from_module check_valid_pt2_backend "
         "load_label_mapping map_class_to_label get_yaml_config PredictionException deprecated "
