@@ -153,29 +153,9 @@ def test_torchservs_log_line(metrics, caplog):
     )
 
 
-YAML = """
-model_metrics:
-  counter:
-    - {name: Seen, unit: count, dimensions: [ModelName]}
-  gauge:
-    - {name: Wait, unit: ms, dimensions: [ModelName, Level]}
-"""
-
-
-def test_metrics_from_a_file(tmp_path):
-    (tmp_path / "metrics.yaml").write_text(YAML)
-    metrics = MetricsCacheYamlImpl(str(tmp_path / "metrics.yaml"))
-    metrics.initialize_cache()
-    assert metrics.cache_keys() == ["counter:Seen", "gauge:Wait"]
-
-
-def test_metrics_without_labels(metrics, measured, tmp_path):
+def test_metrics_without_labels(metrics, measured):
     metrics.add_metric_to_cache("n", "ms", None).add_or_update(4)
     assert [(event.name, event.dimensions) for event in measured] == [("n", ())]
-    (tmp_path / "metrics.yaml").write_text(YAML.replace("[ModelName]", ""))
-    listed = MetricsCacheYamlImpl(str(tmp_path / "metrics.yaml"))
-    listed.initialize_cache()
-    assert listed.get_metric("Seen").dimension_names == []
 
 
 LISTED = [
@@ -204,30 +184,6 @@ def test_a_listed_handler_time_is_the_one_that_counts(metrics, caplog):
     metrics.add_listed([ListedMetric("gauge", "HandlerTime", "s", ("ModelName", "Level"))])
     assert metrics.get_metric("HandlerTime", MetricTypes.GAUGE).unit == "Seconds"
     assert not caplog.records
-
-
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("a: [", errors.MetricsCachePyYamlError),
-        ("", errors.MetricsCacheValueError),
-        ("model_metrics: {}", errors.MetricsCacheValueError),
-        (
-            "model_metrics: {sum: [{name: n, unit: ms, dimensions: []}]}",
-            errors.MetricsCacheKeyError,
-        ),
-        ("model_metrics: {gauge: [{name: n, unit: ms}]}", errors.MetricsCacheKeyError),
-    ],
-)
-def test_a_wrong_file(tmp_path, text, error):
-    (tmp_path / "metrics.yaml").write_text(text)
-    with pytest.raises(error):
-        MetricsCacheYamlImpl(str(tmp_path / "metrics.yaml")).initialize_cache()
-
-
-def test_no_such_file(tmp_path):
-    with pytest.raises(errors.MetricsCacheIOError):
-        MetricsCacheYamlImpl(str(tmp_path / "metrics.yaml"))
 
 
 def test_the_old_store():

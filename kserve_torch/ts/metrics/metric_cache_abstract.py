@@ -26,12 +26,11 @@ class MetricCacheAbstract(ABC):
         model_name: the value of the label ModelName.
     """
 
-    def __init__(self, config_file_path: str | None = None, model_name: str | None = None) -> None:
+    def __init__(self, model_name: str | None = None) -> None:
         self.cache: dict[MetricTypes, dict[str, CachingMetric]] = {}
         self.store: list[Any] = []
         self.request_ids: dict[int, str] | str | None = None
         self.model_name = model_name
-        self.config_file_path = config_file_path
 
     def set_request_ids(self, request_ids: dict[int, str] | str | None) -> None:
         """The values that follow belong to these requests."""
@@ -143,10 +142,6 @@ class MetricCacheAbstract(ABC):
             defaults.insert(0, Dimension("ModelName", self.model_name))
         names = {dimension.name for dimension in dimensions}
         return [*dimensions, *(default for default in defaults if default.name not in names)]
-
-    @abstractmethod
-    def initialize_cache(self) -> None:
-        """Make the metrics that the configuration file lists."""
 
     @abstractmethod
     def get_metric(

@@ -13,15 +13,3 @@ class MetricsCacheValueError(ValueError):
 
 class MetricsCacheKeyError(KeyError):
     """No such metric."""
-
-
-class MetricsCachePyYamlError(Exception):
-    """A metrics file that is not YAML."""
-
-
-class MetricsCacheIOError(OSError):
-    """A metrics file that cannot be read."""
-
-
-class GeneralMetricsCacheError(Exception):
-    """Any other failure with a metrics file."""
