@@ -1,4 +1,4 @@
-"""Names that a module imports only when they are asked for."""
+"""Modules that a package imports only when they are asked for."""
 
 from __future__ import annotations
 
@@ -6,22 +6,6 @@ import importlib
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
-
-
-def late(module: str, package: str, *names: str) -> Callable[[str], Any]:
-    """A ``__getattr__`` for ``module`` that takes ``names`` from ``package`` when asked for one.
-
-    Raises:
-        AttributeError: any other name; from the function that this returns.
-        ImportError: the package is not installed; likewise.
-    """
-
-    def find(name: str) -> Any:
-        if name not in names:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(package), name)
-
-    return find
 
 
 def modules(package: str) -> Callable[[str], Any]:

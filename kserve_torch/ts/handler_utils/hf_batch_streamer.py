@@ -7,11 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from kserve_torch.ts.absent import require
-from kserve_torch.ts.late import late
-
-__getattr__ = late(
-    __name__, "transformers", "AutoTokenizer", "BaseStreamer", "TextIteratorStreamer"
-)
 
 
 class TextIteratorStreamerBatch:

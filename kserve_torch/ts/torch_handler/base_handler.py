@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
 
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.classes import list_classes_from_module
@@ -27,19 +25,12 @@ __all__ = [
     "PT230_AVAILABLE",
     "XLA_AVAILABLE",
     "BaseHandler",
-    "ProfilerActivity",
     "check_valid_pt2_backend",
     "list_classes_from_module",
     "load_label_mapping",
     "logger",
-    "logging",
-    "os",
-    "profile",
-    "record_function",
     "setup_ort_session",
-    "time",
     "timed",
-    "torch",
 ]
 
 logger = logging.getLogger("ts.torch_handler.base_handler")

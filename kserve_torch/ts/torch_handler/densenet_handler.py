@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import logging
-import os
-import time
-
-import torch
 
 from kserve_torch.handler.classes import list_classes_from_module
 from kserve_torch.handler.densenet import DenseNetHandler
 
-__all__ = [
-    "DenseNetHandler",
-    "io",
-    "list_classes_from_module",
-    "logger",
-    "logging",
-    "os",
-    "time",
-    "torch",
-]
+__all__ = ["DenseNetHandler", "list_classes_from_module", "logger"]
 
 logger = logging.getLogger("ts.torch_handler.densenet_handler")

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-from torch.nn import functional as F
-from torchvision import transforms
-
 from kserve_torch.handler.image_classifier import ImageClassifier
 from kserve_torch.handler.labels import map_class_to_label
 from kserve_torch.handler.timer import timed
 from kserve_torch.handler.vision import VisionHandler
 
-__all__ = [
-    "F",
-    "ImageClassifier",
-    "VisionHandler",
-    "map_class_to_label",
-    "timed",
-    "torch",
-    "transforms",
-]
+__all__ = ["ImageClassifier", "VisionHandler", "map_class_to_label", "timed"]

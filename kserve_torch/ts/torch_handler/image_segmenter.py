@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-from torchvision import transforms as T
-
 from kserve_torch.handler.image_segmenter import ImageSegmenter
 from kserve_torch.handler.vision import VisionHandler
 
-__all__ = ["ImageSegmenter", "T", "VisionHandler", "torch"]
+__all__ = ["ImageSegmenter", "VisionHandler"]

@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-from packaging import version
-from torchvision import __version__ as torchvision_version
-from torchvision import transforms
-
 from kserve_torch.handler.labels import map_class_to_label
 from kserve_torch.handler.object_detector import ObjectDetector
 from kserve_torch.handler.vision import VisionHandler
 
-__all__ = [
-    "ObjectDetector",
-    "VisionHandler",
-    "map_class_to_label",
-    "torch",
-    "torchvision_version",
-    "transforms",
-    "version",
-]
+__all__ = ["ObjectDetector", "VisionHandler", "map_class_to_label"]
