@@ -5,16 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
-
-import torch
 
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.classes import list_classes_from_module
 from kserve_torch.handler.compile import check_valid_pt2_backend
 from kserve_torch.handler.labels import load_label_mapping
-from kserve_torch.handler.onnx import OnnxModel
 from kserve_torch.handler.timer import timed
 
 __all__ = [
@@ -29,7 +24,6 @@ __all__ = [
     "list_classes_from_module",
     "load_label_mapping",
     "logger",
-    "setup_ort_session",
     "timed",
 ]
 
@@ -42,12 +36,3 @@ IPEX_AVAILABLE = (
     os.environ.get("TS_IPEX_ENABLE", "false") == "true"
     and find_spec("intel_extension_for_pytorch") is not None
 )
-
-
-def setup_ort_session(model_pt_path: str, map_location: str | None) -> Any:
-    """An ``onnxruntime.InferenceSession``, on CUDA if ``map_location`` is that word.
-
-    Raises:
-        LoadFailed: onnxruntime is not installed.
-    """
-    return OnnxModel(Path(model_pt_path), torch.device(map_location or "cpu")).session
