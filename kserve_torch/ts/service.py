@@ -10,7 +10,6 @@ from typing import Any
 
 from kserve_torch.runtime.context import Context
 from kserve_torch.runtime.processor import RequestProcessor
-from kserve_torch.ts.protocol.otf_message_handler import create_predict_response
 from kserve_torch.ts.utils.util import PredictionException, get_yaml_config
 from kserve_torch.ts.version import __version__
 
@@ -18,7 +17,6 @@ __all__ = [
     "PREDICTION_METRIC",
     "PredictionException",
     "Service",
-    "create_predict_response",
     "emit_metrics",
     "logger",
 ]

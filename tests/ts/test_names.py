@@ -36,12 +36,9 @@ NAMES = {
     "model_service.model_service": "ModelService SingleNodeService",
     "protocol.otf_message_handler": (
         "send_intermediate_predict_response create_predict_response create_load_model_response "
-        "retrieve_msg encode_response_headers bool_size int_size END_OF_LIST LOAD_MSG PREDICT_MSG "
-        "RESPONSE"
+        "retrieve_msg"
     ),
-    "service": (
-        "Service PredictionException emit_metrics PREDICTION_METRIC create_predict_response logger"
-    ),
+    "service": "Service PredictionException emit_metrics PREDICTION_METRIC logger",
     "torch_handler.base_handler": (
         "BaseHandler list_classes_from_module load_label_mapping check_valid_pt2_backend timed "
         "logger PROFILER_AVAILABLE PT2_AVAILABLE PT230_AVAILABLE XLA_AVAILABLE "

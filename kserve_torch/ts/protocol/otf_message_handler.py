@@ -16,27 +16,14 @@ import torch
 from kserve_torch.runtime.context import Context
 
 __all__ = [
-    "END_OF_LIST",
-    "LOAD_MSG",
-    "PREDICT_MSG",
-    "RESPONSE",
-    "bool_size",
     "create_load_model_response",
     "create_predict_response",
-    "encode_response_headers",
-    "int_size",
     "retrieve_msg",
     "send_intermediate_predict_response",
 ]
 
-#: Sizes of values in a frame, in bytes; lower case as archives import them.
-bool_size, int_size = 1, 4
 #: The length that ends a list.
-END_OF_LIST = -1
-#: The commands of the front end, and the answer to them.
-LOAD_MSG, PREDICT_MSG, RESPONSE = b"L", b"I", 3
-
-_END = struct.pack("!i", END_OF_LIST)
+_END = struct.pack("!i", -1)
 
 
 def send_intermediate_predict_response(
@@ -77,12 +64,6 @@ def create_load_model_response(code: int, message: str) -> bytes:
     return struct.pack("!i", code) + _sized(message) + _END
 
 
-def encode_response_headers(resp_hdr_map: Mapping[str, str]) -> bytearray:
-    """The part of a response frame with a row's headers: their number, each name and value."""
-    pairs = b"".join(_sized(name) + _sized(value) for name, value in resp_hdr_map.items())
-    return bytearray(_counted(resp_hdr_map, pairs))
-
-
 def retrieve_msg(conn: Any) -> None:
     """Read a frame from TorchServe's front end.
 
@@ -96,18 +77,16 @@ def _response_head(index: int, code: int, context: Context | None) -> bytes:
     if context is None:
         return struct.pack("!iiii", 0, code, 0, 0)
     status, phrase = context.get_response_status(index)
-    headers = encode_response_headers(context.get_response_headers(index))
+    headers = context.get_response_headers(index)
     content_type = _sized(context.get_response_content_type(index) or "")
-    return content_type + struct.pack("!i", status) + _sized(phrase or "") + headers
-
-
-def _counted(items: Any, data: bytes) -> bytes:
-    return struct.pack("!i", len(items)) + data
+    head = content_type + struct.pack("!i", status) + _sized(phrase or "")
+    pairs = b"".join(_sized(name) + _sized(value) for name, value in headers.items())
+    return head + struct.pack("!i", len(headers)) + pairs
 
 
 def _sized(value: bytes | bytearray | str) -> bytes:
     data = value.encode() if isinstance(value, str) else bytes(value)
-    return _counted(data, data)
+    return struct.pack("!i", len(data)) + data
 
 
 def _body(value: Any) -> bytes | bytearray | str:
