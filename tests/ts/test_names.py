@@ -42,7 +42,7 @@ NAMES = {
     "torch_handler.base_handler": (
         "BaseHandler list_classes_from_module load_label_mapping check_valid_pt2_backend timed "
         "logger PROFILER_AVAILABLE PT2_AVAILABLE PT230_AVAILABLE XLA_AVAILABLE "
-        "IPEX_AVAILABLE ONNX_AVAILABLE"
+        "IPEX_AVAILABLE ipex_enabled ONNX_AVAILABLE"
     ),
     "torch_handler.contractions": "CONTRACTION_MAP",
     "torch_handler.dali_handler": "DALIHandler",

@@ -21,6 +21,7 @@ __all__ = [
     "XLA_AVAILABLE",
     "BaseHandler",
     "check_valid_pt2_backend",
+    "ipex_enabled",
     "list_classes_from_module",
     "load_label_mapping",
     "logger",
@@ -36,3 +37,5 @@ IPEX_AVAILABLE = (
     os.environ.get("TS_IPEX_ENABLE", "false") == "true"
     and find_spec("intel_extension_for_pytorch") is not None
 )
+#: Its name up to TorchServe 0.7.
+ipex_enabled = IPEX_AVAILABLE
