@@ -190,7 +190,7 @@ class Instance:
         The inputs of a single v2 request may belong together, as token ids and their mask do: the
         handler then has fewer outputs than inputs, and TorchServe's envelope sends what there is.
         """
-        if not isinstance(results, list):
+        if not isinstance(results, list | tuple):  # TorchServe's envelopes take tuples as well
             kind = type(results).__name__
             raise HandlerError(f"the handler answered a {kind}, a list of {rows} results is wanted")
         if 0 < len(results) < rows and self._has_inputs_only(requests):

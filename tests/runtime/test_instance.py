@@ -230,12 +230,17 @@ def test_rows_are_lists_for_a_reader_that_only_the_instance_has(load: Load, wher
         ("[1, 2, 3]", "the handler answered 3 results for 2 rows"),
         ("None", "the handler answered a NoneType, a list of 2 results is wanted"),
         ("{0: 1, 1: 2}", "the handler answered a dict, a list of 2 results is wanted"),
+        ("(1,)", "the handler answered 1 results for 2 rows"),
     ],
 )
 def test_wrong_numbers_of_results(load: Load, answer: str, text: str) -> None:
     with pytest.raises(HandlerError) as caught:
         results(load(function(f"return {answer}")), 1, 2)
     assert caught.value.message == text
+
+
+def test_results_may_be_a_tuple(load: Load) -> None:
+    assert results(load(function("return tuple(data)")), 1, 2) == [1, 2]
 
 
 SUM = function(
