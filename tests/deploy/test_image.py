@@ -3,6 +3,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -188,6 +189,22 @@ def test_entry_point_becomes_the_program(programs, arguments):
         [ROOT / "deploy/image/entrypoint.sh", *arguments], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.read().strip() == str(process.pid)
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_entry_point_waits_for_a_model_that_is_an_image(programs, monkeypatch, comes):
+    """KServe sets the variable where the model's container starts after the server's."""
+    inside = ["unshare", "--mount", "--map-root-user"]
+    if shutil.which("unshare") is None or run(*inside, "true").returncode:
+        pytest.skip("no namespaces here")
+    sleep = programs / "sleep"
+    sleep.write_text(f"#!/bin/sh\n{'mkdir /mnt/models' if comes else ''}\n")
+    sleep.chmod(0o755)
+    (programs / "torchserve").write_text("#!/bin/sh\nls /mnt\necho started\n")
+    monkeypatch.setenv("MODEL_INIT_MODE", "async")
+    script = f"mount -t tmpfs none /mnt && {ROOT}/deploy/image/entrypoint.sh torchserve"
+    done = run(*inside, "sh", "-c", script)
+    assert done.stdout.split() == [*(["models"] if comes else []), "started"]
 
 
 def built(*options):
