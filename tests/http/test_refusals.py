@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
+import httpx
 import pytest
 
 from kserve_torch.http.refusals import over_limit
@@ -11,23 +11,15 @@ TEXT = "2 connections are open (max_connections)"
 NATIVE = {"code": 503, "type": "ServiceUnavailableException", "message": TEXT}
 
 
-async def refused(path: str) -> tuple[int, dict[bytes, bytes], Any]:
-    """Status, headers and JSON of the answer on a connection over the limit."""
-    sent: list[Any] = []
+async def refused(path: str) -> httpx.Response:
+    """The answer on a connection over the limit."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise AssertionError("the application was called")
 
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    await over_limit(app, 2)({"type": "http", "method": "GET", "path": path}, receive, send)
-    start, *parts = sent
-    body = b"".join(part["body"] for part in parts)
-    return start["status"], dict(start["headers"]), orjson.loads(body)
+    transport = httpx.ASGITransport(over_limit(app, 2))
+    async with httpx.AsyncClient(transport=transport, base_url="http://m") as client:
+        return await client.get(path)
 
 
 @pytest.mark.parametrize(
@@ -40,8 +32,8 @@ async def refused(path: str) -> tuple[int, dict[bytes, bytes], Any]:
     ],
 )
 async def test_over_the_limit_every_protocol_has_its_form(path: str, answer: Any) -> None:
-    status, headers, body = await refused(path)
-    assert (status, body) == (503, answer)
-    assert headers[b"retry-after"] == b"1"
-    assert headers[b"connection"] == b"close"
-    assert (b"x-request-id" in headers) == (answer is NATIVE)
+    refusal = await refused(path)
+    assert (refusal.status_code, refusal.json()) == (503, answer)
+    assert refusal.headers["retry-after"] == "1"
+    assert refusal.headers["connection"] == "close"
+    assert ("x-request-id" in refusal.headers) == (answer is NATIVE)
