@@ -154,7 +154,7 @@ class VersionFactory:
         except BaseException:
             instance.close()
             raise
-        firsts.add(instance)
+        instance.on_write = firsts.renew
         return instance
 
 

@@ -6,7 +6,6 @@ those that hold its weights are loaded anew.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Firsts:
-    """The first instance on each device, and a successor once it has left.
+    """Says whose weights a new instance shares, as long as none has written to them.
 
     Args:
         workers: those that there are now; called on any thread.
@@ -25,48 +24,24 @@ class Firsts:
 
     def __init__(self, workers: Callable[[], Iterable[Worker]]) -> None:
         self._workers = workers
-        self._by_device: dict[int | None, Instance] = {}
-        self._lock = threading.Lock()
         self._ended = False
 
     def on(self, gpu_id: int | None) -> Instance | None:
-        """The one on a GPU, or with None on the CPU; None if there is none yet."""
-        return self._by_device.get(gpu_id)
-
-    def add(self, instance: Instance) -> None:
-        """Take a new instance as the first on its device, unless there is one."""
-        instance.on_write = self._renew
-        self._offer(instance)
-
-    def _offer(self, instance: Instance) -> None:
-        if not self._ended:
-            self._by_device.setdefault(instance.gpu_id, instance)
+        """The first one on a GPU, or with None on the CPU; None if there is none yet."""
+        if self._ended:
+            return None
+        loaded = (worker.instance for worker in self._workers())
+        return next((one for one in loaded if one is not None and one.gpu_id == gpu_id), None)
 
     def changed(self, worker: Worker) -> None:
-        """Note that a worker is ready, or is no longer."""
-        instance = worker.instance
-        if instance is None:
-            return
-        if worker.state is not WorkerState.READY:
-            self.left(instance)
-        elif instance.weights.were_written:  # it loaded meanwhile
-            self._renew()
+        """Note that a worker has another state."""
+        ready = worker.instance if worker.state is WorkerState.READY else None
+        if ready is not None and ready.weights.were_written:  # it loaded meanwhile
+            self.renew()
 
-    def left(self, instance: Instance) -> None:
-        """Let another instance take the place of one that has left: it would stay in memory."""
-        with self._lock:  # several may leave at once, and must not take each other's place
-            for gpu_id, first in list(self._by_device.items()):
-                if first is instance:
-                    del self._by_device[gpu_id]
-            for worker in self._workers():
-                other = worker.instance  # none any more once its thread ends
-                if other is not None and other is not instance:
-                    self._offer(other)
-
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """Share no more, and replace workers whose weights another one's handler has written to."""
         self._ended = True
-        self._by_device.clear()
         for worker in self._workers():
             instance = worker.instance
             if instance is not None and instance.weights.are_outdated:

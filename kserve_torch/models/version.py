@@ -37,7 +37,7 @@ class ModelVersion(VersionState):
         install: installs what the archive requires, outside of ``startup_timeout``; None if there
             is nothing.
         load: makes a handler instance; called on a worker's thread with the worker's index and the
-            first instances, whose weights it shares and to which it adds itself.
+            first instances, whose weights it shares.
         emit: takes every event.
         origin: what it was made from.
     """

@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from kserve_torch.archives.archive import Archive
-from kserve_torch.engine.worker import Worker
 from kserve_torch.errors import (
     LoadFailed,
     ModelNotFound,
@@ -828,52 +827,6 @@ async def test_the_handler_of_a_worker_that_left_needs_no_garbage_collection(
             await until(gate.path.with_name("gate-freed").exists)
         finally:
             gc.enable()
-
-
-class Pausing:
-    """Queues of workers, one of which leaves while another one looks at them."""
-
-    def __init__(self, *workers: Worker) -> None:
-        self._workers = list(workers)
-        self.looked, self.gate = threading.Event(), threading.Event()
-
-    def leave(self, worker: Worker) -> None:
-        self._workers.remove(worker)
-
-    @property
-    def workers(self) -> list[Worker]:
-        found = list(self._workers)
-        if not self.looked.is_set():
-            self.looked.set()
-            assert self.gate.wait(10)
-        return found
-
-
-async def test_of_two_that_leave_at_once_neither_is_kept_in_memory(
-    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = {"handler.py": ECHO, "model-config.yaml": "{minWorkers: 2, maxWorkers: 2}"}
-    make_archive(tmp_path / "m.mar", files, configFile="model-config.yaml")
-    async with serving(tmp_path, gate) as registry:
-        await registry.start([StartupModel(name=None, file="m.mar")])
-        version = registry.find("m")
-        first, second = version.workers
-        assert first.instance is not None
-        assert second.instance is not None
-        pausing = Pausing(second)
-        with monkeypatch.context() as patch:
-            patch.setattr(version, "_queues", pausing)
-            one = threading.Thread(target=version._firsts.left, args=(first.instance,))
-            one.start()
-            assert pausing.looked.wait(10)
-            pausing.leave(second)
-            other = threading.Thread(target=version._firsts.left, args=(second.instance,))
-            other.start()
-            other.join(0.1)  # it would have ended by now
-            pausing.gate.set()
-            one.join()
-            other.join()
-            assert version._firsts.on(None) is None
 
 
 @pytest.fixture
