@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,18 +52,7 @@ def _one_archive(model_dir: Path) -> Path:
     raise errors.InvalidArchive(f"one archive is wanted in {store.name}, got {names}")
 
 
-def in_thread(work: Any) -> None:
+def in_thread(work: Coroutine[Any, Any, Any]) -> None:
     """Run a coroutine to its end, whether or not an event loop runs on this thread."""
-    failed: list[BaseException] = []
-
-    def main() -> None:
-        try:
-            asyncio.run(work)
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=main)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(asyncio.run, work).result()
