@@ -76,8 +76,8 @@ def decode_images(
     Raises:
         BadRow: an image cannot be decoded, or a first step refuses it.
     """
-    edge = _shorter_edge(processing)
     first, rest = _begin(processing)
+    edge = _shorter_edge(first)
 
     def begun(row: tuple[int, Any]) -> Any:
         image: Any = _decode_to_resize(*row, edge)
@@ -93,11 +93,9 @@ def decode_images(
     return list(run(begun, encoded.items())), rest
 
 
-def _shorter_edge(processing: Any) -> int | None:
-    """The length to which a plain Compose resizes the shorter edge of decoded images, if any."""
-    if type(processing) is not transforms.Compose:
-        return None
-    steps = (step for step in processing.transforms if type(step) not in _SAME_SIZE)
+def _shorter_edge(first: Sequence[Any]) -> int | None:
+    """The length to which the first steps resize the shorter edge of decoded images, if any."""
+    steps = (step for step in first if type(step) not in _SAME_SIZE)
     step: Any = next(steps, None)
     if type(step) is not transforms.Resize or step.max_size is not None:
         return None
