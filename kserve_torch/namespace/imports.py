@@ -183,8 +183,9 @@ def _loading(make: Callable[[str, str], Any]) -> Callable[..., ModuleType]:
 
 
 def _change_imp(imp: Any) -> None:
-    imp.load_source = _loading(SourceFileLoader)
-    imp.load_compiled = _loading(SourcelessFileLoader)
+    if imp.__name__ == "imp":  # and not an archive's module of that name
+        imp.load_source = _loading(SourceFileLoader)
+        imp.load_compiled = _loading(SourcelessFileLoader)
 
 
 _lock = threading.Lock()

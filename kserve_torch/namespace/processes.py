@@ -46,4 +46,6 @@ def _start_with_path(self: Any, *args: Any, **options: Any) -> None:
 
 
 def _send_by_value(cloudpickle: Any) -> None:
-    cloudpickle._PICKLE_BY_VALUE_MODULES = _ByValue(cloudpickle._PICKLE_BY_VALUE_MODULES)
+    # Old ones, which an archive may bring, have none.
+    known = getattr(cloudpickle, "_PICKLE_BY_VALUE_MODULES", ())
+    cloudpickle._PICKLE_BY_VALUE_MODULES = _ByValue(known)

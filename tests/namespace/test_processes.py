@@ -46,6 +46,20 @@ print(Namespace(pathlib.Path({str(tmp_path)!r})).import_module("handler").handle
     assert printed == "[(True, 0), (True, 1), (True, 4)]\n"
 
 
+@pytest.mark.parametrize("module", ["cloudpickle/cloudpickle", "imp"])
+def test_modules_of_the_archives_own_with_such_a_name_stay_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "imp", raising=False)
+    files = {f"{module}.py": "def load_source():\n    return 7\n"}
+    files |= {"cloudpickle/__init__.py": ""} if "/" in module else {}
+    namespace = Namespace(write(tmp_path, files))
+    try:
+        assert namespace.import_module(module.replace("/", ".")).load_source() == 7
+    finally:
+        namespace.close()
+
+
 STARTS = """
 import subprocess, sys
 def start(**options):
