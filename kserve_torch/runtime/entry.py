@@ -108,8 +108,4 @@ def _of_class(handler: type) -> Entry:
     entry = getattr(service, "handle", None)
     if not callable(entry):
         raise LoadFailed(f"the handler class {handler.__name__} has no method 'handle'")
-    return Entry(entry, getattr(service, "initialize", _nothing_to_do), service)
-
-
-def _nothing_to_do(context: Context) -> None:
-    """For a class without ``initialize``."""
+    return Entry(entry, getattr(service, "initialize", lambda context: None), service)

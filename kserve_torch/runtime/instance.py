@@ -70,7 +70,7 @@ class Instance:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entry: Entry
         self.weights: Weights
-        self.on_write: Callable[[], None] = _tell_nobody
+        self.on_write: Callable[[], object] = lambda: None
         self._arrays = False
 
     def initialize(self, first: Instance | None) -> None:
@@ -236,10 +236,6 @@ def _handler_rows(request: Request, arrays: bool) -> list[Row]:
     if request.verb is Verb.DESCRIBE:
         return [{}]
     return [to_row(row, arrays) for row in request.rows]
-
-
-def _tell_nobody() -> None:
-    """Nobody is known to share its weights."""
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:
