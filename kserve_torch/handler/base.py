@@ -23,6 +23,7 @@ from kserve_torch.handler import weights
 from kserve_torch.handler.calls import calls_of
 from kserve_torch.handler.compile import compile_model, compile_options, wants_aot
 from kserve_torch.handler.eager import load_eager
+from kserve_torch.handler.explain import blame_target
 from kserve_torch.handler.labels import load_label_mapping
 from kserve_torch.handler.rows import as_targets, payload, payloads
 from kserve_torch.handler.tensors import as_batch, stack, to_device
@@ -239,10 +240,11 @@ class BaseHandler:
 
     def explain_handle(self, data_preprocess: Any, raw_data: list[Any]) -> list[Any]:
         """One explanation per row, each about its row's own target (CONTRACT E1, T-40)."""
-        targets = as_targets(raw_data)
+        targets = as_targets(raw_data, classes_only=_is_ours(self.get_insights))
         # TorchServe has one for all, so handlers index with it: `output[:, target]`.
         target = targets if any(other != targets[0] for other in targets) else targets[0]
-        return self.get_insights(data_preprocess, payload(raw_data[0]), target)
+        with blame_target(target):
+            return self.get_insights(data_preprocess, payload(raw_data[0]), target)
 
     def get_insights(self, tensor_data: Any, _: Any, target: Any = 0) -> list[Any]:
         """One explanation per row; a handler that explains overrides this.
@@ -250,7 +252,8 @@ class BaseHandler:
         Args:
             tensor_data: what `preprocess` made.
             _: the first row's payload.
-            target: the class to explain; a list with one per row if they differ.
+            target: the class to explain, or whatever the row has as its target; a list with one
+                per row if they differ.
 
         Raises:
             Unsupported: this one does not.

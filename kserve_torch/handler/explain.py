@@ -25,6 +25,7 @@ INTERNAL_BATCH_SIZE = 64
 _NO_CLASS = re.compile(r"index (-?\d+) is out of bounds for dimension \d+ with size (\d+)")
 _NO_FORM = re.compile(
     "Cannot choose target|too many indices for tensor|Target not provided when necessary"
+    "|^Target (element )?type"
 )
 
 

@@ -84,16 +84,17 @@ def is_base64(text: str) -> bool:
     return _BASE64.fullmatch(text) is not None
 
 
-def as_target(index: int, row: Any) -> Any:
+def as_target(index: int, row: Any, classes_only: bool = True) -> Any:
     """The class that an explanation of this row is about: ``row["target"]``, else 0 (CONTRACT E1).
 
     Returns:
-        An int, or a tuple of several ints for outputs of more than two dimensions.
+        An int, or a tuple of several ints for outputs of more than two dimensions. Else, such as a
+        label, what the row has, if not ``classes_only``.
 
     Raises:
         BadRow: the target is neither.
     """
-    value = row.get("target") if isinstance(row, dict) else None
+    given = value = row.get("target") if isinstance(row, dict) else None
     if isinstance(value, (bytes, bytearray)):
         value = value.decode("utf-8", "replace")
     if isinstance(value, (np.ndarray, torch.Tensor)):
@@ -104,6 +105,8 @@ def as_target(index: int, row: Any) -> Any:
     try:
         numbers = tuple(map(_as_index, value if several else [value]))
     except (TypeError, ValueError, OverflowError):
+        if not classes_only:
+            return given
         raise BadRow(index, "target: not a class index (an integer)") from None
     return numbers[0] if len(numbers) == 1 else numbers
 
@@ -117,14 +120,14 @@ def _as_index(value: Any) -> int:
     return number
 
 
-def as_targets(rows: Sequence[Any]) -> list[Any]:
+def as_targets(rows: Sequence[Any], classes_only: bool = True) -> list[Any]:
     """`as_target` of each row.
 
     Raises:
         BadRow: a row's target is not a class index.
         InvalidInput: some rows have one index and others several, but a model has one output.
     """
-    targets = [as_target(index, row) for index, row in enumerate(rows)]
+    targets = [as_target(index, row, classes_only) for index, row in enumerate(rows)]
     lengths = {len(target) if isinstance(target, tuple) else 1 for target in targets}
     if len(lengths) > 1:
         raise InvalidInput("target: rows have class indices of different lengths")

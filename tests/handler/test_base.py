@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from captum.attr import IntegratedGradients
 from torch import nn
 
 from kserve_torch.errors import BadRow, HandlerError, InvalidInput, LoadFailed, Unsupported
@@ -404,6 +405,9 @@ def test_explain_is_not_sticky(folder, load):
         ([2, "2", 2.0], 2),
         ([None, 0], 0),
         ([[1, 2], [1, 2]], (1, 2)),
+        (["cat"], "cat"),
+        ([bytearray(b"cat")], bytearray(b"cat")),
+        ([{"from": 1}, 2], [{"from": 1}, 2]),
     ],
 )
 def test_each_row_is_explained_for_its_own_target(folder, load, targets, passed):
@@ -427,6 +431,24 @@ def test_a_target_that_is_no_class(folder, load, target):
     rows = [{"data": ZEROS}, {"data": ZEROS, "target": target}]
     with pytest.raises(BadRow, match="row 1: target: not a class index"):
         load(BaseHandler(), folder).ask(*rows, verb=Verb.EXPLAIN)
+
+
+@pytest.mark.parametrize(
+    ("targets", "text"),
+    [
+        ([1, 3], "row 1: target: 3 is no class, the model has 3"),
+        (["cat", "cat"], "target: cat does not fit"),
+        ([["a"], {"b": 1}], r"target: \[\['a'\], {'b': 1}\] does not fit"),
+    ],
+)
+def test_targets_that_the_handlers_own_explanation_refuses(folder, load, targets, text):
+    class Handler(BaseHandler):
+        def get_insights(self, tensor_data, _, target=0):
+            return IntegratedGradients(self.model).attribute(tensor_data, target=target).tolist()
+
+    rows = [{"data": ZEROS, "target": target} for target in targets]
+    with pytest.raises(InvalidInput, match=text):
+        load(Handler(), folder).ask(*rows, verb=Verb.EXPLAIN)
 
 
 def test_targets_for_different_outputs(folder, load):
