@@ -25,7 +25,7 @@ from kserve_torch.handler.compile import compile_model, compile_options, wants_a
 from kserve_torch.handler.eager import load_eager
 from kserve_torch.handler.explain import blame_target
 from kserve_torch.handler.labels import load_label_mapping
-from kserve_torch.handler.rows import as_targets, payload, payloads
+from kserve_torch.handler.rows import as_targets, payloads, sent
 from kserve_torch.handler.tensors import as_batch, stack, to_device
 from kserve_torch.handler.timer import timed
 from kserve_torch.messages import NOTHING
@@ -244,14 +244,14 @@ class BaseHandler:
         # TorchServe has one for all, so handlers index with it: `output[:, target]`.
         target = targets if any(other != targets[0] for other in targets) else targets[0]
         with blame_target(target):
-            return self.get_insights(data_preprocess, payload(raw_data[0]), target)
+            return self.get_insights(data_preprocess, sent(raw_data[0]), target)
 
     def get_insights(self, tensor_data: Any, _: Any, target: Any = 0) -> list[Any]:
         """One explanation per row; a handler that explains overrides this.
 
         Args:
             tensor_data: what `preprocess` made.
-            _: the first row's payload.
+            _: the first row's payload, as the client sent it.
             target: the class to explain, or whatever the row has as its target; a list with one
                 per row if they differ.
 

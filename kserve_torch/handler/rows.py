@@ -31,23 +31,12 @@ def payloads(rows: Sequence[Any]) -> list[Any]:
 
 
 def payload(row: Any, index: int = 0) -> Any:
-    """The row's payload, as ``row.get("data") or row.get("body")`` finds it (CONTRACT 3.8).
-
-    Numbers, arrays and tensors count even if they are 0 or False. A row that is not a dict is its
-    own payload, ``{"b64": text}`` is the decoded text, and a dict without one of the fields has
-    None.
+    """What `sent` finds; ``{"b64": text}`` is the decoded text.
 
     Raises:
         BadRow: its base64 text is invalid.
     """
-    if not isinstance(row, dict):
-        return row
-    found: Any = row if "b64" in row else None
-    for field in PAYLOAD_FIELDS:
-        value = row.get(field)
-        if isinstance(value, _NEVER_EMPTY) or value:
-            found = value
-            break
+    found = sent(row)
     if not isinstance(found, dict) or "b64" not in found:
         return found
     text = found["b64"]
@@ -55,6 +44,21 @@ def payload(row: Any, index: int = 0) -> Any:
     if decoded is None:
         raise BadRow(index, "data: not valid base64")
     return decoded
+
+
+def sent(row: Any) -> Any:
+    """The row's payload, as ``row.get("data") or row.get("body")`` finds it (CONTRACT 3.8).
+
+    Numbers, arrays and tensors count even if they are 0 or False. A row that is not a dict is its
+    own payload, as is one with ``b64``; a dict without one of the fields has None.
+    """
+    if not isinstance(row, dict):
+        return row
+    for field in PAYLOAD_FIELDS:
+        value = row.get(field)
+        if isinstance(value, _NEVER_EMPTY) or value:
+            return value
+    return row if "b64" in row else None
 
 
 def refuse_several(index: int, value: Any, wanted: str) -> None:

@@ -433,6 +433,18 @@ def test_a_target_that_is_no_class(folder, load, target):
         load(BaseHandler(), folder).ask(*rows, verb=Verb.EXPLAIN)
 
 
+@pytest.mark.parametrize("payload", ["x", {"b64": "eA=="}, {"b64": "no base64"}, [1]])
+def test_an_explanation_gets_what_the_client_sent(folder, load, payload):
+    class Handler(BaseHandler):
+        def preprocess(self, data):
+            return torch.zeros(1, 1, 8, 8)
+
+        def get_insights(self, tensor_data, raw, target=0):
+            return [raw]
+
+    assert load(Handler(), folder).ask({"data": payload}, verb=Verb.EXPLAIN) == [payload]
+
+
 @pytest.mark.parametrize(
     ("targets", "text"),
     [
