@@ -65,8 +65,9 @@ def load_vocabulary(path: Path) -> Any:
     """The vocabulary in a file, for use as ``vocabulary[token]``.
 
     Args:
-        path: ``.json``: an object of token to number or a list of tokens; ``.pt``: these, or a
-            torchtext vocabulary, pickled; any other suffix: a token per line.
+        path: ``.json``: an object of token to number or a list of tokens; ``.pt``: these, a
+            torchtext vocabulary or whatever else an archive's handler reads, pickled; any other
+            suffix: a token per line.
 
     Raises:
         LoadFailed: the file cannot be read.
@@ -86,12 +87,12 @@ def _lines(text: str) -> list[str]:
 
 
 def _named(path: Path, content: Any) -> Any:
-    if isinstance(content, list):
+    if isinstance(content, list) and all(isinstance(token, str) for token in content):
         content = {token: number for number, token in enumerate(content)}
-    if not isinstance(content, dict):
-        if path.suffix == ".json":
-            raise LoadFailed(f"{path.name}: expected an object or a list of tokens")
+    if isinstance(content, dict) and all(
+        isinstance(token, str) and isinstance(number, int) for token, number in content.items()
+    ):
+        return Vocabulary(content)
+    if path.suffix == ".pt":
         return content
-    if not all(isinstance(t, str) and isinstance(n, int) for t, n in content.items()):
-        raise LoadFailed(f"{path.name}: expected tokens (strings) with numbers (integers)")
-    return Vocabulary(content)
+    raise LoadFailed(f"{path.name}: expected tokens (strings), in a list or with their numbers")

@@ -56,6 +56,12 @@ def test_unknown_tokens():
     assert Vocabulary({"a": 1})["b"] == 0
 
 
+def test_archives_may_use_a_vocabulary_as_a_dict():
+    vocabulary = Vocabulary({"<unk>": 5, "a": 1})
+    assert vocabulary.get("b", 7) == 7
+    assert vocabulary == {"<unk>": 5, "a": 1}
+
+
 def write(path, content):
     if path.suffix == ".pt":
         torch.save(content, path)
@@ -83,6 +89,11 @@ def test_a_line_of_a_vocabulary_ends_with_a_line_feed_only(tmp_path):
 def test_numbers_by_token(tmp_path, suffix):
     vocabulary = load_vocabulary(write(tmp_path / f"v{suffix}", {"a": 7}))
     assert vocabulary["a"] == 7
+
+
+@pytest.mark.parametrize("content", [{"stoi": {"a": 1}, "itos": ["a"]}, [["a", 1]], {1: "a"}])
+def test_what_archives_read_themselves(tmp_path, content):
+    assert load_vocabulary(write(tmp_path / "v.pt", content)) == content
 
 
 @pytest.mark.parametrize(
