@@ -23,7 +23,7 @@ from kserve_torch.errors import (
 from kserve_torch.frozen import frozen
 from kserve_torch.messages import Reply, Request
 from kserve_torch.runtime.fault import RequestFault
-from kserve_torch.runtime.reasons import forget_frames, handler_failure
+from kserve_torch.runtime.reasons import forget_tracebacks, handler_failure
 
 log = logging.getLogger(__name__)
 
@@ -114,9 +114,7 @@ class Isolation:
         except RequestFault as fault:
             return _Failure(fault.error, accused=part[fault.index])
         except Exception as failure:
-            error = handler_failure(failure)
-            forget_frames(failure)  # else its batch would stay in memory while the parts run
-            return _Failure(error)
+            return _Failure(handler_failure(failure))
 
     def _after(self, part: Sequence[Ticket], failure: _Failure) -> Outcomes:
         """Plan what to run next; returns the outcomes that are final."""
@@ -130,6 +128,7 @@ class Isolation:
         if isinstance(error, OutOfMemory):
             self._too_large.append(part)
             self._misfits.update(ticket for ticket, _ in settled)
+        forget_tracebacks(error)  # else the batch would stay in memory while the parts run
         return settled
 
 

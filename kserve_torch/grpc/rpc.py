@@ -27,7 +27,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from kserve_torch.errors import AnswerTooLarge, InvalidInput, NotReady
-from kserve_torch.grpc.status import status_of
+from kserve_torch.grpc.status import Status, status_of
 from kserve_torch.messages import NOTHING
 
 #: Takes the ``authorization`` header; raises a `ServingError` if it does not permit the call.
@@ -237,7 +237,20 @@ async def _guarded(
     except Exception as error:
         status = status_of(error, path)
         with _while_client_is_there():
-            await context.abort(status.code, status.text, status.metadata())
+            await _abort(context, status)
+
+
+async def _abort(context: grpc.aio.ServicerContext, status: Status) -> None:
+    """End an RPC with an error.
+
+    gRPC keeps the exception by which it does so with the call, and raises it again once the method
+    has returned. Its frames hold the call and the request: in such a circle they would stay in
+    memory until Python looks for garbage.
+    """
+    try:
+        await context.abort(status.code, status.text, status.metadata())
+    except grpc.aio.AbortError as aborted:
+        aborted.__traceback__ = None
 
 
 @contextmanager

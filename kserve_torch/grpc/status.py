@@ -68,12 +68,19 @@ def status_of(error: Exception, method: str) -> Status:
     """The status that answers ``error``.
 
     An unexpected error is logged here with its traceback; a `ServingError` was logged where it was
-    raised.
+    raised. Then the traceback goes: its frames hold the request, and what in turn holds the error,
+    and would stay in memory until Python looks for garbage.
 
     Args:
         error: what the RPC raised.
         method: the RPC's name, for the log.
     """
+    status = _status(error, method)
+    error.__traceback__ = None
+    return status
+
+
+def _status(error: Exception, method: str) -> Status:
     if not isinstance(error, ServingError):
         log.error("%s: unexpected %s", method, type(error).__name__, exc_info=error)
         return Status(code=StatusCode.INTERNAL, text=UNEXPECTED)

@@ -109,6 +109,9 @@ class Serve:
     ) -> Answer:
         """The answer to a request that failed, or whose own answer cannot be sent."""
         answer = self._failed(error, request.id)
+        # Its frames hold the request, and what in turn holds the error: they would stay in memory
+        # until Python looks for garbage.
+        error.__traceback__ = None
         self._tell(call, request, answer.status, timing, type(error).__name__)
         return answer
 

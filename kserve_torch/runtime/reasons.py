@@ -105,13 +105,29 @@ def ran_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(sign in _text(error) for sign in _MEMORY)
 
 
-def forget_frames(error: BaseException | None) -> None:
+def forget_frames(error: BaseException) -> None:
     """Let go of what an error's tracebacks, and those of its causes, hold: batches, weights."""
-    seen: list[BaseException] = []
-    while error is not None and not any(error is one for one in seen):
-        seen.append(error)
-        traceback.clear_frames(error.__traceback__)
+    for one in _causes(error):
+        traceback.clear_frames(one.__traceback__)
+
+
+def forget_tracebacks(error: BaseException) -> None:
+    """Let go of the tracebacks themselves once they are logged.
+
+    Their frames lead to those that called them, which hold the batch and the error: what is in such
+    a circle stays in memory until Python looks for garbage.
+    """
+    for one in _causes(error):
+        one.__traceback__ = None
+
+
+def _causes(error: BaseException | None) -> list[BaseException]:
+    """An error and its causes, each once."""
+    causes: list[BaseException] = []
+    while error is not None and not any(error is one for one in causes):
+        causes.append(error)
         error = error.__context__ if error.__cause__ is None else error.__cause__
+    return causes
 
 
 def brief(error: BaseException) -> str:

@@ -288,3 +288,22 @@ async def test_parts_have_the_memory_of_the_batch_that_did_not_fit() -> None:
         gc.enable()
     assert [_word(outcome) for _, outcome in outcomes] == ["ok"] * 4
     assert len(batches) == 3
+
+
+async def test_a_failed_batch_is_no_garbage() -> None:
+    """Its megabytes would stay in memory until Python looks for that."""
+    errors: list[weakref.ref[HandlerError]] = []
+
+    def run(requests: Sequence[Request]) -> list[Reply]:
+        error = HandlerError("boom")
+        errors.append(weakref.ref(error))
+        raise error
+
+    bench = Bench("x")
+    gc.disable()
+    try:
+        parts = Isolation(run, bench.tickets, bench.lane, lambda: True).outcomes()
+        assert [len(some) for some in parts] == [1]
+        assert errors[0]() is None
+    finally:
+        gc.enable()

@@ -1,4 +1,6 @@
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -7,12 +9,12 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from kserve_torch.errors import AnswerTooLarge, NotReady
+from kserve_torch.errors import AnswerTooLarge, InvalidInput, NotReady
 from kserve_torch.grpc import oip
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
-from kserve_torch.grpc.rpc import Streams, bind, metadata_of, serialized
+from kserve_torch.grpc.rpc import Call, Streams, bind, metadata_of, serialized
 
-from .serving import Serving
+from .serving import Serving, until
 
 
 async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
@@ -99,6 +101,33 @@ def test_what_metadata_cannot_carry_is_left_out() -> None:
         "x-n": "a\nb",
     }
     assert metadata_of(headers) == (("x-own", "1"),)
+
+
+async def test_a_refused_request_is_no_garbage() -> None:
+    """Its megabytes would stay in memory until Python looks for that."""
+
+    errors: list[weakref.ref[InvalidInput]] = []
+
+    class Refusing:
+        async def ModelInfer(self, message: Message, call: Call) -> bytes:
+            error = InvalidInput("no")
+            errors.append(weakref.ref(error))
+            raise error
+
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers([bind(oip.SERVICE, Refusing(), Streams())])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    gc.disable()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            ask = channel.unary_unary(f"/{oip.SERVICE.full_name}/ModelInfer")
+            for _ in range(3):  # gRPC itself holds the first and the last
+                assert await refused(ask(b"")) == (grpc.StatusCode.INVALID_ARGUMENT, "no")
+            await until(lambda: errors[1]() is None)
+    finally:
+        gc.enable()
+        await server.stop(0)
 
 
 async def test_a_client_that_leaves_while_its_error_is_sent(serving: Serving) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from kserve_torch.engine import failures
 from kserve_torch.events import Responded
-from kserve_torch.http.exchange import Answer
+from kserve_torch.http.exchange import Answer, Headers
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
 from kserve_torch.messages import Reply, Request
@@ -59,6 +62,31 @@ async def test_lists_are_written_by_the_worker(
     answer = await answered(registry, PREDICT, {"instances": [[1.5, "a"], {"b": 2}]}, mode="row")
     assert answer.body == b'{"predictions":[[1.5,"a"],{"b":2}]}'
     assert [type(result) for result in results] == [orjson.Fragment] * 2
+
+
+async def test_a_failed_request_is_no_garbage(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its megabytes would stay in memory until Python looks for that."""
+    monkeypatch.setattr(failures.log, "disabled", True)  # pytest keeps what is logged
+
+    class Watched(Headers):
+        """Headers that can be referred to weakly; the request has them."""
+
+    asked = call("POST", PREDICT, b'{"instances": [1]}')
+    asked.headers = Watched([(b"mode", b"raise")])
+    watched = weakref.ref(asked.headers)
+    gc.disable()
+    try:
+        answer = await V1(registry, V2(registry)).route(asked)
+        assert answer is not None
+        assert answer.status == 500
+        del asked
+        async with asyncio.timeout(10):
+            while watched() is not None:  # noqa: ASYNC110  # the worker may hold it a moment longer
+                await asyncio.sleep(0.001)
+    finally:
+        gc.enable()
 
 
 async def test_no_instances_need_no_handler(registry: Registry) -> None:
