@@ -48,6 +48,9 @@ _PATH = re.compile(
     r"(?!\w[\w+.-]*:|[/\"'$])(\S+)"
 )
 
+#: A URL's user and password, and its host.
+_SECRET = re.compile(r"://([^\s/@]+@)([^\s/?#]+)")
+
 #: By folder: pip may take minutes, and other models need not wait for it.
 _locks: dict[Path, threading.Lock] = {}
 _namespaces: dict[Path, Namespace] = {}
@@ -117,7 +120,8 @@ def install(lines: Sequence[str], target: Path, folder: Path) -> None:
         staged.mkdir()
         if links:
             options = [line for line in lines if _is_option(line)]
-            file.write_text("\n".join([*options, *links]), encoding="utf-8")
+            secret = [_with_secrets(link, lines) for link in links]
+            file.write_text("\n".join([*options, *secret]), encoding="utf-8")
             _pip(["--quiet", "--no-deps", "--target", str(staged), "-r", str(file)], folder)
         staged.rename(target)
 
@@ -167,6 +171,13 @@ def _link(item: dict[str, Any]) -> str:
         vcs = where["vcs_info"]
         return f"{name} @ {vcs['vcs']}+{where['url']}@{vcs['commit_id']}"
     return f"{name} @ {where['url']}"
+
+
+def _with_secrets(link: str, lines: Sequence[str]) -> str:
+    """A link with the user and password that its host has in ``lines``: pip's report has none."""
+    for secret, host in _SECRET.findall(" ".join(lines)):
+        link = link.replace(f"://{host}/", f"://{secret}{host}/")
+    return link
 
 
 def _missing(text: str, folder: Path) -> list[str]:

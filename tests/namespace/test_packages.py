@@ -5,6 +5,7 @@ import threading
 import venv
 import zipfile
 from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from kserve_torch.namespace import packages
 from kserve_torch.runtime.instance import Instance
 from kserve_torch.runtime.loading import LoadOptions, load_instance
 
+from ..hosts import hosting
 from ..makers import make_archive, write
 from ..server import free_ports
 
@@ -313,6 +315,43 @@ def test_a_file_of_the_archive_as_requirement(tmp_path: Path) -> None:
     instance = load(archive, tmp_path, install_packages=True)
     assert instance.run([Request(id="r", model="m", rows=[1])])[0].results == [["1.0", 1]]
     instance.close()
+
+
+class Private(BaseHTTPRequestHandler):
+    """A wheel, and a page that links to it, for those who have the password."""
+
+    def do_GET(self) -> None:
+        known = self.headers["authorization"] == "Basic dXNlcjpwYXNz"
+        content = b"<a href='wheels/kt_demo-1.0-py3-none-any.whl'>kt_demo-1.0</a>"
+        for name, file in wheel("demo", "1.0", "VALUE = 1").items():
+            content = file if self.path.endswith(name) else content
+        self.send_response(200 if known else 401)
+        self.send_header("content-type", "text/html")
+        self.send_header("www-authenticate", "Basic realm=private")
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "text", ["kt-demo @ {}/wheels/kt_demo-1.0-py3-none-any.whl", "--no-index\n-f {}/\nkt-demo"]
+)
+def test_a_host_with_a_password(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    caplog.set_level("INFO")
+    with hosting(Private) as url:
+        archive = opened(tmp_path, text.format(url.replace("//", "//user:pass@")))
+        namespace = packages.packages_of(archive, "m", tmp_path / "work")
+    assert namespace is not None
+    assert namespace.import_module("demo").VALUE == 1
+    assert "installing for this model only: kt-demo @ http://127.0.0.1:" in caplog.text
+    assert "pass" not in caplog.text
 
 
 @pytest.mark.parametrize(
