@@ -49,8 +49,7 @@ FLOORS: list[dict[str, str]] = [
         "namespace.loader": (
             "namespace.aliases namespace.exits namespace.figures namespace.imports "
             "namespace.lent namespace.loggers namespace.names namespace.processes "
-            "namespace.registrations namespace.remotecode namespace.scopes namespace.searchpath "
-            "namespace.workdir"
+            "namespace.registrations namespace.scopes namespace.searchpath namespace.workdir"
         ),
         "namespace.loggers": "namespace.scopes",
         "namespace.modules": "namespace.aliases namespace.scopes",
@@ -60,8 +59,7 @@ FLOORS: list[dict[str, str]] = [
         "namespace.packages": "archives.archive namespace.loader",
         "namespace.portions": "",
         "namespace.processes": "namespace.around namespace.scopes",
-        "namespace.registrations": "namespace.around namespace.remotecode namespace.scopes",
-        "namespace.remotecode": "namespace.around namespace.scopes",
+        "namespace.registrations": "namespace.around namespace.scopes",
         "namespace.scopes": "namespace.exits",
         "namespace.searchpath": "",
         "namespace.turns": "",

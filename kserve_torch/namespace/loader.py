@@ -29,7 +29,6 @@ from kserve_torch.namespace import (
     loggers,
     processes,
     registrations,
-    remotecode,
     searchpath,
 )
 from kserve_torch.namespace.exits import Exits
@@ -69,7 +68,6 @@ class Namespace:
         figures.install()
         processes.install()
         registrations.install()
-        remotecode.install()
         self.root = root
         folders = [str(folder) for folder in path or (root,)]
         self.path = list(dict.fromkeys(folders))

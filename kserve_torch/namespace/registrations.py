@@ -4,6 +4,10 @@ Tables such as transformers' ``AutoModel.register`` and detectron2's and mmengin
 for the process. A second instance of an archive would be refused the names that the first one has
 registered, and another version would get its classes. So is what transformers itself registers when
 it runs a repository's code (``trust_remote_code``): the model class for a configuration class.
+
+transformers copies that code to a cache and imports it from there, under a name of the process.
+Where a model brings its own transformers, the code would get the environment's, or be what another
+model's has imported: in the folder with the model's packages it is one of them.
 """
 
 from __future__ import annotations
@@ -14,8 +18,10 @@ from types import ModuleType
 from typing import Any
 
 from kserve_torch.namespace.around import after_import
-from kserve_torch.namespace.remotecode import PACKAGE
 from kserve_torch.namespace.scopes import current_scope, scopes
+
+#: The package of repositories' code; what the name of a copy's begins with.
+_REMOTE = "transformers_modules"
 
 #: By module, the class of a library's tables and its attribute that has what was registered.
 _TABLES = {
@@ -33,7 +39,7 @@ class Registrations(ChainMap[Any, Any]):
         # Libraries register theirs when they are imported, which happens once for all archives.
         module = _module_of(value)
         owner = scopes.get(module.partition(".")[0])
-        scope = current_scope() if PACKAGE in module else owner
+        scope = current_scope() if _REMOTE in module else owner
         shared = self.maps[-1]
         (shared if scope is None else scope.registered.setdefault(id(shared), {}))[key] = value
 
@@ -64,9 +70,13 @@ class _Attribute:
 
 @cache
 def install() -> None:
-    """Give the libraries' tables `Registrations`, now or once they are imported."""
+    """Give the libraries' tables `Registrations`, now or once they are imported.
+
+    And let the cache of a model's own transformers be among its packages.
+    """
     for module, (table, attribute) in _TABLES.items():
         after_import(module, partial(_separate, table, attribute))
+    after_import("transformers.utils.hub", _move_cache)
 
 
 def _separate(table: str, attribute: str, module: ModuleType) -> None:
@@ -81,3 +91,11 @@ def _module_of(registered: Any) -> str:
     if isinstance(registered, tuple):
         registered = next(filter(None, registered), None)
     return str(getattr(registered, "__module__", ""))
+
+
+def _move_cache(hub: Any) -> None:
+    package = hub.__name__.partition(".")[0]
+    if any(package in scope.homes[1:] for scope in list(scopes.values())):
+        hub.HF_MODULES_CACHE = str(scopes[package].root)
+        # Of a name that is loaded already, it would run anew in the environment's module.
+        hub.TRANSFORMERS_DYNAMIC_MODULE_NAME = f"{_REMOTE}_{package}"

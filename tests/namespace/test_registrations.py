@@ -1,5 +1,6 @@
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,6 +11,7 @@ from kserve_torch.namespace.loader import Namespace
 
 from ..makers import write
 
+transformers = pytest.importorskip("transformers")
 auto = pytest.importorskip("transformers.models.auto.configuration_auto")
 
 #: As of a repository whose code `from_pretrained` runs.
@@ -184,3 +186,24 @@ def test_a_new_table_is_empty(make: Make) -> None:
     """Even if it is where one in memory was that is no more."""
     handler = make("a", {"handler.py": MODEL})
     assert [handler.fresh() for _ in range(50)] == [handler.Net] * 50
+
+
+@pytest.mark.usefixtures("remote_code")
+def test_a_models_own_transformers_runs_code_of_repositories(tmp_path: Path) -> None:
+    """The code gets that, not the environment's, which runs the same; two versions differ."""
+    copy = tmp_path / "packages" / "transformers"
+    copy.parent.mkdir()
+    copy.symlink_to(Path(transformers.__file__).parent)
+    with ExitStack() as opened:
+        own = opened.enter_context(closing(Namespace(copy.parent)))
+        models = []
+        for name, answer, packages in (("a", 1, None), ("v1", 1, own), ("v2", 2, own)):
+            files = {**REMOTE, "model/helper.py": f"ANSWER = {answer}"}
+            folder = write(tmp_path / name, files)
+            namespace = opened.enter_context(closing(Namespace(folder, packages=packages)))
+            with namespace.loading():
+                handler = namespace.import_module("handler")
+                models.append(handler.load())
+        assert [model.answer for model in models] == [1, 1, 2]
+        own_class = [isinstance(model, handler.PreTrainedModel) for model in models]
+        assert own_class == [False, True, True]
