@@ -18,6 +18,7 @@ from kserve_torch.runtime.torchscript import last_line
 #: Those of them that are about the dtype.
 _ABOUT_THE_DTYPE = re.compile(
     r"have the same dtype|should be the same$|expected scalar type|the following scalar types"
+    r"|Unexpected input data type"  # onnxruntime
 )
 _ABOUT_THE_INPUT = re.compile(
     "|".join(

@@ -307,20 +307,34 @@ def test_pickles_that_run_code_are_not_run_when_weights_would_do(tmp_path, monke
     assert "forbids it" in reason(weights.load_state, tmp_path / "w.pt", CPU)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_onnx(folder, load):
+def write_onnx(path, kind):
+    """A model that sums numbers ``[n, 2]`` of an ONNX datatype."""
     import onnx
 
     node = onnx.helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0, noop_with_empty_axes=0)
+    kind = getattr(onnx.TensorProto, kind)
     graph = onnx.helper.make_graph(
         [node],
         "sum",
-        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 2])],
-        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [])],
+        [onnx.helper.make_tensor_value_info("x", kind, ["n", 2])],
+        [onnx.helper.make_tensor_value_info("y", kind, [])],
     )
     opset = [onnx.helper.make_opsetid("", 13)]
-    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
-    onnx.save(model, folder / "sum.onnx")
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_onnx_of_integers(folder, load):
+    write_onnx(folder / "sum.onnx", "INT64")
+    handler = load(BaseHandler(), folder, {"serializedFile": "sum.onnx"}).handler
+    assert handler.inference(torch.tensor([[1, 2]])).item() == 3
+    with pytest.raises(InvalidInput, match=r"\[1, 3\] int64: Got invalid dimensions"):
+        handler.inference(torch.tensor([[1, 2, 3]]))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_onnx(folder, load):
+    write_onnx(folder / "sum.onnx", "FLOAT")
     handler = load(BaseHandler(), folder, {"serializedFile": "sum.onnx"}).handler
     assert handler.inference(torch.ones(3, 2)).item() == 6
     assert handler.model.run(None, {"x": np.ones((1, 2), np.float32)})[0] == 2
