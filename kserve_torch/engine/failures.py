@@ -9,6 +9,11 @@ from kserve_torch.messages import Request
 
 log = logging.getLogger(__name__)
 
+#: Characters of a client's id in a line, as in the access log.
+LONGEST_ID = 200
+#: And of an error's text, in which a handler may quote the request.
+LONGEST_TEXT = 1000
+
 
 def log_failed(
     label: str, request: Request, error: ServingError, cause: BaseException | None = None
@@ -22,10 +27,11 @@ def log_failed(
         cause: what was raised, for its traceback.
     """
     # As the access log has them, for JSON logs: who looks for an id finds the traceback, too.
-    extra = {"fields": {"model": request.model, "id": request.id}}
+    id_, why = request.id[:LONGEST_ID], error.message[:LONGEST_TEXT]
+    extra = {"fields": {"model": request.model, "id": id_}}
     if isinstance(error, ClientError):  # bad requests must not fill the log with tracebacks
         text = "%s: request %s was refused: %s"
-        log.info(text, label, request.id, error.message, extra=extra)
+        log.info(text, label, id_, why, extra=extra)
     else:
         text = "%s: request %s failed: %s"
-        log.error(text, label, request.id, error.message, exc_info=cause, extra=extra)
+        log.error(text, label, id_, why, exc_info=cause, extra=extra)
