@@ -37,6 +37,8 @@ _QUIET = (
     "matplotlib",
 )
 _LONGEST = 200
+#: Characters of a line of a traceback.
+_LONGEST_LINE = 1000
 #: The prefix of an archive's module names, and the names of worker threads.
 _ARCHIVE = re.compile(rf"^{PREFIX}\d+\.")
 _WORKER = re.compile(r" worker \d+$")
@@ -120,7 +122,14 @@ def _worker(record: logging.LogRecord) -> str | None:
     return thread if _WORKER.search(thread) else None
 
 
-class TextFormatter(logging.Formatter):
+class _Formatter(logging.Formatter):
+    def formatException(self, ei: Any) -> str:
+        """The traceback, with lines of bounded length: the text of an error may quote a request."""
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(line[:_LONGEST_LINE] for line in lines)
+
+
+class TextFormatter(_Formatter):
     """``2026-01-31T12:00:00.000Z INFO kserve_torch.server: text``, then a traceback if any.
 
     On a worker's thread, the worker is in brackets before the text.
@@ -145,7 +154,7 @@ class TextFormatter(logging.Formatter):
         return "\n".join(f"  {_escaped(line)}" for line in lines)
 
 
-class JsonFormatter(logging.Formatter):
+class JsonFormatter(_Formatter):
     """One JSON object per line: time, level, logger, message, then worker, exception and stack."""
 
     def format(self, record: logging.LogRecord) -> str:

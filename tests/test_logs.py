@@ -123,6 +123,18 @@ def test_no_line_of_a_traceback_begins_like_one_of_the_log(capsys: Output) -> No
     assert all(line.startswith("  ") and line.isprintable() for line in rest)
 
 
+@pytest.mark.parametrize("json_lines", [False, True])
+def test_a_traceback_quotes_little_of_a_request(capsys: Output, json_lines: bool) -> None:
+    logs.configure(Settings(log_json=json_lines))
+    try:
+        float("x" * 10**6)
+    except ValueError:
+        logging.getLogger("kserve_torch.engine.worker").exception("failed")
+    said = capsys.readouterr().err
+    assert "ValueError: could not convert string to float: 'xxx" in said
+    assert len(said) < 3000
+
+
 def test_warnings_go_to_the_log(capsys: Output) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always")
