@@ -67,6 +67,8 @@ def configure(settings: Settings) -> None:
 def _quieten(settings: Settings) -> None:
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+    # It warns of each form that a client has malformed, and the client is told.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
     if settings.metrics_mode != "log":
         logging.getLogger("ts.metrics").setLevel(logging.WARNING)
 

@@ -10,7 +10,8 @@ import pytest
 
 from kserve_torch import logs
 from kserve_torch.archives.archive import open_archive
-from kserve_torch.errors import HandlerError, LoadFailed, SettingError
+from kserve_torch.codec.multipart import parse_multipart
+from kserve_torch.errors import HandlerError, InvalidInput, LoadFailed, SettingError
 from kserve_torch.messages import Request
 from kserve_torch.runtime import rootlog
 from kserve_torch.runtime.loading import LoadOptions, load_instance
@@ -133,6 +134,13 @@ def test_a_traceback_quotes_little_of_a_request(capsys: Output, json_lines: bool
     said = capsys.readouterr().err
     assert "ValueError: could not convert string to float: 'xxx" in said
     assert len(said) < 3000
+
+
+def test_malformed_forms_do_not_fill_the_log(capsys: Output) -> None:
+    logs.configure(Settings())
+    with pytest.raises(InvalidInput):
+        parse_multipart(b"--x", "boundary")
+    assert capsys.readouterr().err == ""
 
 
 def test_warnings_go_to_the_log(capsys: Output) -> None:
