@@ -29,6 +29,8 @@ CONTRACTIONS_PATTERN = re.compile(
 )
 #: Characters of the longest contraction.
 _LONGEST = max(map(len, CONTRACTION_MAP))
+#: Characters that are normalized at once.
+_PIECE = 64
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -97,7 +99,11 @@ class TextHandler(BaseHandler):
 
     def _remove_accented_characters(self, text: str) -> str:
         """Letters without their accents; other characters outside of ASCII are removed."""
-        return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+        # In pieces: accents in a row are sorted, in quadratic time and one call that keeps the
+        # interpreter's lock. Their order does not matter here.
+        pieces = (text[i : i + _PIECE] for i in range(0, len(text), _PIECE))
+        letters = "".join(unicodedata.normalize("NFKD", piece) for piece in pieces)
+        return letters.encode("ascii", "ignore").decode()
 
     def _remove_html_tags(self, text: str) -> str:
         return _MARKUP.sub(_without_markup, text)

@@ -1,5 +1,6 @@
 import base64
 import json
+import unicodedata
 from itertools import pairwise
 
 import numpy as np
@@ -51,6 +52,20 @@ def test_probabilities_by_label(loaded):
 @given(st.text(st.sampled_from("<>&;a#1 \n")))
 def test_markup_is_what_torchserves_pattern_finds(text):
     assert TextHandler()._remove_html_tags(text) == CLEANUP_REGEX.sub("", text)
+
+
+@given(st.text(st.sampled_from("aé ﬁ한\u0301\u0327\u0f73"), max_size=200))
+def test_accents_are_removed_as_in_one_piece(text):
+    whole = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    assert TextHandler()._remove_accented_characters(text) == whole
+
+
+@pytest.mark.parametrize(
+    "text", ["e" + "\u0301" * 10**5 + "\u0327" * 10**5, "e" + "\u0f73" * 10**5]
+)
+def test_a_text_of_accents_takes_no_quadratic_time(text):
+    """Nothing else in the process would run in that time."""
+    assert TextHandler()._remove_accented_characters(text) == "e"
 
 
 def test_a_text_of_open_tags_takes_no_quadratic_time(loaded):
