@@ -1,5 +1,6 @@
 import base64
 import io
+import zipfile
 
 import pytest
 import torch
@@ -12,6 +13,17 @@ def saved(value):
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return buffer.getvalue()
+
+
+def compressed(file):
+    packed = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(file)) as plain,
+        zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as smaller,
+    ):
+        for name in plain.namelist():
+            smaller.writestr(name, plain.read(name))
+    return packed.getvalue()
 
 
 def test_tensors_in_tensors_out(folder, load):
@@ -50,6 +62,7 @@ def test_numbers_do_too(folder, load):
             saved(torch.zeros(1).expand(3, 60000, 60000)),
             "data: a tensor of 43200000000 bytes with 4 in the file, save a clone",
         ),
+        (compressed(saved(torch.zeros(1, 1000, 1000))), "data: not a tensor saved by torch"),
         (saved(io.BytesIO), "data: not a tensor saved by torch"),
         ("text", "data: expected numbers or lists of numbers, got str"),
     ],
