@@ -28,11 +28,16 @@ class Scratch:
         self._held = contextlib.ExitStack()
         self.folder = Path(self._held.enter_context(temporary))
         unlocked = self.folder / "unlocked"
-        lock = os.open(unlocked, os.O_CREAT | os.O_RDWR, 0o600)
-        self._held.callback(os.close, lock)
         with contextlib.suppress(OSError):  # not every file system has locks
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._lock(unlocked, os.O_CREAT | os.O_RDWR)
             unlocked.rename(self.folder / _LOCK)
+            # Else systemd-tmpfiles removes what is not read for ten days.
+            self._lock(self.folder, os.O_RDONLY)
+
+    def _lock(self, path: Path, how: int) -> None:
+        number = os.open(path, how, 0o600)
+        self._held.callback(os.close, number)
+        fcntl.flock(number, fcntl.LOCK_EX)
 
     def close(self) -> None:
         """Remove it."""

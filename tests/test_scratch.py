@@ -1,3 +1,5 @@
+import fcntl
+import os
 import signal
 import subprocess
 import sys
@@ -43,6 +45,16 @@ def test_what_a_killed_server_left_is_removed_and_what_others_use_stays(tmp: Pat
     for one in (beside, after):
         one.close()
     assert [*tmp.iterdir()] == [foreign]
+
+
+def test_the_folder_is_locked_for_those_that_remove_old_files(tmp: Path) -> None:
+    """As systemd-tmpfiles, whose manual says how to keep a folder: workers may start much later."""
+    held = Scratch()
+    folder = os.open(held.folder, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    held.close()
+    os.close(folder)
 
 
 def test_locks_that_are_links_are_left_alone(tmp: Path) -> None:
