@@ -12,7 +12,7 @@ from kserve_torch.archives.archive import close_archive
 from kserve_torch.archives.manifest import DEFAULT_VERSION
 from kserve_torch.archives.store import ModelStore
 from kserve_torch.engine.background import keep
-from kserve_torch.errors import Conflict, DownloadFailed, NotReady, ServingError
+from kserve_torch.errors import Conflict, NotReady, ServingError
 from kserve_torch.models.catalogue import Catalogue
 from kserve_torch.models.factory import VersionFactory
 from kserve_torch.models.lineup import lineup, stem_of
@@ -56,7 +56,8 @@ class ConfiguredModels:
         self._factory = factory
         self._enter = enter
         self._withdraw = withdraw
-        #: Stand-ins for archives that could not be downloaded, and what they stand for.
+        #: Stand-ins for archives that could not be downloaded or unpacked yet, and what they stand
+        #: for.
         self._to_fetch: dict[ModelVersion, StartupModel] = {}
         #: Models whose default version the configuration names.
         self._decided: set[str] = set()
@@ -108,7 +109,7 @@ class ConfiguredModels:
         except ServingError as error:
             name, version = model.name or stem_of(model), model.version or DEFAULT_VERSION
             stand_in = self._factory.broken(model.file, name, version, error)
-            if isinstance(error, DownloadFailed):
+            if worth_another_try(error):
                 self._to_fetch[stand_in] = model
             return stand_in
 

@@ -1,13 +1,16 @@
 """Start-up models that failed are loaded again."""
 
 import asyncio
+import errno
 import logging
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from kserve_torch.archives import extract
 from kserve_torch.engine import pauses
 from kserve_torch.errors import LoadFailed
 from kserve_torch.events import StateChanged
@@ -211,6 +214,22 @@ async def test_an_archive_that_could_not_be_downloaded_is_asked_for_again(
         reach(late)
         await until(registry.ready)
         assert version.ready
+
+
+async def test_an_archive_that_did_not_fit_on_the_disk_is_unpacked_again(
+    tmp_path: Path, hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*folders: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    reach(hub)
+    with monkeypatch.context() as patch:
+        patch.setattr(extract, "_write", full)
+        async with started(tmp_path / "store") as (registry, failed):
+            assert registry.find("m").reason == "m.mar: cannot be unpacked: No space left on device"
+            patch.undo()
+            registry.try_again(failed)
+            await until(registry.ready)
 
 
 async def test_a_default_that_is_downloaded_late_is_the_default_all_the_same(
