@@ -21,6 +21,7 @@ from kserve_torch import pidfile
 from kserve_torch.accesslog import AccessLog
 from kserve_torch.children import SIGNALS, Children, keep_signals_from_forks
 from kserve_torch.edges import HttpServer, application, uvicorn_config
+from kserve_torch.engine.background import give_up
 from kserve_torch.events import Responded
 from kserve_torch.grpc import GrpcServer
 from kserve_torch.metrics import KINDS, Metrics
@@ -258,6 +259,7 @@ class Server:
         await asyncio.sleep(self.settings.drain_seconds)
         for server in self._https:
             server.should_exit = True
+        give_up()
         await self.grpc.stop(self.settings.grace_period)
         await self.registry.drain(self.settings.grace_period)
         # uvicorn ends when the last answer has left.

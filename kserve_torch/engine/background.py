@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from kserve_torch.errors import ServerError, ServingError
+from kserve_torch.errors import NotReady, ServerError, ServingError
 
 T = TypeVar("T")
 
@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 
 #: The running tasks; the event loop itself keeps only weak references.
 _UNFINISHED: set[asyncio.Task[Any]] = set()
+
+#: What callers of `to_the_end` wait for, and the tasks that it comes from.
+_AWAITED: dict[asyncio.Future[Any], asyncio.Task[Any]] = {}
 
 
 def keep(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -33,13 +36,28 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
 
     For changes of models, which must not stop half way. If nobody waits any more, a failure is
     logged.
+
+    Raises:
+        NotReady: the server ends before the work, see `give_up`.
     """
     task = keep(work)
+    awaited = asyncio.shield(task)
+    _AWAITED[awaited] = task
     try:
-        return await asyncio.shield(task)
+        return await awaited
     except asyncio.CancelledError:
         task.add_done_callback(log_failure)
         raise
+    finally:
+        del _AWAITED[awaited]
+
+
+def give_up() -> None:
+    """Let no caller of `to_the_end` wait any more: a model that loads holds up no server's end."""
+    for awaited, task in _AWAITED.items():
+        if not awaited.done():
+            awaited.set_exception(NotReady("the server is being stopped"))
+            task.add_done_callback(log_failure)
 
 
 async def joined(threads: Iterable[threading.Thread], seconds: float) -> None:

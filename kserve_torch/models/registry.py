@@ -19,7 +19,7 @@ from kserve_torch.archives.archive import close_archive
 from kserve_torch.archives.store import ModelStore
 from kserve_torch.engine.background import keep
 from kserve_torch.engine.emissions import Emissions
-from kserve_torch.errors import Forbidden, InvalidInput, ServingError
+from kserve_torch.errors import Forbidden, InvalidInput, NotReady, ServingError
 from kserve_torch.events import DefaultChanged, Observers
 from kserve_torch.messages import MAX_ROWS, NOTHING, Reply, Request
 from kserve_torch.models.catalogue import Catalogue
@@ -141,6 +141,7 @@ class Registry(Catalogue):
         Raises:
             ServingError: `ModelNotFound`, `InvalidArchive`, `Conflict`, `LoadFailed`, ...
         """
+        self._check_serving()
         make = self._factory.make
         with refusal_logged(source):
             version = await make(source, name=name, handler=handler, overrides=overrides)
@@ -153,6 +154,15 @@ class Registry(Catalogue):
         done = "ready" if version.ready else "registered, without workers"
         log.info("model %s %s is %s", version.name, version.version, done)
         return version
+
+    def _check_serving(self) -> None:
+        """Refuse to load what would not serve any more.
+
+        Raises:
+            NotReady: the server is being stopped.
+        """
+        if self.draining:
+            raise NotReady("the server is being stopped")
 
     def _enter(self, version: ModelVersion) -> None:
         """Enter a version, in the place of one that has failed.
@@ -215,8 +225,9 @@ class Registry(Catalogue):
         Raises:
             ModelNotFound: none of that name was configured or is in the model store.
             LoadFailed: it is there and cannot be served.
-            NotReady: it was unloaded meanwhile.
+            NotReady: it was unloaded meanwhile, or the server is being stopped.
         """
+        self._check_serving()
         version = await self._reloads.load(name)
         version.loaded_at_startup = name in self._configured.origins
         return version

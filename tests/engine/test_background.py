@@ -7,8 +7,8 @@ import weakref
 
 import pytest
 
-from kserve_torch.engine.background import joined, keep, log_failure, to_the_end
-from kserve_torch.errors import DownloadFailed, LoadFailed
+from kserve_torch.engine.background import give_up, joined, keep, log_failure, to_the_end
+from kserve_torch.errors import DownloadFailed, LoadFailed, NotReady
 
 
 async def test_the_result_comes_back() -> None:
@@ -36,6 +36,28 @@ async def test_it_goes_on_when_the_caller_has_left(caplog: pytest.LogCaptureFixt
     await begun.wait()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
+        await waiting
+    let_go.set()
+    with caplog.at_level(logging.ERROR):
+        await ended.wait()
+        await asyncio.sleep(0)
+    assert "loading or unloading a model failed: broken in the end" in caplog.text
+
+
+async def test_nobody_waits_longer_than_the_server_lives(caplog: pytest.LogCaptureFixture) -> None:
+    begun, let_go, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await let_go.wait()
+        ended.set()
+        raise ValueError("broken in the end")
+
+    waiting = asyncio.create_task(to_the_end(work()))
+    await begun.wait()
+    give_up()
+    give_up()
+    with pytest.raises(NotReady, match="the server is being stopped"):
         await waiting
     let_go.set()
     with caplog.at_level(logging.ERROR):

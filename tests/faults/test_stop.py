@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -254,6 +255,22 @@ def test_a_later_load_that_hangs_does_not_hold_it_up(
         wall.reached()
         assert client.server.stop(timeout=20) == 0
         assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_client_that_waits_for_a_load_is_told(
+    store: Path, tmp_path: Path, gate: Callable[[], Gate]
+) -> None:
+    wall = gate()
+    handler = f"open({str(wall.path)!r}).read()\ndef handle(data, context): return data"
+    with stopping(store, tmp_path / "tmp") as client:
+        add_actor(store, "late", handler=handler)
+        with ThreadPoolExecutor() as pool:
+            path = "/v2/repository/models/late/load"
+            loading = pool.submit(client.http.post, path, timeout=20)
+            wall.reached()
+            assert client.server.stop(timeout=20) == 0
+            assert loading.result().status_code == 503
+            assert loading.result().json() == {"error": "the server is being stopped"}
 
 
 @pytest.mark.parametrize("options", [(), ("--open_early", "true")])

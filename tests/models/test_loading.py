@@ -908,6 +908,17 @@ async def test_links_that_were_there_at_the_start_are_followed(tmp_path: Path, g
             await registry.register("later.mar")
 
 
+async def test_nothing_is_loaded_once_the_server_is_being_stopped(
+    tmp_path: Path, gate: Gate
+) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    async with serving(tmp_path, gate) as registry:
+        registry.draining = True
+        for load in (registry.load("m"), registry.register("m.mar")):
+            with pytest.raises(NotReady, match="the server is being stopped"):
+                await load
+
+
 def make_first_and_later(folder: Path, *, later: str = "import absent_package") -> None:
     """Archives of a model that loads, and of one with the handler ``later``."""
     make_archive(folder / "first.mar", {"handler.py": ECHO}, modelName="first")
