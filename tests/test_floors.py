@@ -48,10 +48,12 @@ FLOORS: list[dict[str, str]] = [
         "namespace.lent": ("namespace.imports namespace.modules namespace.scopes"),
         "namespace.loader": (
             "namespace.aliases namespace.exits namespace.figures namespace.imports "
-            "namespace.lent namespace.loggers namespace.names namespace.processes "
-            "namespace.registrations namespace.scopes namespace.searchpath namespace.workdir"
+            "namespace.lent namespace.loggers namespace.messages namespace.names "
+            "namespace.processes namespace.registrations namespace.scopes namespace.searchpath "
+            "namespace.workdir"
         ),
         "namespace.loggers": "namespace.scopes",
+        "namespace.messages": "namespace.around",
         "namespace.modules": "namespace.aliases namespace.scopes",
         "namespace.names": (
             "namespace.aliases namespace.portions namespace.scopes namespace.searchpath"

@@ -27,6 +27,7 @@ from kserve_torch.namespace import (
     imports,
     lent,
     loggers,
+    messages,
     processes,
     registrations,
     searchpath,
@@ -66,6 +67,7 @@ class Namespace:
         imports.install()
         lent.install()
         figures.install()
+        messages.install()
         processes.install()
         registrations.install()
         self.root = root
@@ -222,6 +224,7 @@ class Namespace:
             imports.forget(self.name)
             scopes.pop(self.name, None)
         loggers.forget(self.name)
+        messages.forget(self.name)
         for folder in (str(self.root), *self.path):
             # Copied first, because other threads add to it.
             for name in [name for name in list(sys.path_importer_cache) if name.startswith(folder)]:
