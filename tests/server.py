@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ NAMES = ("http", "inference", "metrics", "grpc", "native_grpc", "management_grpc
 
 #: Not the one that hypothesis sets to the same beginning in each process.
 _chance = random.SystemRandom()
+#: The last that were found free: one test may ask twice before anybody listens.
+_recent: deque[int] = deque(maxlen=100)
 
 
 def free_ports(count: int) -> list[int]:
@@ -37,9 +40,12 @@ def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         while len(ports) < count:
             port = _chance.randrange(10_000 + own, 32_000, processes)
+            if port in _recent:
+                continue
             with suppress(OSError):
                 stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
                 ports.append(port)
+    _recent.extend(ports)
     return ports
 
 
