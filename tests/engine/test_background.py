@@ -23,47 +23,46 @@ async def test_a_failure_comes_back() -> None:
         await to_the_end(fail())
 
 
-async def test_it_goes_on_when_the_caller_has_left(caplog: pytest.LogCaptureFixture) -> None:
-    begun, let_go, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+class Failing:
+    """Work that fails once it is let go."""
 
-    async def work() -> None:
-        begun.set()
-        await let_go.wait()
-        ended.set()
+    def __init__(self) -> None:
+        self.begun, self._let_go, self._ended = (asyncio.Event() for _ in range(3))
+
+    async def work(self) -> None:
+        self.begun.set()
+        await self._let_go.wait()
+        self._ended.set()
         raise ValueError("broken in the end")
 
-    waiting = asyncio.create_task(to_the_end(work()))
-    await begun.wait()
+    async def is_logged(self, caplog: pytest.LogCaptureFixture) -> bool:
+        """Let it go; whether its failure is in the log, as nobody waits for it any more."""
+        self._let_go.set()
+        with caplog.at_level(logging.ERROR):
+            await self._ended.wait()
+            await asyncio.sleep(0)
+        return "loading or unloading a model failed: broken in the end" in caplog.text
+
+
+async def test_it_goes_on_when_the_caller_has_left(caplog: pytest.LogCaptureFixture) -> None:
+    failing = Failing()
+    waiting = asyncio.create_task(to_the_end(failing.work()))
+    await failing.begun.wait()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    let_go.set()
-    with caplog.at_level(logging.ERROR):
-        await ended.wait()
-        await asyncio.sleep(0)
-    assert "loading or unloading a model failed: broken in the end" in caplog.text
+    assert await failing.is_logged(caplog)
 
 
 async def test_nobody_waits_longer_than_the_server_lives(caplog: pytest.LogCaptureFixture) -> None:
-    begun, let_go, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def work() -> None:
-        begun.set()
-        await let_go.wait()
-        ended.set()
-        raise ValueError("broken in the end")
-
-    waiting = asyncio.create_task(to_the_end(work()))
-    await begun.wait()
+    failing = Failing()
+    waiting = asyncio.create_task(to_the_end(failing.work()))
+    await failing.begun.wait()
     give_up()
     give_up()
     with pytest.raises(NotReady, match="the server is being stopped"):
         await waiting
-    let_go.set()
-    with caplog.at_level(logging.ERROR):
-        await ended.wait()
-        await asyncio.sleep(0)
-    assert "loading or unloading a model failed: broken in the end" in caplog.text
+    assert await failing.is_logged(caplog)
 
 
 @pytest.mark.parametrize("kind", [LoadFailed, DownloadFailed, ValueError])

@@ -243,13 +243,18 @@ def test_processes_of_handlers_end_with_it(tmp_path: Path) -> None:
         assert not psutil.pid_exists(pid)
 
 
+def add_late(store: Path, wall: Gate) -> None:
+    """The model ``late``, which loads as long as the gate is closed."""
+    handler = f"open({str(wall.path)!r}).read()\ndef handle(data, context): return data"
+    add_actor(store, "late", handler=handler)
+
+
 def test_a_later_load_that_hangs_does_not_hold_it_up(
     store: Path, tmp_path: Path, gate: Callable[[], Gate]
 ) -> None:
     wall = gate()
-    handler = f"open({str(wall.path)!r}).read()\ndef handle(data, context): return data"
     with stopping(store, tmp_path / "tmp") as client:
-        add_actor(store, "late", handler=handler)
+        add_late(store, wall)
         with pytest.raises(httpx.ReadTimeout):  # the load goes on
             client.http.post("/v2/repository/models/late/load", timeout=0.5)
         wall.reached()
@@ -261,9 +266,8 @@ def test_a_client_that_waits_for_a_load_is_told(
     store: Path, tmp_path: Path, gate: Callable[[], Gate]
 ) -> None:
     wall = gate()
-    handler = f"open({str(wall.path)!r}).read()\ndef handle(data, context): return data"
     with stopping(store, tmp_path / "tmp") as client:
-        add_actor(store, "late", handler=handler)
+        add_late(store, wall)
         with ThreadPoolExecutor() as pool:
             path = "/v2/repository/models/late/load"
             loading = pool.submit(client.http.post, path, timeout=20)
