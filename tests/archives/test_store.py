@@ -10,7 +10,9 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from kserve_torch.archives import download
@@ -443,6 +445,22 @@ async def test_each_download_has_a_folder_of_its_own(
     assert first != second
     open_store.discard(first)
     assert left(tmp_path) == [second]
+
+
+async def test_certificates_are_not_read_on_the_loop(
+    open_store: ModelStore, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[threading.Thread] = []
+
+    class Client(httpx.AsyncClient):
+        def __init__(self, **options: Any) -> None:
+            made.append(threading.current_thread())
+            super().__init__(**options)
+
+    monkeypatch.setattr(httpx, "AsyncClient", Client)
+    await open_store.resolve(f"{host.url}/a.mar")
+    assert made
+    assert threading.main_thread() not in made
 
 
 async def test_a_content_coding_is_left_on(open_store: ModelStore, host: Host) -> None:
