@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import math
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kserve_torch.errors import LoadFailed
-from kserve_torch.http import kserve_api, torchserve_api
+from kserve_torch.http.api import whole_api
 from kserve_torch.http.errors import method_not_allowed
 from kserve_torch.http.exchange import Answer, Call, json_answer
+from kserve_torch.http.openapi import Json
 from kserve_torch.runtime.warmup import sample_body
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
     from kserve_torch.models.version import ModelVersion
-
-Json = dict[str, Any]
 
 _ASSETS = {
     "/docs/swagger-ui.css": "text/css",
@@ -67,7 +66,7 @@ class Docs:
         if call.method not in ("GET", "HEAD"):
             return method_not_allowed(call.method, path, ["GET", "HEAD"])
         if path == "/openapi.json":
-            return json_answer(document(self._examples(), management=call.management))
+            return json_answer(whole_api(management=call.management, examples=self._examples()))
         if call.path == "/docs/":  # the page's links are relative, for proxies, and would not work
             return Answer(status=308, content_type=None, headers=[("location", "../docs")])
         if path == "/docs":
@@ -78,27 +77,6 @@ class Docs:
     def _examples(self) -> dict[str, Json]:
         defaults = map(self._registry.find, self._registry.names())
         return {found.name: body for found in defaults if (body := example(found)) is not None}
-
-
-def document(examples: dict[str, Json], *, management: bool) -> Json:
-    """One OpenAPI document of KServe's routes and TorchServe's.
-
-    Args:
-        examples: per model, a v1 or v2 request body.
-        management: whether to include the management API.
-    """
-    native = torchserve_api.management_api() if management else torchserve_api.inference_api()
-    paths = native["paths"]
-    for operation in (one for operations in paths.values() for one in operations.values()):
-        operation |= {"tags": ["TorchServe"], "summary": operation.pop("description")}
-    for path, operations in kserve_api.paths(examples).items():
-        paths[path] = {**paths.get(path, {}), **operations}
-    return {
-        **native,
-        "info": {**native["info"], "title": "kserve_torch"},
-        "paths": paths,
-        "components": {"schemas": {**native["components"]["schemas"], **kserve_api.SCHEMAS}},
-    }
 
 
 def example(found: ModelVersion) -> Json | None:

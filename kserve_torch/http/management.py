@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kserve_torch.codec import document
 from kserve_torch.codec.document import JSON
 from kserve_torch.errors import NOT_ALLOWED, MethodNotAllowed
-from kserve_torch.http import torchserve_api
+from kserve_torch.http.api import model_api
 from kserve_torch.http.exchange import Answer, Call, Endpoint
 from kserve_torch.http.native_json import native_json, with_native_headers
 from kserve_torch.messages import fresh_id
@@ -103,7 +103,7 @@ class Management:
 
     async def _openapi(self, call: Call, model: str, version: str | None) -> Answer:
         find(self._registry, model, version)
-        return native_json(torchserve_api.model_management_api(model))
+        return native_json(model_api(model, management=True))
 
     # --- changes ---
 

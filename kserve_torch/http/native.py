@@ -12,7 +12,7 @@ from kserve_torch.codec import native
 from kserve_torch.codec.envelope import Opened, Seal, open_envelope
 from kserve_torch.engine.emissions import Emissions
 from kserve_torch.errors import AnswerTooLarge, InvalidInput, ServingError
-from kserve_torch.http import torchserve_api
+from kserve_torch.http.api import model_api, whole_api
 from kserve_torch.http.exchange import Answer, Call, Endpoint
 from kserve_torch.http.native_json import native_error, native_json, with_native_headers
 from kserve_torch.http.replies import check_status, sendable
@@ -92,8 +92,7 @@ class Native:
     async def _dispatch(self, call: Call, request_id: str) -> Answer | None:
         path = call.path.rstrip("/")
         if path == "/api-description" or (not path and call.method == "OPTIONS"):
-            api = torchserve_api
-            return native_json(api.management_api() if call.management else api.inference_api())
+            return native_json(whole_api(management=call.management))
         for pattern, endpoint in self._routes:
             match = pattern.fullmatch(path)
             if match is not None:
@@ -147,7 +146,7 @@ class Native:
         try:
             find(self._registry, target.model, target.version)
             if call.method == "OPTIONS":
-                return native_json(torchserve_api.model_inference_api(target.model))
+                return native_json(model_api(target.model, management=False))
             request, seal = self._read(call, request_id, target, emissions)
         except ServingError as error:
             return self._serve.refuse(call, target.model, error, target.version, request_id)

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from kserve_torch.http import torchserve_api
+from kserve_torch.http.api import model_api, whole_api
 
-DOCUMENTS = [
-    torchserve_api.inference_api(),
-    torchserve_api.management_api(),
-    torchserve_api.model_inference_api("m"),
-    torchserve_api.model_management_api("m"),
-]
-TITLES = [document["info"]["title"] for document in DOCUMENTS]
+DOCUMENTS = {
+    "inference": whole_api(management=False),
+    "management": whole_api(management=True),
+    "inference of a model": model_api("m", management=False),
+    "management of a model": model_api("m", management=True),
+}
 
 
 def operations(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -25,19 +24,19 @@ def operations(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]
     }
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=TITLES)
+@pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS)
 def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
     references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(document)))
     assert references <= set(document["components"]["schemas"])
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=TITLES)
+@pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS)
 def test_operations_have_names_of_their_own(document: dict[str, Any]) -> None:
     names = [operation["operationId"] for operation in operations(document).values()]
     assert len(names) == len(set(names)) > 0
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=TITLES)
+@pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS)
 def test_path_parameters_are_those_of_the_path(document: dict[str, Any]) -> None:
     for (_, path), operation in operations(document).items():
         described = [one["name"] for one in operation["parameters"] if one["in"] == "path"]
@@ -45,7 +44,7 @@ def test_path_parameters_are_those_of_the_path(document: dict[str, Any]) -> None
 
 
 def test_operations_are_named_as_torchserve_names_them() -> None:
-    names = {key: one["operationId"] for key, one in operations(DOCUMENTS[1]).items()}
+    names = {key: one["operationId"] for key, one in operations(DOCUMENTS["management"]).items()}
     version = "{model_name}/{model_version}"
     expected = {
         ("options", "/"): "apiDescription",
@@ -63,7 +62,7 @@ def test_operations_are_named_as_torchserve_names_them() -> None:
 
 
 def test_query_parameters_have_types_and_defaults() -> None:
-    register = DOCUMENTS[1]["paths"]["/models"]["post"]["parameters"]
+    register = DOCUMENTS["management"]["paths"]["/models"]["post"]["parameters"]
     schemas = {one["name"]: (one["required"], one["schema"]) for one in register}
     assert schemas["url"] == (True, {"type": "string"})
     assert schemas["batch_size"] == (False, {"type": "integer", "default": 1})
