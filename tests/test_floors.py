@@ -140,7 +140,6 @@ FLOORS: list[dict[str, str]] = [
         "models.factory": "models.firsts models.origin models.version",
         "models.firsts": "",
         "models.lineup": "models.version",
-        "models.manager": "models.describe models.registration models.registry models.version",
         "models.origin": "",
         "models.registration": "models.registry models.version",
         "models.registry": (

@@ -1,38 +1,55 @@
 """TorchServe's management API: ``/models...`` and ``/token`` (CONTRACT G1-G22).
 
 It answers on the management socket only; registering and removing models also needs
-``enable_model_api``.
+``enable_model_api``. What a client does not wait for goes on in the background, and its failure is
+logged.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.codec import document
 from kserve_torch.codec.document import JSON
-from kserve_torch.errors import NOT_ALLOWED, MethodNotAllowed
+from kserve_torch.engine.background import keep, log_failure, to_the_end
+from kserve_torch.errors import (
+    NOT_ALLOWED,
+    InvalidInput,
+    LoadFailed,
+    MethodNotAllowed,
+    OutOfMemory,
+    RequestTimeout,
+)
 from kserve_torch.http.api import model_api
 from kserve_torch.http.exchange import Answer, Call, Endpoint
-from kserve_torch.http.native_json import native_json, with_native_headers
+from kserve_torch.http.native_json import find, native_json, with_native_headers
 from kserve_torch.messages import fresh_id
 from kserve_torch.models import describe
-from kserve_torch.models.manager import Manager, Outcome, find
-from kserve_torch.models.registration import Registration
+from kserve_torch.models.registration import Registration, not_started
+from kserve_torch.settings.limits import MOST_WORKERS
 from kserve_torch.tokens import Access
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping
 
     from kserve_torch.models.registry import Registry
+    from kserve_torch.models.version import ModelVersion
     from kserve_torch.settings import Settings
     from kserve_torch.tokens import Tokens
+
+log = logging.getLogger(__name__)
 
 _MODEL = r"/models/(?P<model>[^/]+)"
 _SET_DEFAULT = _MODEL + r"/(?P<version>[^/]+)/set-default"
 _VERSION = _MODEL + r"(?:/(?P<version>[^/]+))?"
 #: An inference route, although it begins like management (CONTRACT N4).
 _INVOKE = re.compile(r"/models/[^/]+/invoke")
+#: Stands for all versions, in the place of one.
+ALL = "all"
+_NO_MODEL_API = "Registering and unregistering need enable_model_api=true."
 
 
 class Management:
@@ -45,8 +62,8 @@ class Management:
     """
 
     def __init__(self, registry: Registry, settings: Settings, tokens: Tokens | None) -> None:
-        self.manager = Manager(registry, settings)
         self._registry = registry
+        self._settings = settings
         self._tokens = tokens
         # Path, then method to endpoint; the first path that matches decides.
         self._routes: tuple[tuple[re.Pattern[str], dict[str, Endpoint]], ...] = (
@@ -98,8 +115,15 @@ class Management:
         return native_json(describe.list_models(self._registry, limit, token))
 
     async def _describe(self, call: Call, model: str, version: str | None) -> Answer:
-        customized = _truth(call.params().get("customized"))
-        return native_json(await self.manager.describe(model, version, customized))
+        """One element per version; the handlers describe themselves too if asked (CONTRACT E4)."""
+        found = [find(self._registry, model, None if version == ALL else version)]
+        if version == ALL:
+            found = self._registry.versions(model)
+        elements = [describe.model_version(one) for one in found]
+        if _truth(call.params().get("customized")):
+            for element, one in zip(elements, found, strict=True):
+                element["customizedMetadata"] = await _metadata(one)
+        return native_json(elements)
 
     async def _openapi(self, call: Call, model: str, version: str | None) -> Answer:
         find(self._registry, model, version)
@@ -108,21 +132,83 @@ class Management:
     # --- changes ---
 
     async def _register(self, call: Call) -> Answer:
-        self.manager.check_model_api()
-        return _told(await self.manager.register(Registration.read(_parameters(call))))
+        """Register a model, or a further version of one (CONTRACT G1)."""
+        self._check_model_api()
+        registration = Registration.read(_parameters(call))
+        _check_workers(registration.workers or 0)
+        return await to_the_end(self._registered(registration))
+
+    async def _registered(self, registration: Registration) -> Answer:
+        version = await registration.enter(self._registry)
+        label = f'Model "{version.name}" Version: {version.version}'
+        workers = registration.workers_of(version, self._settings)
+        if not workers:
+            # Not even on demand: a client that asks for none will say when to start some.
+            await self._registry.scale(version, 0, 0)
+            hint = "Use scale workers API to add workers for the model."
+            return _told(f"{label} registered with 0 initial workers. {hint}")
+        starting = registration.start(self._registry, version, workers)
+        if not registration.synchronous:
+            return _later(starting)
+        await starting
+        return _told(f"{label} registered with {workers} initial workers")
 
     async def _scale(self, call: Call, model: str, version: str | None) -> Answer:
+        """Change a version's number of workers (CONTRACT G2)."""
         params = call.params()
         fewest = _integer(params.get("min_worker"), 1)
         most = _integer(params.get("max_worker"), fewest)
-        synchronous = _truth(params.get("synchronous"))
-        return _told(await self.manager.scale(model, version, fewest, most, synchronous))
+        if fewest < 0:
+            raise InvalidInput(f"min_worker: {fewest} is negative")
+        if most < fewest:
+            raise InvalidInput("max_worker cannot be less than min_worker.")
+        _check_workers(fewest)  # now, so that also those are told who do not wait
+        found = find(self._registry, model, version)
+        scaling = self._scaled(found, fewest, most)
+        if not _truth(params.get("synchronous")):
+            return _later(scaling)
+        ready = await to_the_end(scaling)
+        fewest = min(fewest, found.scaled_to[0])  # models with sequenceBatching have one at most
+        if ready < fewest:
+            return _told("Workers scaling in progress...", 206)
+        text = f"Workers scaled to {fewest} for model: {model}"
+        return _told(text if version is None else f"{text}, version: {version}")
+
+    async def _scaled(self, version: ModelVersion, fewest: int, most: int) -> int:
+        if not fewest:
+            # TorchServe keeps the workers that there are, up to the maximum. With a minimum of 0,
+            # idle ones would stop, and nobody could be served any more.
+            fewest = min(version.scaled_to[0], most)
+        try:
+            return await self._registry.scale(version, fewest, most)
+        except (LoadFailed, OutOfMemory) as error:
+            raise not_started(version, error) from error
 
     async def _set_default(self, call: Call, model: str, version: str) -> Answer:
-        return _told(self.manager.set_default(model, version))
+        """Make a version the default (CONTRACT G6)."""
+        find(self._registry, model, version)
+        self._registry.set_default(model, version)
+        log.info("model %s answers with version %s by default", model, version)
+        return _told(f'Default version successfully updated for model "{model}" to "{version}"')
 
     async def _unregister(self, call: Call, model: str, version: str | None) -> Answer:
-        return _told(await self.manager.unregister(model, version))
+        """Drain a version and remove it (CONTRACT G4)."""
+        self._check_model_api()
+        find(self._registry, model, version)
+        seconds = self._settings.unregister_model_timeout
+        try:
+            async with asyncio.timeout(seconds):
+                await to_the_end(self._registry.unregister(model, version))
+        except TimeoutError:
+            raise RequestTimeout(
+                f"model {model} takes no more requests, but some still run after {seconds:g} s"
+            ) from None
+        return _told(f'Model "{model}" unregistered')
+
+    def _check_model_api(self) -> None:
+        """Refuse unless ``enable_model_api`` is set (CONTRACT G20)."""
+        if not self._settings.enable_model_api:
+            raise MethodNotAllowed(f"{NOT_ALLOWED} {_NO_MODEL_API}")
 
     # --- tokens ---
 
@@ -131,8 +217,32 @@ class Management:
         return Answer(body=b"\n", content_type=JSON)
 
 
-def _told(outcome: Outcome) -> Answer:
-    return native_json({"status": outcome.text}, outcome.http)
+def _told(text: str, status: int = 200) -> Answer:
+    return native_json({"status": text}, status)
+
+
+def _later(work: Coroutine[Any, Any, Any]) -> Answer:
+    keep(work).add_done_callback(log_failure)
+    return _told("Processing worker updates...", 202)
+
+
+def _check_workers(number: int) -> None:
+    if number > MOST_WORKERS:
+        raise InvalidInput(f"{number} workers are asked for, at most {MOST_WORKERS} can be had")
+
+
+async def _metadata(version: ModelVersion) -> dict[str, Any]:
+    """The handler's own description; empty if that is no JSON object."""
+    metadata = await version.describe()
+    if isinstance(metadata, dict):
+        return metadata
+    log.warning(
+        "%s %s: the handler describes itself with %s, not with a JSON object",
+        version.name,
+        version.version,
+        type(metadata).__name__,
+    )
+    return {}
 
 
 def _parameters(call: Call) -> Mapping[str, Any]:

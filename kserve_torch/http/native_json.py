@@ -1,15 +1,19 @@
-"""JSON answers of TorchServe's own routes, and the one place that turns an error into one."""
+"""What all of TorchServe's own routes share: JSON answers, errors, and how models are found."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from kserve_torch.errors import ServingError
+from kserve_torch.errors import ModelNotFound, ServingError, VersionNotFound
 from kserve_torch.http.errors import error_headers
 from kserve_torch.http.exchange import Answer
+
+if TYPE_CHECKING:
+    from kserve_torch.models.registry import Registry
+    from kserve_torch.models.version import ModelVersion
 
 log = logging.getLogger(__name__)
 
@@ -52,3 +56,18 @@ def with_native_headers(answer: Answer, request_id: str) -> Answer:
     answer.headers = [*own, ("x-request-id", request_id), *_HEADERS]
     answer.close = answer.status >= 400
     return answer
+
+
+def find(registry: Registry, model: str, version: str | None = None) -> ModelVersion:
+    """A version of a model, the default one for None; the error texts are TorchServe's (N22).
+
+    Raises:
+        ModelNotFound: no such model.
+        VersionNotFound: the model has no such version.
+    """
+    try:
+        return registry.find(model, version)
+    except VersionNotFound:
+        raise
+    except ModelNotFound:
+        raise ModelNotFound(f"Model not found: {model}") from None

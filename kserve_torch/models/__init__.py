@@ -2,6 +2,6 @@
 
 ::
 
-    manager -> registration -> registry -> reloads -> factory -> version -> the engine's queues
-                               catalogue: names, versions, defaults
+    registration -> registry -> reloads -> factory -> version -> the engine's queues
+                    catalogue: names, versions, defaults
 """

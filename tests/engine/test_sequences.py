@@ -1,14 +1,16 @@
 """``sequenceBatching``: what a handler keeps of a sequence meets the next request of it."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from kserve_torch.errors import HandlerError
+from kserve_torch.http.exchange import Call
+from kserve_torch.http.management import Management
 from kserve_torch.messages import Request
-from kserve_torch.models.manager import Manager
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import load_settings
 
@@ -103,9 +105,13 @@ async def test_a_request_without_a_sequence_id_is_a_sequence_of_its_own(registry
 
 async def test_scaling_is_done_with_the_one_worker(registry: Registry) -> None:
     await registry.register("m.mar")
-    manager = Manager(registry, registry.settings)
-    outcome = await manager.scale("m", None, 3, 4, synchronous=True)
-    assert (outcome.text, outcome.http) == ("Workers scaled to 1 for model: m", 200)
+    management = Management(registry, registry.settings, tokens=None)
+    query = "min_worker=3&max_worker=4&synchronous=true"
+    scale = Call(method="PUT", path="/models/m", query=query, management=True)
+    answer = await management.route(scale)
+    assert answer is not None
+    assert isinstance(answer.body, bytes)
+    assert json.loads(answer.body) == {"status": "Workers scaled to 1 for model: m"}
 
 
 async def test_a_model_of_sequences_can_be_scaled_to_zero(registry: Registry) -> None:

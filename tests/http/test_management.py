@@ -442,7 +442,7 @@ async def test_more_workers_than_can_be_had_are_refused_at_once(
 async def test_the_log_tells_of_each_change(
     management: Management, registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "kserve_torch.models")
+    caplog.set_level(logging.INFO, "kserve_torch")
     for method, target in (
         ("POST", "/models?url=echo_2.0.mar&initial_workers=0"),
         ("PUT", "/models/echo/2.0?min_worker=2&synchronous=true"),

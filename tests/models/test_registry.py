@@ -35,7 +35,6 @@ from kserve_torch.errors import (
 )
 from kserve_torch.events import BatchRan, Event, Measured, Shed, WorkerChanged
 from kserve_torch.messages import Reply, Request, Tensor, Verb
-from kserve_torch.models.manager import Manager
 from kserve_torch.models.registry import Registry
 from kserve_torch.models.state import State
 from kserve_torch.models.version import ModelVersion
@@ -731,14 +730,6 @@ async def test_without_workers_a_model_is_not_kept_in_memory(tmp_path: Path) -> 
         assert version.signature("outputs") == signature
         await registry.scale(version, 1, 1)
         assert (await registry.submit(request("a"))).results == [[1.0]]
-
-
-async def test_nobody_gets_workers_without_end(tmp_path: Path) -> None:
-    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
-    async with serving(tmp_path) as registry:
-        await registry.register("m.mar")
-        with pytest.raises(InvalidInput, match="at most 256"):
-            await Manager(registry, registry.settings).scale("m", None, 163139880, 163139880)
 
 
 async def test_the_first_of_several_start_up_versions_is_the_default(tmp_path: Path) -> None:
