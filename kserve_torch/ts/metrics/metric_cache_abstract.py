@@ -15,10 +15,13 @@ TIME_UNITS = ("ms", "s")
 SIZE_UNITS = ("MB", "kB", "GB", "B")
 
 
-class MetricCacheAbstract(ABC):
-    """Metrics by type and name, created on first use.
+Dimensions = Sequence[Dimension] | None
 
-    In all methods ``idx`` is the value's row, None for the whole batch, and ``dimensions`` are its
+
+class Reporting(ABC):
+    """The methods by which handlers report values, for TorchServe's old and new metrics object.
+
+    In all of them ``idx`` is the value's row, None for the whole batch, and ``dimensions`` are its
     own labels; ModelName and Level come after them (CONTRACT M3).
 
     Attributes:
@@ -26,15 +29,9 @@ class MetricCacheAbstract(ABC):
         model_name: the value of the label ModelName.
     """
 
-    def __init__(self, model_name: str | None = None) -> None:
-        self.cache: dict[MetricTypes, dict[str, CachingMetric]] = {}
-        self.store: list[Any] = []
-        self.request_ids: dict[int, str] | str | None = None
-        self.model_name = model_name
-
-    def set_request_ids(self, request_ids: dict[int, str] | str | None) -> None:
-        """The values that follow belong to these requests."""
+    def __init__(self, request_ids: Any, model_name: str | None) -> None:
         self.request_ids = request_ids
+        self.model_name = model_name
 
     def add_metric(
         self,
@@ -42,14 +39,14 @@ class MetricCacheAbstract(ABC):
         value: float,
         unit: str,
         idx: int | None = None,
-        dimensions: Sequence[Dimension] = (),
+        dimensions: Dimensions = (),
         metric_type: MetricTypes = MetricTypes.COUNTER,
     ) -> None:
         """Take a value of any unit."""
         self._add(name, value, unit, self._get_req(idx), dimensions, metric_type)
 
     def add_counter(
-        self, name: str, value: float, idx: int | None = None, dimensions: Sequence[Dimension] = ()
+        self, name: str, value: float, idx: int | None = None, dimensions: Dimensions = ()
     ) -> None:
         """Add ``value``."""
         self._add(name, value, "count", self._get_req(idx), dimensions, MetricTypes.COUNTER)
@@ -60,7 +57,7 @@ class MetricCacheAbstract(ABC):
         value: float,
         idx: int | None = None,
         unit: str = "ms",
-        dimensions: Sequence[Dimension] = (),
+        dimensions: Dimensions = (),
         metric_type: MetricTypes = MetricTypes.GAUGE,
     ) -> None:
         """Take a time in ``ms`` or ``s``.
@@ -78,7 +75,7 @@ class MetricCacheAbstract(ABC):
         value: float,
         idx: int | None = None,
         unit: str = "MB",
-        dimensions: Sequence[Dimension] = (),
+        dimensions: Dimensions = (),
         metric_type: MetricTypes = MetricTypes.GAUGE,
     ) -> None:
         """Take a size in ``MB``, ``kB``, ``GB`` or ``B``.
@@ -95,15 +92,54 @@ class MetricCacheAbstract(ABC):
         name: str,
         value: float,
         idx: int | None = None,
-        dimensions: Sequence[Dimension] = (),
+        dimensions: Dimensions = (),
         metric_type: MetricTypes = MetricTypes.GAUGE,
     ) -> None:
         """Take a percentage."""
         self._add(name, value, "percent", self._get_req(idx), dimensions, metric_type)
 
-    def add_error(self, name: str, value: float, dimensions: Sequence[Dimension] = ()) -> None:
+    def add_error(self, name: str, value: float, dimensions: Dimensions = ()) -> None:
         """Count ``value`` errors, of no request in particular."""
         self._add(name, value, "", None, dimensions, MetricTypes.COUNTER)
+
+    @abstractmethod
+    def _add(
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        request_id: str | None,
+        dimensions: Dimensions,
+        metric_type: MetricTypes,
+    ) -> None:
+        """Take a value of a request, or of none."""
+
+    def _get_req(self, idx: int | None) -> str | None:
+        """The row's request id, those of the whole batch joined by commas, or None."""
+        ids: dict[int | None, str] | str | None = self.request_ids
+        return ids.get(idx, ",".join(ids.values())) if isinstance(ids, dict) else ids
+
+    def _add_default_dims(self, request_id: str | None, dimensions: Dimensions) -> list[Dimension]:
+        """A new list: the caller's never changes (CONTRACT M3, T-42)."""
+        own = list(dimensions or ())
+        defaults = [Dimension("Level", "Error" if request_id is None else "Model")]
+        if request_id is not None:
+            defaults.insert(0, Dimension("ModelName", self.model_name))
+        names = {dimension.name for dimension in own}
+        return [*own, *(default for default in defaults if default.name not in names)]
+
+
+class MetricCacheAbstract(Reporting):
+    """Metrics by type and name, created on first use."""
+
+    def __init__(self, model_name: str | None = None) -> None:
+        super().__init__(None, model_name)
+        self.cache: dict[MetricTypes, dict[str, CachingMetric]] = {}
+        self.store: list[Any] = []
+
+    def set_request_ids(self, request_ids: dict[int, str] | str | None) -> None:
+        """The values that follow belong to these requests."""
+        self.request_ids = request_ids
 
     def _add(
         self,
@@ -111,7 +147,7 @@ class MetricCacheAbstract(ABC):
         value: float,
         unit: str,
         request_id: str | None,
-        dimensions: Sequence[Dimension],
+        dimensions: Dimensions,
         metric_type: MetricTypes,
     ) -> None:
         labels = self._add_default_dims(request_id, dimensions)
@@ -124,24 +160,6 @@ class MetricCacheAbstract(ABC):
             # A metrics file may list them in an order of its own.
             values = {name: values[name] for name in metric.dimension_names}
         metric.add_or_update(value, list(values.values()), request_id or "")
-
-    def _get_req(self, idx: int | None) -> str | None:
-        """The row's request id, those of the whole batch joined by commas, or None."""
-        if not isinstance(self.request_ids, dict):
-            return self.request_ids
-        if idx in self.request_ids:
-            return self.request_ids[idx]
-        return ",".join(self.request_ids.values())
-
-    def _add_default_dims(
-        self, request_id: str | None, dimensions: Sequence[Dimension]
-    ) -> list[Dimension]:
-        """A new list: the caller's never changes (CONTRACT M3, T-42)."""
-        defaults = [Dimension("Level", "Error" if request_id is None else "Model")]
-        if request_id is not None:
-            defaults.insert(0, Dimension("ModelName", self.model_name))
-        names = {dimension.name for dimension in dimensions}
-        return [*dimensions, *(default for default in defaults if default.name not in names)]
 
     @abstractmethod
     def get_metric(

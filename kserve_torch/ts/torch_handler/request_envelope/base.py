@@ -28,3 +28,28 @@ class BaseEnvelope(ABC):
     @abstractmethod
     def format_output(self, data: Any) -> Any:
         """Results to bodies."""
+
+
+class PerInstance(BaseEnvelope):
+    """An envelope of bodies with any number of instances, each of which becomes a row."""
+
+    _lengths: tuple[int, ...] = ()
+
+    def parse_input(self, data: list[Any]) -> list[Any]:
+        """The instances of all bodies."""
+        batches = list(map(self._instances, data))
+        self._lengths = tuple(map(len, batches))
+        return [instance for batch in batches for instance in batch]
+
+    def format_output(self, data: list[Any]) -> list[Any]:
+        """Each body's answer, with its share of the results."""
+        results = iter(data)
+        return [self._answer([next(results) for _ in range(length)]) for length in self._lengths]
+
+    @abstractmethod
+    def _instances(self, row: Any) -> list[Any]:
+        """The instances of one body."""
+
+    @abstractmethod
+    def _answer(self, results: list[Any]) -> Any:
+        """The body that answers one."""

@@ -6,27 +6,17 @@ import json
 from base64 import b64decode
 from typing import Any
 
-from kserve_torch.ts.torch_handler.request_envelope.base import BaseEnvelope
+from kserve_torch.ts.torch_handler.request_envelope.base import PerInstance
 
 
-class JSONEnvelope(BaseEnvelope):
+class JSONEnvelope(PerInstance):
     """Each body has ``instances``, each answer is the JSON text of ``{"predictions": [...]}``."""
 
-    _lengths: tuple[int, ...] = ()
+    def _instances(self, row: dict[str, Any]) -> list[Any]:
+        return list(map(_decoded, (row.get("data") or row.get("body") or row)["instances"]))
 
-    def parse_input(self, data: list[Any]) -> list[Any]:
-        """The instances of all bodies, ``{"b64": ...}`` decoded."""
-        batches = [(row.get("data") or row.get("body") or row)["instances"] for row in data]
-        self._lengths = tuple(map(len, batches))
-        return [_decoded(instance) for batch in batches for instance in batch]
-
-    def format_output(self, data: list[Any]) -> list[str]:
-        """Each body's share of the results."""
-        results = iter(data)
-        return [
-            json.dumps({"predictions": [next(results) for _ in range(length)]})
-            for length in self._lengths
-        ]
+    def _answer(self, results: list[Any]) -> str:
+        return json.dumps({"predictions": results})
 
 
 def _decoded(instance: Any) -> Any:

@@ -6,20 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from kserve_torch.codec.datatypes import of_dtype
 from kserve_torch.ts.torch_handler.request_envelope.base import BaseEnvelope
 from kserve_torch.ts.torch_handler.request_envelope.kserve import body
-
-_DATATYPES = {
-    "bool": "BOOL",
-    "float16": "FP16",
-    "float32": "FP32",
-    "float64": "FP64",
-    **{
-        f"{sign}int{bits}": f"{sign.upper()}INT{bits}"
-        for sign in ("", "u")
-        for bits in (8, 16, 32, 64)
-    },
-}
 
 
 class KServev2Envelope(BaseEnvelope):
@@ -59,6 +48,6 @@ def _output(name: str, result: Any) -> dict[str, Any]:
     return {
         "name": name,
         "shape": list(array.shape),
-        "datatype": _DATATYPES.get(str(array.dtype), "BYTES"),
+        "datatype": of_dtype(array.dtype) or "BYTES",
         "data": array.ravel().tolist(),
     }
