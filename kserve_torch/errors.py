@@ -28,7 +28,7 @@ class ServingError(Exception):
 
     Attributes:
         http: status on the ``/v1`` and ``/v2`` routes.
-        native: status on TorchServe's own routes.
+        native: status on TorchServe's own routes; the same, unless a class says otherwise.
         grpc: name of the ``grpc.StatusCode``.
         kind: the ``type`` member of a native error body (CONTRACT N21-N25).
         timing: where the time of the request went that failed with it; None if it never waited.
@@ -39,6 +39,10 @@ class ServingError(Exception):
     grpc: ClassVar[str] = "INTERNAL"
     kind: ClassVar[str] = "InternalServerException"
     timing: Timing | None = None
+
+    def __init_subclass__(cls) -> None:
+        if "http" in vars(cls):
+            cls.native = vars(cls).get("native", cls.http)
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -53,7 +57,6 @@ class ClientError(ServingError):
     """The request cannot be served as it was sent."""
 
     http = 400
-    native = 400
     grpc = "INVALID_ARGUMENT"
     kind = "BadRequestException"
 
@@ -80,7 +83,6 @@ class ModelNotFound(ClientError):
     """No model of that name is configured."""
 
     http = 404
-    native = 404
     grpc = "NOT_FOUND"
     kind = "ModelNotFoundException"
 
@@ -95,7 +97,6 @@ class RouteNotFound(ClientError):
     """No such route on this port."""
 
     http = 404
-    native = 404
     grpc = "UNIMPLEMENTED"
     kind = "ResourceNotFoundException"
 
@@ -108,7 +109,6 @@ class MethodNotAllowed(ClientError):
     """
 
     http = 405
-    native = 405
     grpc = "PERMISSION_DENIED"
     kind = "MethodNotAllowedException"
 
@@ -121,7 +121,6 @@ class Forbidden(ClientError):
     """Understood, but refused."""
 
     http = 403
-    native = 403
     grpc = "PERMISSION_DENIED"
     kind = "InvalidModelVersionException"
 
@@ -130,7 +129,6 @@ class Conflict(ClientError):
     """What the client wants to create exists already."""
 
     http = 409
-    native = 409
     grpc = "ALREADY_EXISTS"
     kind = "ConflictStatusException"
 
@@ -139,7 +137,6 @@ class PayloadTooLarge(ClientError):
     """The body is over ``max_request_size``."""
 
     http = 413
-    native = 413
     grpc = "RESOURCE_EXHAUSTED"
     kind = "PayloadTooLargeException"
 
@@ -148,7 +145,6 @@ class RequestTimeout(ClientError):
     """The client took too long to send its request, or to take its answer."""
 
     http = 408
-    native = 408
     grpc = "DEADLINE_EXCEEDED"
     kind = "RequestTimeoutException"
 
@@ -157,7 +153,6 @@ class UnsupportedContent(ClientError):
     """A content type or coding that no codec reads."""
 
     http = 415
-    native = 415
     kind = "UnsupportedMediaTypeException"
 
 
@@ -204,6 +199,7 @@ class LoadFailed(ServerError):
     """A model could not be loaded; the message is the one reason."""
 
     http = 503
+    native = 500
     grpc = "UNAVAILABLE"
 
 
@@ -215,7 +211,6 @@ class UnmetRequirements(ServerError):
     """A model that a client wants started lacks packages; TorchServe's status (CONTRACT A10)."""
 
     http = 400
-    native = 400
     grpc = "INVALID_ARGUMENT"
     kind = "ModelException"
 
@@ -224,7 +219,6 @@ class NotReady(ServerError):
     """Loading, failed to load, draining or stopped."""
 
     http = 503
-    native = 503
     grpc = "UNAVAILABLE"
     kind = "ServiceUnavailableException"
 
@@ -241,7 +235,6 @@ class Overloaded(ServerError):
     """
 
     http = 503
-    native = 503
     grpc = "RESOURCE_EXHAUSTED"
     kind = "ServiceUnavailableException"
     retry_after: ClassVar[int] = 1
@@ -251,6 +244,7 @@ class DeadlineExceeded(ServerError):
     """The request's deadline or the model's ``responseTimeout`` passed."""
 
     http = 504
+    native = 500
     grpc = "DEADLINE_EXCEEDED"
 
 
@@ -264,7 +258,6 @@ class OutOfMemory(ServerError):
     """The machine or the device ran out of memory, even for this request alone."""
 
     http = 507
-    native = 507
     grpc = "RESOURCE_EXHAUSTED"
 
 
@@ -272,7 +265,6 @@ class Unsupported(ServerError):
     """Part of the protocol, but not supported by this server, build or model."""
 
     http = 501
-    native = 501
     grpc = "UNIMPLEMENTED"
     kind = "UnsupportedOperationException"
 
