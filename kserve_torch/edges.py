@@ -11,7 +11,6 @@ from starlette.types import ASGIApp
 from kserve_torch.http.app import App
 from kserve_torch.http.cors import with_cors
 from kserve_torch.http.docs import Docs
-from kserve_torch.http.guard import Guard
 from kserve_torch.http.management import Management
 from kserve_torch.http.metadata import Metadata
 from kserve_torch.http.native import Native
@@ -96,7 +95,7 @@ def application(
         roles,
         settings.max_request_size,
         settings.receive_timeout,
-        Guard(tokens),
+        tokens,
         draining=lambda: registry.draining,
         refused=registry.emit,
     )

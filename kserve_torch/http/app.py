@@ -19,6 +19,7 @@ from kserve_torch.http.exchange import METRICS_PATHS, Answer, Call, Headers, dec
 from kserve_torch.http.native_json import NO_ROUTE, native_error, with_native_headers
 from kserve_torch.http.sending import Receive, Send, refuse, respond
 from kserve_torch.messages import fresh_id
+from kserve_torch.tokens import Access, Tokens
 
 Scope = Mapping[str, Any]
 Route = Callable[[Call], Awaitable[Answer | None]]
@@ -44,7 +45,8 @@ class App:
             inference.
         max_body: bytes that a body may have.
         body_seconds: that a client may take to send a body, plus a second per `LEAST_RATE` bytes.
-        guard: lets a call pass or raises; asked before the routes.
+        tokens: the keys, if token authorisation is on; TorchServe's own routes check them
+            themselves.
         draining: whether connections should be closed after their answer.
         refused: takes the event of a request whose body was refused or could not be decoded: no
             route reports it.
@@ -61,7 +63,7 @@ class App:
         roles: Mapping[int | str, frozenset[str]],
         max_body: int,
         body_seconds: float = 60.0,
-        guard: Callable[[Call], None] = lambda call: None,
+        tokens: Tokens | None = None,
         draining: Callable[[], bool] = lambda: False,
         refused: Callable[[Responded], None] = lambda event: None,
     ) -> None:
@@ -72,7 +74,7 @@ class App:
         }
         self.max_body = max_body
         self._body_seconds = body_seconds
-        self._guard = guard
+        self._tokens = tokens
         self.draining = draining
         self._refused = refused
 
@@ -199,7 +201,7 @@ class App:
         if call.metrics_only or call.path in METRICS_PATHS:
             answer = await self._metrics(call)
             return answer or self._not_found(call)
-        self._guard(call)
+        self._check_key(call)
         coding = call.headers.get("content-encoding")
         if coding and call.body:
             try:
@@ -212,6 +214,19 @@ class App:
             if answer is not None:
                 return answer
         return self._not_found(call)
+
+    def _check_key(self, call: Call) -> None:
+        """Require a key of calls that run or change a model; probes and metadata stay open.
+
+        Raises:
+            InvalidKey: the call has none, or not the one for its route.
+        """
+        if self._tokens is None or call.method != "POST":
+            return
+        if call.path.startswith("/v2/repository/models/"):
+            self._tokens.check(Access.MANAGEMENT, call.headers.get("authorization"))
+        elif call.path.startswith(("/v1/", "/v2/models/")):
+            self._tokens.check(Access.INFERENCE, call.headers.get("authorization"))
 
     def _not_found(self, call: Call) -> Answer:
         text = f"{call.path} is no route of this server"
