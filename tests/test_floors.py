@@ -70,7 +70,7 @@ FLOORS: list[dict[str, str]] = [
     {
         "handler": (
             "runtime.context runtime.devices runtime.profiler runtime.torchload "
-            "runtime.paramdata runtime.torchscript runtime.torchstate runtime.tying"
+            "runtime.paramdata runtime.torchstate runtime.tying"
         ),
         "ts": (
             "handler runtime.context runtime.devices runtime.entry runtime.processor "
@@ -99,11 +99,10 @@ FLOORS: list[dict[str, str]] = [
         "runtime.processor": "",
         "runtime.products": "",
         "runtime.profiler": "",
-        "runtime.reasons": "runtime.torchscript ts",
+        "runtime.reasons": "handler ts",
         "runtime.rootlog": "",
         "runtime.sharing": "runtime.paramdata runtime.tying",
         "runtime.torchload": "",
-        "runtime.torchscript": "",
         "runtime.torchstate": "runtime.machine",
         "runtime.tying": "",
         "runtime.warmup": "runtime.context runtime.fault runtime.torchstate",
@@ -133,24 +132,21 @@ FLOORS: list[dict[str, str]] = [
     {
         "models.catalogue": "models.state models.version",
         "models.configured": (
-            "models.catalogue models.factory models.lineup models.origin models.retries "
+            "models.catalogue models.factory models.lineup models.retries "
             "models.state models.version"
         ),
         "models.describe": "models.registry models.version",
-        "models.factory": "models.firsts models.origin models.version",
+        "models.factory": "models.firsts models.version",
         "models.firsts": "",
         "models.lineup": "models.version",
-        "models.origin": "",
         "models.registration": "models.registry models.version",
         "models.registry": (
             "models.catalogue models.configured models.factory models.reloads models.version"
         ),
-        "models.reloads": (
-            "models.catalogue models.factory models.origin models.retries models.version"
-        ),
+        "models.reloads": ("models.catalogue models.factory models.retries models.version"),
         "models.retries": "models.catalogue models.state models.version",
         "models.state": "",
-        "models.version": "models.firsts models.origin models.state",
+        "models.version": "models.firsts models.state",
     },
     {
         "accesslog": "logs",

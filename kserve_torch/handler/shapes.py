@@ -13,7 +13,6 @@ from typing import Any
 
 from kserve_torch.errors import InvalidInput
 from kserve_torch.handler.tensors import describe
-from kserve_torch.runtime.torchscript import last_line
 
 #: Those of them that are about the dtype.
 _ABOUT_THE_DTYPE = re.compile(
@@ -49,6 +48,16 @@ _KINDS: dict[type[Exception], type[InvalidInput]] = {
     kind: type("InvalidInput", (InvalidInput, kind), {})
     for kind in (RuntimeError, ValueError, IndexError, AssertionError)
 }
+
+
+def last_line(text: str) -> str:
+    """The line of an error of TorchScript's that says what is wrong, as ``<Type>: <text>``.
+
+    It follows a traceback. Where a kernel in Python raised it, as those of `products` do, that
+    kernel's frames follow.
+    """
+    line = text.partition("\n\nAt:\n")[0].splitlines()[-1]
+    return re.sub("^(RuntimeError: )+", "RuntimeError: ", line)
 
 
 def _said(error: Exception) -> str:

@@ -16,10 +16,9 @@ from kserve_torch.errors import Conflict, NotReady, ServingError
 from kserve_torch.models.catalogue import Catalogue
 from kserve_torch.models.factory import VersionFactory
 from kserve_torch.models.lineup import lineup, stem_of
-from kserve_torch.models.origin import Origin
 from kserve_torch.models.retries import keep_trying, worth_another_try
 from kserve_torch.models.state import State
-from kserve_torch.models.version import ModelVersion
+from kserve_torch.models.version import ModelVersion, Origin
 from kserve_torch.redact import redacted
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from kserve_torch.archives.store import ModelStore
 from kserve_torch.errors import InvalidArchive, LoadFailed, NotReady, ServingError
 from kserve_torch.messages import NOTHING
 from kserve_torch.models.firsts import Firsts
-from kserve_torch.models.origin import Origin
-from kserve_torch.models.version import ModelVersion
+from kserve_torch.models.version import ModelVersion, Origin
 from kserve_torch.namespace.packages import packages_of
 from kserve_torch.redact import redacted
 from kserve_torch.runtime.devices import gpu_for

@@ -19,9 +19,8 @@ from kserve_torch.engine.background import keep
 from kserve_torch.errors import InvalidArchive, LoadFailed, ModelNotFound, NotReady, ServingError
 from kserve_torch.models.catalogue import Catalogue, unknown
 from kserve_torch.models.factory import VersionFactory, refusal_logged
-from kserve_torch.models.origin import Origin
 from kserve_torch.models.retries import keep_trying, worth_another_try
-from kserve_torch.models.version import ModelVersion
+from kserve_torch.models.version import ModelVersion, Origin
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.engine.intake import Intake
@@ -16,7 +17,6 @@ from kserve_torch.errors import NotReady, ServingError
 from kserve_torch.events import Accepted, BatchRan, Event, WorkerChanged
 from kserve_torch.messages import NOTHING, Reply, Request, Verb
 from kserve_torch.models.firsts import Firsts
-from kserve_torch.models.origin import Origin
 from kserve_torch.models.state import State, VersionState
 
 if TYPE_CHECKING:
@@ -24,6 +24,21 @@ if TYPE_CHECKING:
     from kserve_torch.codec.signature import Signature
     from kserve_torch.runtime.instance import Instance
     from kserve_torch.settings import Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What a model version is made from, and made again from when it is loaded again.
+
+    Attributes:
+        source: a file of the model store, a URL, or a path from the configuration; None if unknown.
+        handler: the handler to use instead of the archive's own.
+        overrides: fields of `Limits` that take precedence over the archive's.
+    """
+
+    source: str | Path | None = None
+    handler: str | None = None
+    overrides: Mapping[str, Any] = NOTHING
 
 
 class ModelVersion(VersionState):
