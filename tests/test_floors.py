@@ -132,13 +132,11 @@ FLOORS: list[dict[str, str]] = [
     {
         "models.catalogue": "models.state models.version",
         "models.configured": (
-            "models.catalogue models.factory models.lineup models.retries "
-            "models.state models.version"
+            "models.catalogue models.factory models.retries models.state models.version"
         ),
         "models.describe": "models.registry models.version",
         "models.factory": "models.firsts models.version",
         "models.firsts": "",
-        "models.lineup": "models.version",
         "models.registration": "models.registry models.version",
         "models.registry": (
             "models.catalogue models.configured models.factory models.reloads models.version"

@@ -1,4 +1,9 @@
-"""The start-up models: those that the configuration names, or that lie in the model folder."""
+"""The start-up models: those that the configuration names, or that lie in the model folder.
+
+Which of several archives with one name and version serves does not depend on which is opened first:
+among those that could be opened, the configured default comes first, then the order of the
+configuration decides. The others are entered as failed, so that the index shows them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,8 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kserve_torch.archives.archive import close_archive
@@ -15,7 +22,6 @@ from kserve_torch.engine.background import keep
 from kserve_torch.errors import Conflict, NotReady, ServingError
 from kserve_torch.models.catalogue import Catalogue
 from kserve_torch.models.factory import VersionFactory
-from kserve_torch.models.lineup import lineup, stem_of
 from kserve_torch.models.retries import keep_trying, worth_another_try
 from kserve_torch.models.state import State
 from kserve_torch.models.version import ModelVersion, Origin
@@ -65,7 +71,7 @@ class ConfiguredModels:
         """Load them in parallel; see `Registry.start`."""
         self._store.configure(model.file for model in models if isinstance(model.file, str))
         opened = await asyncio.gather(*map(self._open, models))
-        entered = lineup(models, opened, self._factory.broken)
+        entered = self._placed(zip(models, opened, strict=True))
         for version in {*opened} - {version for _, version in entered}:
             if version.archive is not None:
                 keep(asyncio.to_thread(close_archive, version.archive))
@@ -106,11 +112,36 @@ class ConfiguredModels:
         try:
             return await self._factory.make(model.file, name=model.name)
         except ServingError as error:
-            name, version = model.name or stem_of(model), model.version or DEFAULT_VERSION
+            name, version = (
+                model.name or _file(model).split(".")[0],
+                model.version or DEFAULT_VERSION,
+            )
             stand_in = self._factory.broken(model.file, name, version, error)
             if worth_another_try(error):
                 self._to_fetch[stand_in] = model
             return stand_in
+
+    def _placed(
+        self, pairs: Iterable[tuple[StartupModel, ModelVersion]]
+    ) -> list[tuple[StartupModel, ModelVersion]]:
+        """The models, each with its version; or a stand-in, if another has its name and version."""
+        ranked = sorted(pairs, key=lambda pair: (pair[1].archive is None, not pair[0].is_default))
+        places: dict[tuple[str, str], ModelVersion] = {}
+        for _, version in ranked:
+            places.setdefault((version.name, version.version), version)
+        placed = []
+        for model, version in ranked:
+            first = places[version.name, version.version]
+            if version is not first:
+                name, number = version.name, model.version or ""
+                if not number or (name, number) in places:
+                    name, number = _file(model), version.version
+                reason = _why_not(version, first)
+                model = replace(model, is_default=False)
+                version = self._factory.broken(model.file, name, number, reason)
+                places[name, number] = version
+            placed.append((model, version))
+        return placed
 
     def _enter_configured(self, model: StartupModel, version: ModelVersion) -> None:
         version.loaded_at_startup = version.needed = True
@@ -165,6 +196,19 @@ class ConfiguredModels:
     def _has(self, version: ModelVersion) -> bool:
         """Whether it is served still: a client may have unloaded it meanwhile."""
         return version in self._catalogue.all()
+
+
+def _file(model: StartupModel) -> str:
+    return Path(redacted(str(model.file))).name
+
+
+def _why_not(version: ModelVersion, first: ModelVersion) -> ServingError:
+    """Why a version is not served whose place another one has."""
+    if version.archive is None:
+        return NotReady(version.reason)
+    other = first.archive.source.name if first.archive else "which cannot be read"
+    what = f"version {version.version} of model {version.name} is another archive's, {other}"
+    return Conflict(f"{version.archive.source.name}: {what}")
 
 
 def _log_failure(model: StartupModel, error: ServingError) -> None:

@@ -109,7 +109,7 @@ class Registry(Catalogue):
     async def start(self, models: Sequence[StartupModel]) -> list[ModelVersion]:
         """Load the start-up models in parallel; one that fails stays, with its reason.
 
-        Which of several archives with the same name and version serves is fixed, see `lineup`.
+        Which of several archives with the same name and version serves is fixed, see `configured`.
 
         Returns:
             Those that failed and that `try_again` may load.
