@@ -6,8 +6,8 @@ The engine emits; metrics and logs subscribe. An observer runs on the event loop
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol, get_args
+from collections.abc import Callable, Iterable, Mapping
+from typing import get_args
 
 from kserve_torch.frozen import frozen
 from kserve_torch.messages import NO_TIME, NOTHING, Timing, Verb
@@ -144,11 +144,8 @@ Event = (
 )
 
 
-class Observer(Protocol):
-    """Something that is told of events."""
-
-    def __call__(self, event: Event) -> None:
-        """Take note of ``event``."""
+#: It is told of events.
+Observer = Callable[[Event], None]
 
 
 class Observers:
