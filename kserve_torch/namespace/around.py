@@ -11,15 +11,17 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-Around = Callable[[], AbstractContextManager[Any]]
+#: Given the name that the module gets: an archive's copy has one of its own.
+Around = Callable[[str], AbstractContextManager[Any]]
 
-#: What is done with a module, and each copy of it, by its name.
-_changes: dict[str, Callable[[ModuleType], None]] = {}
+_arounds: dict[str, Around] = {}
 
 
 def around_import(name: str, around: Around) -> None:
-    """From now on the module ``name`` runs within ``around()``, and is otherwise as ever."""
-    sys.meta_path.insert(0, _Finder(name, around))
+    """From now on the module ``name`` runs within ``around``, as does each archive's copy of it."""
+    _arounds[name] = around
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
 
 
 def after_import(name: str, change: Callable[[ModuleType], None]) -> None:
@@ -27,16 +29,9 @@ def after_import(name: str, change: Callable[[ModuleType], None]) -> None:
 
     Likewise with each copy of it that an archive brings.
     """
-    _changes[name] = change
-    around_import(name, partial(_then, change, name))
+    around_import(name, partial(_then, change))
     if name in sys.modules:
         change(sys.modules[name])
-
-
-def surround(spec: ModuleSpec, name: str) -> None:
-    """Let a copy of the module ``name`` be changed after its import, if any is to be."""
-    if name in _changes and spec.loader is not None:
-        spec.loader = _Loader(spec.loader, partial(_then, _changes[name], spec.name))
 
 
 @contextmanager
@@ -45,19 +40,24 @@ def _then(change: Callable[[ModuleType], None], name: str) -> Iterator[None]:
     change(sys.modules[name])
 
 
-class _Finder(MetaPathFinder):
-    def __init__(self, name: str, around: Around) -> None:
-        self._name = name
-        self._around = around
+def surround(spec: ModuleSpec, name: str) -> None:
+    """Let the module that ``spec`` describes, ``name`` or a copy of it, run in its context."""
+    if name in _arounds and spec.loader is not None:
+        spec.loader = _Loader(spec.loader, _arounds[name])
 
+
+class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """See `importlib.abc.MetaPathFinder`."""
-        spec = PathFinder.find_spec(fullname, path, target) if fullname == self._name else None
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._around)
+        spec = PathFinder.find_spec(fullname, path, target) if fullname in _arounds else None
+        if spec is not None:
+            surround(spec, fullname)
         return spec
+
+
+_FINDER = _Finder()
 
 
 class _Loader(Loader):
@@ -76,5 +76,5 @@ class _Loader(Loader):
         module.__loader__ = self._ordinary
         if module.__spec__ is not None:
             module.__spec__.loader = self._ordinary
-        with self._around():
+        with self._around(module.__name__):
             self._ordinary.exec_module(module)

@@ -45,7 +45,7 @@ def _is_compile_supported(device_type: str) -> bool:
 
 
 @contextmanager
-def _stand_ins() -> Iterator[None]:
+def _stand_ins(_: str) -> Iterator[None]:
     if _PACKAGE in sys.modules:
         yield
         return

@@ -101,3 +101,20 @@ before = torch._dynamo
 import torchvision
 assert sys.modules["torch._dynamo"] is torch._dynamo is before
 """)
+
+
+def test_a_torchvision_that_an_archive_brings_needs_none_either(run: Run, tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "handler.py": "import torchvision",
+            "torchvision/__init__.py": "from torch._dynamo.utils import is_compile_supported",
+        },
+    )
+    run(f"""
+from pathlib import Path
+from kserve_torch.namespace.loader import Namespace
+torchvision = Namespace(Path({str(tmp_path)!r})).import_module("handler").torchvision
+assert torchvision.__file__.startswith({str(tmp_path)!r})
+assert "torch._dynamo" not in sys.modules
+""")
