@@ -85,6 +85,7 @@ class Call:
         management: whether it came in on a socket where the management API answers.
         metrics_only: whether only the metrics answer on that socket.
         began: ``time.perf_counter()`` at which the last byte of it was there.
+        told: whether `Serve` has reported how it ended.
     """
 
     method: str
@@ -95,6 +96,7 @@ class Call:
     management: bool = False
     metrics_only: bool = False
     began: float = field(default_factory=time.perf_counter)
+    told: bool = False
 
     def params(self) -> dict[str, str]:
         """Query parameters; the last of several with one name wins."""

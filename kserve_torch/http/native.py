@@ -149,20 +149,13 @@ class Native:
             request, seal = self._read(call, request_id, target, emissions)
         except ServingError as error:
             return self._serve.refuse(call, target.model, error, target.version, request_id)
-        refused: list[Answer] = []
 
         def unsendable(error: ServingError) -> Answer:
             log_unsendable(request, error)
-            refused.append(self._serve.fail(call, request, error))
-            return refused[0]
+            return self._serve.fail(call, request, error)
 
         return await answer_or_stream(
-            lambda: self._serve(
-                call,
-                request,
-                lambda reply: self._answer(seal(request, reply)),
-                told=lambda: bool(refused),
-            ),
+            lambda: self._serve(call, request, lambda reply: self._answer(seal(request, reply))),
             emissions,
             self._answer,
             unsendable,

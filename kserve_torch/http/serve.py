@@ -65,11 +65,7 @@ class Serve:
         self._untold: list[Responded] = []
 
     async def __call__(
-        self,
-        call: Call,
-        request: Request,
-        write: Callable[[Reply], Answer],
-        told: Callable[[], bool] = lambda: False,
+        self, call: Call, request: Request, write: Callable[[Reply], Answer]
     ) -> Answer:
         """Submit a request and ``write`` the reply; all errors become answers.
 
@@ -79,15 +75,13 @@ class Serve:
             call: the HTTP request.
             request: what was decoded from it.
             write: makes the answer.
-            told: whether it was reported in another way, when it is cancelled.
         """
         reply: Reply | None = None
         try:
             reply = await self._registry.submit(request)
             answer = write(reply)
         except asyncio.CancelledError as gone:
-            if not told():
-                self._tell(call, request, CLIENT_LEFT, timing_of(gone))
+            self._tell(call, request, CLIENT_LEFT, timing_of(gone))
             raise
         except Exception as error:
             if reply is not None:
@@ -124,6 +118,9 @@ class Serve:
         error: str = "",
         version: str | None = None,
     ) -> None:
+        if call.told:  # a stream may fail before its handler does, and after it has answered
+            return
+        call.told = True
         registry = self._registry
         if version is None:
             version = registry.version_of(request.model, request.version)

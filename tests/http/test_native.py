@@ -439,6 +439,21 @@ async def test_a_stream_that_breaks_has_no_end(native: Native) -> None:
         await anext(answer.body)
 
 
+async def test_a_stream_that_breaks_after_the_handlers_end_is_reported_once(
+    native: Native, registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: asyncio.Queue[Event] = asyncio.Queue()
+    registry.observers.add(told.put_nowait, [Responded])
+    answer = await ask(native, "POST", "/predictions/echo", mode="odd later")
+    event = await told.get()  # the client has read nothing yet
+    with pytest.raises(HandlerError):
+        await chunks(answer)
+    await asyncio.sleep(0.01)
+    assert isinstance(event, Responded)
+    assert (event.status, told.qsize()) == (200, 0)
+    assert "Unsupported model output" in caplog.text
+
+
 @pytest.mark.parametrize("mode", ["odd first", "odd later"])
 async def test_a_part_of_a_stream_that_cannot_be_sent_is_reported(
     native: Native, registry: Registry, mode: str, caplog: pytest.LogCaptureFixture
