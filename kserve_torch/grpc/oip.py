@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractContextManager, aclosing
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc.inference import Inference
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
-from kserve_torch.grpc.report import Exchange, reported
+from kserve_torch.grpc.report import Exchange
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.metadata import model_metadata, repository_index, server_metadata
@@ -84,7 +84,7 @@ class OpenInference:
 
     async def ModelInfer(self, message: pb.ModelInferRequest, call: Call) -> bytes:
         """Answer one request; ``verb: "explain"`` among its parameters asks for explanations."""
-        with self._reported(message, call) as exchange:
+        with self._exchange(message, call) as exchange:
             infer = Inference(self._registry, message, call)
             exchange.request = infer.request
             exchange.reply = await self._registry.submit(infer.request)
@@ -114,7 +114,7 @@ class OpenInference:
     async def _responses(
         self, message: pb.ModelInferRequest, call: Call
     ) -> AsyncGenerator[pb.ModelStreamInferResponse | bytes]:
-        with self._reported(message, call) as exchange:
+        with self._exchange(message, call) as exchange:
             infer = Inference(self._registry, message, call)
             request = exchange.request = infer.request
             async with self._registry.stream(request) as (parts, answering):
@@ -127,11 +127,9 @@ class OpenInference:
             if infer.wants_ending:
                 yield _streamed(infer.ending())
 
-    def _reported(
-        self, message: pb.ModelInferRequest, call: Call
-    ) -> AbstractContextManager[Exchange]:
+    def _exchange(self, message: pb.ModelInferRequest, call: Call) -> Exchange:
         id_ = message.id or call.headers.get("x-request-id", "")
-        return reported(self._registry, PROTOCOL, self._most, message, call, id_)
+        return Exchange(self._registry, PROTOCOL, self._most, message, call, id_)
 
     # --- the model repository ---
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.message import Message
@@ -24,20 +21,32 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
 class Exchange:
-    """A request and its reply, if there is one.
+    """A request and its reply; as a context, emits one `Responded` at its end.
+
+    Args:
+        registry: the models, and where the event goes.
+        protocol: for the event, which has the corresponding HTTP status.
+        most: bytes of a response.
+        message: names a model and a version.
+        call: its RPC.
+        id: the client's id.
 
     Attributes:
-        protocol: for the event.
-        most: bytes of a response.
-        request: without rows until it is decoded.
+        request: without rows until the decoded one is set.
+        reply: to be set once it is there.
     """
 
-    protocol: str
-    most: int
-    request: Request
-    reply: Reply | None = None
+    def __init__(
+        self, registry: Registry, protocol: str, most: int, message: Any, call: Call, id: str = ""
+    ) -> None:
+        self._registry = registry
+        self._protocol = protocol
+        self._most = most
+        self._began = time.perf_counter()
+        model, version = message.model_name, message.model_version
+        self.request = Request(id=id, model=model, version=version, rows=(), headers=call.headers)
+        self.reply: Reply | None = None
 
     def serialize(self, make: Callable[[T], Message], answered: T) -> bytes:
         """The response that ``make`` makes of the handler's answer, as bytes.
@@ -46,51 +55,32 @@ class Exchange:
             ServingError: it cannot be sent; the log says why.
         """
         try:
-            return serialized(make(answered), self.most)
+            return serialized(make(answered), self._most)
         except ServingError as error:
             log_unsendable(self.request, error)
             raise
 
+    def __enter__(self) -> Exchange:
+        return self
 
-@contextmanager
-def reported(
-    registry: Registry, protocol: str, most: int, message: Any, call: Call, id: str = ""
-) -> Iterator[Exchange]:
-    """Emits one `Responded` when the block ends, with the corresponding HTTP status.
-
-    The block adds the decoded request and its reply to what it gets.
-
-    Args:
-        registry: the models, and where the event goes.
-        protocol: as of `Exchange`.
-        most: likewise.
-        message: the request; it names a model and a version.
-        call: its RPC.
-        id: the client's id.
-    """
-    model, version = message.model_name, message.model_version
-    asked = Request(id=id, model=model, version=version, rows=(), headers=call.headers)
-    exchange = Exchange(protocol, most, asked)
-    began, http, failed, timing = time.perf_counter(), 200, "", NO_TIME
-    try:
-        yield exchange
-    except (asyncio.CancelledError, GeneratorExit) as gone:
-        http, timing = CLIENT_LEFT, timing_of(gone)
-        raise
-    except Exception as error:
-        http = error.http if isinstance(error, ServingError) else 500
-        failed, timing = type(error).__name__, timing_of(error)
-        raise
-    finally:
-        request, reply = exchange.request, exchange.reply
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        status, failed, timing = 200, "", NO_TIME
+        if isinstance(error, Exception):
+            status = error.http if isinstance(error, ServingError) else 500
+            failed = type(error).__name__
+        elif error is not None:  # cancelled, or a stream closed
+            status = CLIENT_LEFT
+        if error is not None:
+            timing = timing_of(error)
+        registry, request, reply = self._registry, self.request, self.reply
         version = reply.version if reply else registry.version_of(request.model, request.version)
         registry.emit(
             Responded(
-                protocol=exchange.protocol,
+                protocol=self._protocol,
                 model=request.model,
                 version=version,
-                status=http,
-                seconds=time.perf_counter() - began,
+                status=status,
+                seconds=time.perf_counter() - self._began,
                 request_id=request.id,
                 rows=len(request.rows),
                 timing=reply.timing if reply else timing,

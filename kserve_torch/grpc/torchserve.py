@@ -12,7 +12,7 @@ from kserve_torch.codec import native
 from kserve_torch.codec.envelope import Opened, open_envelope
 from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc.protos import inference_pb2 as pb
-from kserve_torch.grpc.report import reported
+from kserve_torch.grpc.report import Exchange
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.native import healthy, save_tensor
@@ -53,7 +53,7 @@ class TorchServeInference:
 
     async def Predictions(self, message: pb.PredictionsRequest, call: Call) -> bytes:
         """Answer one request: the input map is the handler's one row (CONTRACT R5)."""
-        with reported(self._registry, PROTOCOL, self._most, message, call) as exchange:
+        with Exchange(self._registry, PROTOCOL, self._most, message, call) as exchange:
             prediction = Prediction(self._registry, self._settings, message, call)
             exchange.request = prediction.request
             exchange.reply = await self._registry.submit(prediction.request)
@@ -63,7 +63,7 @@ class TorchServeInference:
         self, message: pb.PredictionsRequest, call: Call
     ) -> AsyncGenerator[bytes]:
         """Answer one request with every result that a streaming handler sends."""
-        with reported(self._registry, PROTOCOL, self._most, message, call) as exchange:
+        with Exchange(self._registry, PROTOCOL, self._most, message, call) as exchange:
             prediction = Prediction(self._registry, self._settings, message, call)
             request = exchange.request = prediction.request
             async with self._registry.stream(request) as (parts, answering):
