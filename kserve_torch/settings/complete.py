@@ -22,7 +22,7 @@ def complete(settings: Settings) -> Settings:
         SettingError: an address would close the port of KServe's probes.
     """
     addresses = (_addresses, _http_port, _hosts, _management_api, _grpc_port)
-    for rule in (_model_store, *addresses, _tokens, _envelope, _stop):
+    for rule in (_model_store, _load_models, *addresses, _tokens, _envelope, _stop):
         settings = rule(settings)
     return settings
 
@@ -53,6 +53,14 @@ def _model_store(settings: Settings) -> Settings:
     if source.startswith("environment") and given != store:
         notice = f"model_store: {store} from the layout of model_dir; {given} is ignored ({source})"
     return _change(settings, "model_store", store, "layout of model_dir", notice)
+
+
+def _load_models(settings: Settings) -> Settings:
+    models = tuple(settings.startup_models() or ())
+    if not models or models == settings.load_models:
+        return settings
+    why = "model_snapshot" if settings.model_snapshot else "models"
+    return _change(settings, "load_models", models, f"{DEFAULT}: {why}")
 
 
 def _addresses(settings: Settings) -> Settings:

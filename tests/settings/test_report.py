@@ -19,6 +19,7 @@ def test_every_value_is_shown_with_its_source(tmp_path: Path) -> None:
     assert rows["access_log"] == "false"
     assert rows["drain_seconds"] == "2.5"
     assert rows["models"] == "m=a.mar (batchSize=2 maxBatchDelay=5000)"
+    assert rows["load_models"] == "m=a.mar"
     assert rows["allowed_urls"] == "https://a/.*,https://b/.*"
     assert rows["keystore_pass"] == "********"
     assert rows["management_address"] == "http://0.0.0.0:8085"
@@ -27,6 +28,7 @@ def test_every_value_is_shown_with_its_source(tmp_path: Path) -> None:
     assert shown["access_log"] == "command line --access_log"
     assert shown["drain_seconds"] == "environment TS_DRAIN_SECONDS"
     assert shown["models"] == str(file)
+    assert shown["load_models"] == "default: models"
     assert shown["management_address"] == "default: inference_address"
     assert lines[len(KEYS) :] == ["# ignored: vmargs", "# unknown: new"]
     assert not any("hunter2" in line for line in lines)
