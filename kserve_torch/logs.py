@@ -81,7 +81,9 @@ def _from_file(settings: Settings) -> None:
         # By default all loggers that there are by now, the server's own, would be silent.
         logging.config.dictConfig({"disable_existing_loggers": False, **config})
     except Exception as error:  # of the file, of YAML, and whatever its handlers raise
-        raise SettingError(f"log_config_file: {path}: {' '.join(str(error).split())}") from error
+        # logging.config says which part is at fault; the reason is in the cause.
+        why = f"{error}: {error.__cause__}" if error.__cause__ else str(error)
+        raise SettingError(f"log_config_file: {path}: {' '.join(why.split())}") from error
 
 
 def _announce(settings: Settings) -> None:
