@@ -47,6 +47,7 @@ def uvicorn_config(app: ASGIApp, settings: Settings, files: Identity | None) -> 
         http=guarded(settings.max_connections, settings.receive_timeout),
         ws="none",
         lifespan="off",
+        workers=1,  # else $WEB_CONCURRENCY
         access_log=False,
         log_config=None,
         server_header=False,

@@ -306,3 +306,12 @@ def test_uvicorn_which_counts_whole_seconds_leaves_the_grace_period_to_the_serve
 
     config = uvicorn_config(app, Settings(grace_period=0.9), None)
     assert config.timeout_graceful_shutdown is None
+
+
+def test_variables_that_are_for_uvicorns_own_command_do_not_end_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def app(scope: object, receive: object, send: object) -> None: ...
+
+    monkeypatch.setenv("WEB_CONCURRENCY", "auto")
+    assert uvicorn_config(app, Settings(), None).workers == 1
