@@ -120,11 +120,12 @@ def parse_multipart(body: bytes, boundary: str) -> list[Part]:
 
 
 def parse_urlencoded(body: bytes) -> list[tuple[str, bytes]]:
-    """Names and values of an urlencoded body.
+    """Names and values of an urlencoded body, without the line end of a file or of ``echo``.
 
     Raises:
         InvalidInput: too many fields.
     """
+    body = body.rstrip(b"\r\n")
     if body.count(b"&") >= MAX_FIELDS:
         raise InvalidInput(f"form: more than {MAX_FIELDS} fields")
     fields = (part.partition(b"=") for part in body.split(b"&") if part)

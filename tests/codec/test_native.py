@@ -141,6 +141,12 @@ def test_urlencoded_values_are_bytes():
     assert row("ä=ö".encode(), FORM) == {"ä": bytearray("ö".encode())}
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_the_line_end_of_a_form_that_comes_from_a_file(end):
+    assert row(b"a=1&b=x\ny%0A" + end, FORM) == {"a": bytearray(b"1"), "b": bytearray(b"x\ny\n")}
+    assert row(end, FORM) == {}
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
