@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -83,10 +83,14 @@ class TorchServeInference:
         seen: set[str] = set()
         async for message in messages:
             try:
-                headers = self._sequence_headers(message.sequenceId, message.sequenceId not in seen)
+                if not message.sequenceId:
+                    raise InvalidInput("Parameter sequenceId is required.")
+                headers = dict(call.headers)
+                if message.sequenceId not in seen:
+                    headers[self._settings.ts_header_key_sequence_start] = "true"
                 seen.add(message.sequenceId)
                 sequence = pb.PredictionResponse(sequenceId=message.sequenceId).SerializeToString()
-                in_sequence = Call(headers={**call.headers, **headers}, deadline=call.deadline)
+                in_sequence = Call(headers=headers, deadline=call.deadline)
                 async with aclosing(self.StreamPredictions(message, in_sequence)) as responses:
                     async for response in responses:
                         yield response + sequence  # concatenated messages are merged by protobuf
@@ -97,22 +101,13 @@ class TorchServeInference:
                     status=pb.Status(code=status.code.value[0], message=status.text),
                 )
 
-    def _sequence_headers(self, sequence: str, starts: bool) -> Mapping[str, str]:
-        """The headers that stateful handlers and `Context.get_sequence_id` read (C4, T-41)."""
-        if not sequence:
-            raise InvalidInput("Parameter sequenceId is required.")
-        headers = {self._settings.ts_header_key_sequence_id: sequence}
-        if starts:
-            headers[self._settings.ts_header_key_sequence_start] = "true"
-        return headers
-
 
 class Prediction:
     """One decoded native request; makes responses of its results.
 
     Args:
         registry: the models.
-        settings: ``service_envelope``.
+        settings: ``service_envelope`` and the name of the sequence header.
         message: the request.
         call: its RPC.
 
@@ -133,6 +128,9 @@ class Prediction:
             return open_envelope(settings.service_envelope, row)
 
         self._opened = opened()
+        headers = call.headers
+        if message.sequenceId:  # where stateful handlers and `Context.get_sequence_id` look (C4)
+            headers = {**headers, settings.ts_header_key_sequence_id: message.sequenceId}
         self.request = Request(
             id=fresh_id(),
             model=version.name,
@@ -140,7 +138,7 @@ class Prediction:
             asked=message.model_version,
             rows=self._opened.rows,
             again=lambda: opened().rows,
-            headers=call.headers,
+            headers=headers,
             content_types=dict.fromkeys(message.input, ""),
             element=self._opened.element,
             deadline=call.deadline,

@@ -189,6 +189,16 @@ async def test_sequences_in_both_directions(serving: Serving) -> None:
     assert [r.sequenceId for r in responses] == ["s1", "s1", "s1", "", "s2", "s2"]
 
 
+async def test_a_single_request_of_a_sequence(serving: Serving) -> None:
+    request = predict("mirror", "s1", data=b"1")
+    whole = await native(serving).Predictions(request)
+    [part] = [response async for response in native(serving).StreamPredictions(request)]
+    for response in (whole, part):
+        headers = json.loads(response.prediction)["headers"]
+        assert headers["ts_request_sequence_id"] == "s1"
+        assert "ts_request_sequence_start" not in headers
+
+
 async def test_envelope_of_the_settings(store: Any) -> None:
     serving = Serving(store, service_envelope="json")
     await serving.start(["mirror"])
