@@ -91,7 +91,9 @@ def default(value: Any) -> Any:
         return float(value)
     if not is_array(value):
         raise TypeError(f"{type(value).__name__} has no JSON form")
-    return as_numbers(value).tolist()
+    if isinstance(value, np.ndarray | np.generic):  # one that orjson itself cannot write
+        return value.tolist()
+    return as_numbers(value)[()]
 
 
 def bytes_text(value: bytes) -> str:

@@ -160,6 +160,8 @@ def test_answers():
         (np.array([np.inf, 1]), [None, 1.0]),
         (torch.tensor([1.5, float("nan")]), [1.5, None]),
         (torch.tensor(2), 2),
+        (torch.tensor([[0.1], [0.2]]), [[0.1], [0.2]]),
+        (torch.tensor(0.1), 0.1),
         (torch.ones(2, dtype=torch.bfloat16), [1.0, 1.0]),
         (torch.ones(2, requires_grad=True), [1.0, 1.0]),
         ({"p": [torch.tensor(1.0)]}, {"p": [1.0]}),
