@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from kserve_torch.http.refusals import last_answer, over_limit, refusal
@@ -25,6 +25,9 @@ REFUSAL_SECONDS = 1.0
 #: Requests of a connection that wait behind the one that runs and with which no more are read.
 #: With fewer it is read on, as only then a client that leaves is noticed.
 MAX_WAITING = 16
+#: Bytes of a body with which no more is read until the application has taken them. uvicorn's 64 KiB
+#: are less than one read of the socket brings: nearly every read would stop and start the reading.
+MAX_AHEAD = 512 * 1024
 
 
 class BoundedFlow(FlowControl):
@@ -145,7 +148,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if cycle.response_complete:
             return
         cycle.body += body
-        if len(cycle.body) > HIGH_WATER_LIMIT:
+        if len(cycle.body) > MAX_AHEAD:
             self.flow.pause_reading()
         cycle.message_event.set()
 

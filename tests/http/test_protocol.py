@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -15,9 +16,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from kserve_torch.http.app import WATCH_AFTER
 from kserve_torch.http.limits import MAX_WAITING
+from kserve_torch.http.protocol import guarded
 
 from ..faults.actor import until
 from ..makers import make_archive
@@ -274,6 +278,37 @@ def test_a_request_that_is_not_read_on_is_not_late(tmp_path: Path) -> None:
             assert client.answer()[2] == predicted(row)
         client.send(request[30:])
         assert client.answer()[2] == predicted("b")
+
+
+class Transport(asyncio.Transport):
+    """A connection that notes when no more is to be read."""
+
+    stops = 0
+
+    def pause_reading(self) -> None:
+        self.stops += 1
+
+    def close(self) -> None:
+        pass
+
+
+async def test_a_body_is_read_without_stops_unless_it_is_large() -> None:
+    async def app(scope: object, receive: object, send: object) -> None:
+        """Takes nothing of the body."""
+
+    config = uvicorn.Config(app, http=guarded(1, 60.0), ws="none", log_config=None)
+    config.load()
+    state, transport = ServerState(), Transport()
+    protocol = guarded(1, 60.0)(config, state, {}, asyncio.get_running_loop())
+    protocol.connection_made(transport)
+    protocol.data_received(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (512 * 1024 + 1))
+    for _ in range(8):
+        protocol.data_received(b"x" * 64 * 1024)
+    assert transport.stops == 0
+    protocol.data_received(b"x")
+    assert transport.stops == 1
+    protocol.connection_lost(None)
+    await asyncio.gather(*state.tasks)
 
 
 # --- HTTP/1.0 ---
