@@ -8,8 +8,8 @@ import math
 import os
 import platform
 import resource
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -17,6 +17,10 @@ CGROUPS = Path("/sys/fs/cgroup")
 #: MiB, and blocks above half of that always come from the system.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _HEAP_BYTES = 64 * 2**20
+#: A heap looks at what is above its blocks when more than 64 KiB are freed at once.
+_LARGE_BYTES = 2**17
+#: Whether `keep_freed_memory` was called.
+_keeps = False
 #: Variables for how many threads libraries start, and processes torch's compiler.
 _COUNTS = ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
 #: Variables for how long libgomp's threads spin (GCC's libgomp manual, 3), and the rounds, 0.15 ms
@@ -114,6 +118,8 @@ def keep_freed_memory() -> None:
     """
     if platform.libc_ver()[0] != "glibc":
         return
+    global _keeps
+    _keeps = True
     libc = ctypes.CDLL(None)
     libc.mallopt(_M_TRIM_THRESHOLD, _HEAP_BYTES)
     libc.mallopt(_M_MMAP_THRESHOLD, _HEAP_BYTES // 2)
@@ -121,15 +127,35 @@ def keep_freed_memory() -> None:
 
 def give_back_memory() -> None:
     """Free what is in cycles of references, as handlers often are, and give it back."""
-    gc.collect()
+    with _shrinking_heaps():
+        gc.collect()
     give_back_freed_memory()
 
 
 def give_back_freed_memory() -> None:
-    """Give freed memory back to the system.
+    """Give freed memory back to the system; of other threads' heaps what is above all blocks stays.
 
     Threads' heaps keep what was freed between blocks that are in use, and with `keep_freed_memory`
     up to 64 MiB above them.
     """
     if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)
+        ctypes.CDLL(None).malloc_trim(0)  # leaves what is above the blocks
+    with _shrinking_heaps():
+        bytearray(_LARGE_BYTES)
+
+
+@contextmanager
+def _shrinking_heaps() -> Iterator[None]:
+    """In this block a heap in which something large is freed gives back what is above its blocks.
+
+    That is what `keep_freed_memory` avoids.
+    """
+    if not _keeps:
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_M_TRIM_THRESHOLD, 0)
+    try:
+        yield
+    finally:
+        libc.mallopt(_M_TRIM_THRESHOLD, _HEAP_BYTES)

@@ -176,3 +176,37 @@ print(before - megabytes())
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what is freed is another library's")
 def test_the_memory_of_what_was_unloaded_is_given_back(forks: Forks) -> None:
     assert int(forks.run(UNLOADED)) > 90
+
+
+#: Prints the MB that are given back of those that a thread has used last, and freed.
+LAST = """
+import psutil, threading
+from kserve_torch.runtime.machine import (
+    give_back_freed_memory, give_back_memory, keep_freed_memory
+)
+class Weights(list):
+    pass
+def work():
+    weights = Weights(bytearray(b"w" * 2**20) for _ in range(40))
+    sizes.append(psutil.Process().memory_info().rss)
+    {}
+    del weights
+    give_back_freed_memory()
+sizes = []
+keep_freed_memory()
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+{}
+print(sizes[0] - psutil.Process().memory_info().rss >> 20)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what is freed is another library's")
+@pytest.mark.parametrize(
+    ("on_the_thread", "then"), [("", ""), ("weights.append(weights)", "give_back_memory()")]
+)
+def test_what_a_thread_has_used_last_is_given_back(
+    forks: Forks, on_the_thread: str, then: str
+) -> None:
+    assert int(forks.run(LAST.format(on_the_thread, then))) > 35
