@@ -149,6 +149,14 @@ class RequestTimeout(ClientError):
     kind = "RequestTimeoutException"
 
 
+class ClientLeft(ClientError):
+    """The client disconnected before the answer; the status, nginx's, is for logs and metrics."""
+
+    http = 499
+    native = 499
+    grpc = "CANCELLED"
+
+
 class UnsupportedContent(ClientError):
     """A content type or coding that no codec reads."""
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from google.protobuf.message import Message
 
 from kserve_torch.engine.intake import timing_of
-from kserve_torch.errors import ServingError
+from kserve_torch.errors import ClientLeft, ServingError
 from kserve_torch.events import Responded
 from kserve_torch.grpc.rpc import Call, serialized
-from kserve_torch.http.serve import CLIENT_LEFT, log_unsendable
+from kserve_torch.http.serve import log_unsendable
 from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Exchange:
             status = error.http if isinstance(error, ServingError) else 500
             failed = type(error).__name__
         elif error is not None:  # cancelled, or a stream closed
-            status = CLIENT_LEFT
+            status = ClientLeft.http
         if error is not None:
             timing = timing_of(error)
         registry, request, reply = self._registry, self.request, self.reply

@@ -12,7 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from kserve_torch.codec.content import decode_body
-from kserve_torch.errors import PayloadTooLarge, RequestTimeout, RouteNotFound, ServingError
+from kserve_torch.errors import (
+    ClientLeft,
+    PayloadTooLarge,
+    RequestTimeout,
+    RouteNotFound,
+    ServingError,
+)
 from kserve_torch.events import Responded
 from kserve_torch.http.errors import kserve_answer
 from kserve_torch.http.exchange import METRICS_PATHS, Answer, Call, Headers, decoded
@@ -86,7 +92,7 @@ class App:
         try:
             call.body = await self._body(call, receive)
             call.began = time.perf_counter()
-        except (RequestTimeout, PayloadTooLarge) as error:
+        except (ClientLeft, RequestTimeout, PayloadTooLarge) as error:
             await refuse(send, self._refusal(call, error), receive)
             return
         await self._serve(call, receive, send)
@@ -149,7 +155,7 @@ class App:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise RequestTimeout("the client left before its body was complete")
+                        raise ClientLeft("the body was not complete")
                     chunks.append(message.get("body", b""))
                     size += len(chunks[-1])
                     if size > self.max_body:

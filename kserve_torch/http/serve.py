@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kserve_torch.engine.failures import log_failed
 from kserve_torch.engine.intake import timing_of
-from kserve_torch.errors import HandlerError, InvalidInput, PredictionError
+from kserve_torch.errors import ClientLeft, HandlerError, InvalidInput, PredictionError
 from kserve_torch.events import Responded
 from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request, Timing
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 #: Milliseconds that the client waits, from the request's arrival.
 TIMEOUT_HEADER = "x-request-timeout-ms"
-#: Status in logs and metrics of a request whose client disconnected before the answer, as in nginx.
-CLIENT_LEFT = 499
 
 
 def deadline(call: Call) -> float | None:
@@ -81,7 +79,7 @@ class Serve:
             reply = await self._registry.submit(request)
             answer = write(reply)
         except asyncio.CancelledError as gone:
-            self._tell(call, request, CLIENT_LEFT, timing_of(gone))
+            self._tell(call, request, ClientLeft.http, timing_of(gone))
             raise
         except Exception as error:
             if reply is not None:

@@ -295,7 +295,9 @@ async def test_a_client_that_leaves_before_its_body_is_there() -> None:
     incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     incoming.put_nowait({"type": "http.request", "body": b"x", "more_body": True})
     incoming.put_nowait({"type": "http.disconnect"})
-    assert (await with_body_from(incoming, app(body_seconds=30)))["status"] == 408
+    events: list[Responded] = []
+    await with_body_from(incoming, app(body_seconds=30, refused=events.append))
+    assert [(event.status, event.error) for event in events] == [(499, "ClientLeft")]
 
 
 async def test_streams_and_answers_without_a_body() -> None:
