@@ -85,7 +85,7 @@ class VersionState:
         if not self.live:
             return State.UNAVAILABLE, self._hanging()
         starting = self._queues.predict.roster.size
-        return State.LOADING if starting else State.UNAVAILABLE, "no worker is ready"
+        return State.LOADING if starting else State.UNAVAILABLE, self._lacking()
 
     @property
     def live(self) -> bool:
@@ -119,9 +119,14 @@ class VersionState:
             return
         if workers.staffing.given_up or not workers.staffing.minimum:
             self._emit(Shed(self.name, self.version, "not_ready"))
-            raise NotReady(
-                f"Model {self.name} {self.version} has no worker: scale it up to serve requests"
-            )
+            label = f"Model {self.name} {self.version}"
+            raise NotReady(f"{label}: {self._lacking()}. Scale it up to serve requests")
+
+    def _lacking(self) -> str:
+        staffing = self._queues.predict.staffing
+        if staffing.given_up:
+            return f"no worker could be started: {staffing.reason}"
+        return "no worker is ready"
 
     def _not_ready(self) -> NotReady:
         why = {

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from kserve_torch.archives.archive import Archive
+from kserve_torch.engine import pauses
 from kserve_torch.errors import (
     LoadFailed,
     ModelNotFound,
@@ -229,6 +230,25 @@ async def test_while_its_first_worker_starts_a_registered_model_is_loading(
         gate.open()
         await scaling
         assert version.standing == (State.READY, "")
+
+
+async def test_clients_are_told_why_no_worker_is_left(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pauses, "BACK_OFF", (0.0,))
+    files = {"config.yaml": "maxRetryTimeoutInSec: 0", **gate.guards(LATER_BROKEN)}
+    make_archive(tmp_path / "m.mar", files, configFile="config.yaml")
+    gate.open()
+    async with serving(tmp_path, gate) as registry:
+        version = await registry.register("m.mar")
+        version.workers[0].stop()
+        await until(lambda: version._queues.predict.staffing.given_up)
+        assert version.standing[0] is State.UNAVAILABLE
+        assert "bad weights" in version.standing[1]
+        with pytest.raises(NotReady, match="bad weights"):
+            await answer(registry)
+        await registry.scale(version, 0, 0)
+        assert version.standing == (State.UNAVAILABLE, "no worker is ready")
 
 
 async def test_what_is_unloaded_while_it_cannot_be_scaled_is_not_loaded_once_more(
