@@ -59,15 +59,19 @@ class Call:
 
 
 class Streams:
-    """The streamed requests of a server; most wait for their client, so the server ends them."""
+    """The streamed requests of a server; most wait for their client, so the server ends them.
+
+    Attributes:
+        closed: no RPC is accepted any more.
+    """
 
     def __init__(self) -> None:
-        self._closed = False
+        self.closed = False
         self._waiting: set[asyncio.Timeout] = set()
 
     def close(self) -> None:
-        """End each stream, after the message that is being answered, if any."""
-        self._closed = True
+        """End each stream, after the message that is being answered, if any; refuse new RPCs."""
+        self.closed = True
         for waiting in self._waiting:
             waiting.reschedule(0.0)
 
@@ -86,7 +90,7 @@ class Streams:
 
     async def _next(self, received: AsyncIterator[bytes]) -> bytes | None:
         """The client's next message, None at the end of the stream."""
-        if not self._closed:
+        if not self.closed:
             with suppress(TimeoutError):
                 async with asyncio.timeout(None) as waiting:
                     self._waiting.add(waiting)
@@ -94,7 +98,11 @@ class Streams:
                         return await anext(received, None)
                     finally:
                         self._waiting.discard(waiting)
-        raise NotReady("the server is being stopped")
+        raise _stopping()
+
+
+def _stopping() -> NotReady:
+    return NotReady("the server is being stopped")
 
 
 def bind(
@@ -136,12 +144,12 @@ def _handler(
     kind = GetMessageClass(method.input_type)
 
     async def unary(data: Any, context: grpc.aio.ServicerContext) -> Any:
-        async with _guarded(context, path, authorise) as call:
+        async with _guarded(context, path, streams, authorise) as call:
             return await function(received(data), call)
 
     async def stream(data: Any, context: grpc.aio.ServicerContext) -> None:
         async with (
-            _guarded(context, path, authorise) as call,
+            _guarded(context, path, streams, authorise) as call,
             aclosing(function(received(data), call)) as responses,
         ):
             async for response in responses:
@@ -225,11 +233,13 @@ def metadata_of(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 @asynccontextmanager
 async def _guarded(
-    context: grpc.aio.ServicerContext, path: str, authorise: Authorise | None
+    context: grpc.aio.ServicerContext, path: str, streams: Streams, authorise: Authorise | None
 ) -> AsyncIterator[Call]:
     """Wraps an RPC from its first message to its last; an error ends it with a status."""
     call = Call.of(context)
     try:
+        if streams.closed:
+            raise _stopping()
         if authorise is not None:
             authorise(call.headers.get("authorization"))
         yield call

@@ -34,6 +34,10 @@ _METADATA = 64 * 1024
 #: The largest number that gRPC takes: no limit, as bytes, milliseconds or calls.
 _NO_LIMIT = 2**31 - 1
 
+#: Seconds for which RPCs are refused before the connections are closed. Those that come just then
+#: are ended by gRPC with CANCELLED, which clients do not try again; who is refused waits, and does.
+_REFUSE_SECONDS = 0.5
+
 _DEFINITIONS = (
     *reflection.definitions(
         oip.SERVICE.file,
@@ -95,6 +99,7 @@ class GrpcServer:
         for servicer in self._healths:
             servicer.close()
         self._streams.close()
+        await asyncio.sleep(min(grace, self._settings.drain_seconds, _REFUSE_SECONDS))
         await asyncio.gather(*(server.stop(grace) for server in self._servers))
 
     def _observe(self, event: Event) -> None:

@@ -283,7 +283,7 @@ async def test_stop_tells_watchers_refuses_new_calls_on_every_port_and_lets_runn
     store: Path, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
-    serving = Serving(store)
+    serving = Serving(store, drain_seconds=0)
     await serving.start(["gate"])
     watch = serving.stub(health.SERVICE, serving.settings.grpc_port).Watch(
         health_pb2.HealthCheckRequest()
@@ -308,12 +308,31 @@ async def test_stop_tells_watchers_refuses_new_calls_on_every_port_and_lets_runn
     await serving.stop()
 
 
+async def test_stop_refuses_calls_so_that_clients_try_again(store: Path) -> None:
+    """gRPC itself ends those that come at that moment with CANCELLED."""
+    serving = Serving(store, drain_seconds=0.1)
+    await serving.start([])
+    alive = serving.oip().ServerLive
+    await alive(pb.ServerLiveRequest())
+
+    async def ask() -> grpc.StatusCode:
+        while (code := await alive(pb.ServerLiveRequest()).code()) is grpc.StatusCode.OK:
+            pass
+        return code
+
+    asking = [asyncio.create_task(ask()) for _ in range(20)]
+    await asyncio.sleep(0)
+    await serving.server.stop(grace=30)
+    assert set(await asyncio.gather(*asking)) == {grpc.StatusCode.UNAVAILABLE}
+    await serving.stop()
+
+
 async def test_stop_ends_streams_after_the_answers_that_they_wait_for(
     store: Path, tmp_path: Path
 ) -> None:
     """Who keeps a stream open for its next request would hold up the end for the whole grace."""
     os.mkfifo(tmp_path / "pipe")
-    serving = Serving(store)
+    serving = Serving(store, drain_seconds=0)
     await serving.start(["gate"])
     native = serving.stub(torchserve.SERVICE, serving.settings.grpc_inference_port)
     idle, busy = native.StreamPredictions2(), native.StreamPredictions2()
