@@ -31,6 +31,10 @@ _PING_MS = 5000
 #: beyond which it refuses calls at random.
 _METADATA = 64 * 1024
 
+#: Calls that may wait for the event loop to take them, some 15 KB each. From 1000 on, gRPC's own
+#: limit ends calls at random as CANCELLED, probes among them, and nobody is told.
+_WAITING = 10_000
+
 #: The largest number that gRPC takes: no limit, as bytes, milliseconds or calls.
 _NO_LIMIT = 2**31 - 1
 
@@ -135,6 +139,7 @@ class GrpcServer:
             ("grpc.max_receive_message_length", receive),
             ("grpc.max_send_message_length", send),
             ("grpc.max_metadata_size", _METADATA),
+            ("grpc.server.max_pending_requests", _WAITING),
             # After so long a silence the client is pinged; gRPC's own default is two hours.
             ("grpc.keepalive_time_ms", int(min(1000 * quiet, _NO_LIMIT))),
             ("grpc.keepalive_permit_without_calls", 1),

@@ -168,6 +168,13 @@ async def test_a_port_has_so_many_calls_at_a_time(store: Path, tmp_path: Path) -
     await serving.stop()
 
 
+async def test_a_burst_of_calls_waits_its_turn(serving: Serving) -> None:
+    """Of more than a thousand that wait, gRPC's own limit cancels some at random."""
+    live = serving.oip().ServerLive
+    burst = [live(pb.ServerLiveRequest()) for _ in range(1500)]
+    assert all(answer.live for answer in await asyncio.gather(*burst))
+
+
 @pytest.mark.parametrize(
     "name",
     [
