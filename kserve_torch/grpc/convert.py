@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from kserve_torch.codec import buffers, datatypes, tensors, v2_reply
 from kserve_torch.codec.v2 import RequestedOutput, V2Request, note_once
 from kserve_torch.errors import InvalidInput
+from kserve_torch.grpc import wire
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.messages import NOTHING, Tensor
 
@@ -88,20 +90,6 @@ def _packed(contents: pb.InferTensorContents, size: int) -> bytes:
     return message[len(message) - size :]
 
 
-def _pack(contents: pb.InferTensorContents, field: str, elements: memoryview | bytes) -> None:
-    """The opposite: writes tag, length and elements, as protobuf encodes a packed field."""
-    head = bytes([_PACKED[field] << 3 | 2, *_varint(len(elements))])
-    contents.MergeFromString(b"".join((head, elements)))
-
-
-def _varint(number: int) -> Iterator[int]:
-    """A number as protobuf's varint: seven bits per byte, the lowest first."""
-    while number > 0x7F:
-        yield number & 0x7F | 0x80
-        number >>= 7
-    yield number
-
-
 def _outputs(
     outputs: Sequence[pb.ModelInferRequest.InferRequestedOutputTensor],
 ) -> list[RequestedOutput] | None:
@@ -124,6 +112,8 @@ def parameters_from(parameters: Mapping[str, pb.InferParameter]) -> Mapping[str,
 
 # --- responses ------------------------------------------------------------------------------------
 
+_RAW = pb.ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
+
 
 def encode(
     model_name: str,
@@ -132,8 +122,8 @@ def encode(
     outputs: Sequence[Tensor],
     request: V2Request,
     parameters: Mapping[str, Any] = NOTHING,
-) -> pb.ModelInferResponse:
-    """The response with the outputs that ``request`` selects.
+) -> bytes:
+    """The encoded response with the outputs that ``request`` selects.
 
     The outputs are raw if the inputs were, or if one has a datatype without a typed form: FP16 or
     BF16 (CONTRACT O64).
@@ -151,15 +141,16 @@ def encode(
     )
     fields = [datatypes.DATATYPES[tensor.datatype].contents for tensor in selected]
     if request.binary_output or not all(fields):
-        response.raw_output_contents.extend(bytes(buffers.to_raw(tensor)) for tensor in selected)
-        return response
+        blobs = (wire.field(_RAW, buffers.to_raw(tensor)) for tensor in selected)
+        return b"".join((response.SerializeToString(), *chain.from_iterable(blobs)))
     for output, tensor, field in zip(response.outputs, selected, fields, strict=True):
         output.contents.SetInParent()
         if field in _PACKED:
-            _pack(output.contents, field, buffers.to_raw(tensor))
+            packed = wire.field(_PACKED[field], buffers.to_raw(tensor))
+            output.contents.MergeFromString(b"".join(packed))
         else:
             getattr(output.contents, field).extend(tensors.to_typed(tensor))
-    return response
+    return response.SerializeToString()
 
 
 def _head(tensor: Tensor) -> pb.ModelInferResponse.InferOutputTensor:

@@ -54,8 +54,8 @@ class Inference:
             from_grpc=True,
         )
 
-    def response(self, reply: Reply) -> pb.ModelInferResponse:
-        """The response with the results of a reply.
+    def response(self, reply: Reply) -> bytes:
+        """The encoded response with the results of a reply.
 
         Raises:
             PredictionError: the handler gave a row an error status.
@@ -64,8 +64,8 @@ class Inference:
         check_rows(reply)
         return self._response(reply, outputs_of(self._version, self._decoded, reply), self._decoded)
 
-    def part(self, rows: Mapping[int, RowReply]) -> pb.ModelInferResponse:
-        """The response with intermediate results by row; not every selected output need be there.
+    def part(self, rows: Mapping[int, RowReply]) -> bytes:
+        """The encoded response with intermediate results by row, and so not all selected outputs.
 
         Raises:
             PredictionError: the handler gave a row an error status.
@@ -84,9 +84,7 @@ class Inference:
             outputs = [tensor for tensor in outputs if tensor.name in selected]
         return self._response(reply, outputs, replace(self._decoded, outputs=None))
 
-    def _response(
-        self, reply: Reply, outputs: Sequence[Tensor], request: V2Request
-    ) -> pb.ModelInferResponse:
+    def _response(self, reply: Reply, outputs: Sequence[Tensor], request: V2Request) -> bytes:
         headers = dict(row_headers(reply))
         self._trailing.update(headers)
         return self._encode(outputs, request, headers)
@@ -96,12 +94,12 @@ class Inference:
         """Whether the client asked for `ending` after the last response."""
         return bool(self._decoded.parameters.get(WANTS_FINAL))
 
-    def ending(self) -> pb.ModelInferResponse:
-        """The empty response that marks the end of a stream."""
+    def ending(self) -> bytes:
+        """The encoded empty response that marks the end of a stream."""
         return self._encode((), V2Request(inputs=()), {FINAL: True})
 
     def _encode(
         self, outputs: Sequence[Tensor], request: V2Request, parameters: Mapping[str, Any]
-    ) -> pb.ModelInferResponse:
+    ) -> bytes:
         model, version = self.request.model, self.request.version or ""
         return convert.encode(model, version, self.request.id, outputs, request, parameters)

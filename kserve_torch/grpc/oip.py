@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import InvalidInput
+from kserve_torch.grpc import wire
 from kserve_torch.grpc.inference import Inference
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.grpc.report import Exchange
@@ -159,8 +160,10 @@ class OpenInference:
         return pb.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 
 
-def _streamed(response: pb.ModelInferResponse) -> pb.ModelStreamInferResponse:
-    return pb.ModelStreamInferResponse(infer_response=response)
+def _streamed(response: bytes) -> bytes:
+    """An encoded response as one of a stream."""
+    number = pb.ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
+    return b"".join(wire.field(number, response))
 
 
 def _model_name(

@@ -6,12 +6,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from google.protobuf.message import Message
-
 from kserve_torch.engine.intake import timing_of
 from kserve_torch.errors import ClientLeft, ServingError
 from kserve_torch.events import Responded
-from kserve_torch.grpc.rpc import Call, serialized
+from kserve_torch.grpc.rpc import Call, checked
 from kserve_torch.http.serve import log_unsendable
 from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request
 
@@ -48,14 +46,14 @@ class Exchange:
         self.request = Request(id=id, model=model, version=version, rows=(), headers=call.headers)
         self.reply: Reply | None = None
 
-    def serialize(self, make: Callable[[T], Message], answered: T) -> bytes:
-        """The response that ``make`` makes of the handler's answer, as bytes.
+    def serialize(self, make: Callable[[T], bytes], answered: T) -> bytes:
+        """The encoded response that ``make`` makes of the handler's answer.
 
         Raises:
             ServingError: it cannot be sent; the log says why.
         """
         try:
-            return serialized(make(answered), self._most)
+            return checked(make(answered), self._most)
         except ServingError as error:
             log_unsendable(self.request, error)
             raise

@@ -169,18 +169,17 @@ def _bytes(answer: Message | bytes) -> bytes:
     return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
-def serialized(message: Message, most: int) -> bytes:
-    """``message`` as bytes, unless they are more than the port sends.
+def checked(answer: bytes, most: int) -> bytes:
+    """``answer``, unless it is longer than what the port sends.
 
     gRPC itself would end the call, a whole stream even, and after it was counted as answered.
 
     Raises:
-        AnswerTooLarge: they are more.
+        AnswerTooLarge: it is longer.
     """
-    data = message.SerializeToString()
-    if len(data) > most:
-        raise AnswerTooLarge(f"the answer has {len(data)} bytes, this port sends {most} at most")
-    return data
+    if len(answer) > most:
+        raise AnswerTooLarge(f"the answer has {len(answer)} bytes, this port sends {most} at most")
+    return answer
 
 
 # Requests are parsed here because gRPC answers UNKNOWN to malformed ones.

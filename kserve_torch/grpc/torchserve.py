@@ -11,6 +11,7 @@ import orjson
 from kserve_torch.codec import native
 from kserve_torch.codec.envelope import Opened, open_envelope
 from kserve_torch.errors import InvalidInput
+from kserve_torch.grpc import wire
 from kserve_torch.grpc.protos import inference_pb2 as pb
 from kserve_torch.grpc.report import Exchange
 from kserve_torch.grpc.rpc import Call
@@ -145,8 +146,8 @@ class Prediction:
             take=self._opened.take,
         )
 
-    def response(self, reply: Reply) -> pb.PredictionResponse:
-        """The response with the reply's bytes, as its envelope wants them.
+    def response(self, reply: Reply) -> bytes:
+        """The encoded response with the reply's bytes, as its envelope wants them.
 
         Raises:
             PredictionError: the handler gave the row an error status.
@@ -155,8 +156,8 @@ class Prediction:
         check_rows(reply)
         return _response(self._opened.seal(self.request, reply))
 
-    def part(self, row: RowReply) -> pb.PredictionResponse:
-        """The response with one row's intermediate result, which has no envelope.
+    def part(self, row: RowReply) -> bytes:
+        """The encoded response with one row's intermediate result, which has no envelope.
 
         Raises:
             PredictionError: the handler gave the row an error status.
@@ -166,6 +167,6 @@ class Prediction:
         return _response(row)
 
 
-def _response(row: RowReply) -> pb.PredictionResponse:
+def _response(row: RowReply) -> bytes:
     body, _ = native.encode(row, save_tensor)
-    return pb.PredictionResponse(prediction=body)
+    return b"".join(wire.field(pb.PredictionResponse.PREDICTION_FIELD_NUMBER, body))

@@ -61,6 +61,11 @@ def equal(left, right):
     ) and left.array.tolist() == right.array.tolist()
 
 
+def encode(*args):
+    """The response as the other end parses it."""
+    return pb.ModelInferResponse.FromString(convert.encode(*args))
+
+
 def sent(message):
     """The message as the other end parses it."""
     return type(message).FromString(message.SerializeToString())
@@ -71,7 +76,7 @@ def test_raw_there_and_back(datatype):
     decoded = convert.decode(sent(raw_request(tensor(datatype))))
     assert equal(decoded.inputs[0], tensor(datatype))
 
-    response = sent(convert.encode("m", "1.0", "7", decoded.inputs, decoded))
+    response = encode("m", "1.0", "7", decoded.inputs, decoded)
     assert (response.model_name, response.model_version, response.id) == ("m", "1.0", "7")
     assert response.raw_output_contents == [to_raw(tensor(datatype))]
     assert not response.outputs[0].HasField("contents")
@@ -82,7 +87,7 @@ def test_typed_there_and_back(datatype):
     decoded = convert.decode(sent(typed_request(tensor(datatype))))
     assert equal(decoded.inputs[0], tensor(datatype))
 
-    response = sent(convert.encode("m", "1.0", "7", decoded.inputs, decoded))
+    response = encode("m", "1.0", "7", decoded.inputs, decoded)
     field = DATATYPES[datatype].contents
     assert list(getattr(response.outputs[0].contents, field)) == VALUES[datatype]
     assert not response.raw_output_contents
@@ -100,7 +105,7 @@ def test_any_bytes_elements_survive_raw(elements):
 def test_half_precision_makes_the_whole_answer_raw(datatype):
     decoded = convert.decode(typed_request(tensor("FP32")))
     outputs = [tensor("FP32", name="a"), tensor(datatype, name="b")]
-    response = convert.encode("m", "1.0", "7", outputs, decoded)
+    response = encode("m", "1.0", "7", outputs, decoded)
     assert response.raw_output_contents == [to_raw(output) for output in outputs]
     assert not any(output.HasField("contents") for output in response.outputs)
 
@@ -116,7 +121,7 @@ def test_any_numbers_in_any_shape_survive(data, datatype):
     original = Tensor(name="x", datatype=datatype, array=array)
     for request in [raw_request, typed_request][: 2 if datatype in TYPED else 1]:
         decoded = convert.decode(sent(request(original)))
-        response = sent(convert.encode("m", "1", "7", decoded.inputs, decoded))
+        response = encode("m", "1", "7", decoded.inputs, decoded)
         answer = pb.ModelInferRequest(
             inputs=[Input.FromString(output.SerializeToString()) for output in response.outputs],
             raw_input_contents=response.raw_output_contents,
@@ -145,7 +150,7 @@ def test_outputs_are_selected_in_the_order_asked_for():
     for name in ("b", "a"):
         request.outputs.add(name=name)
     outputs = [tensor("INT32", name=name) for name in "abc"]
-    response = convert.encode("m", "1.0", "7", outputs, convert.decode(request))
+    response = encode("m", "1.0", "7", outputs, convert.decode(request))
     assert [output.name for output in response.outputs] == ["b", "a"]
 
 
@@ -185,7 +190,7 @@ def test_tensor_parameters_are_kept():
     request.inputs[0].parameters["axis"].int64_param = 1
     decoded = convert.decode(request)
     assert decoded.inputs[0].parameters == {"axis": 1}
-    response = convert.encode("m", "1", "7", decoded.inputs, decoded)
+    response = encode("m", "1", "7", decoded.inputs, decoded)
     assert response.outputs[0].parameters["axis"].int64_param == 1
 
 
@@ -267,9 +272,8 @@ def test_packed_contents_of_any_length(datatype, count):
     sent = Tensor(name="x", datatype=datatype, array=array)
     decoded = convert.decode(typed_request(sent))
     assert equal(decoded.inputs[0], sent)
-    response = convert.encode("m", "1", "7", [sent], decoded)
-    again = pb.ModelInferResponse.FromString(response.SerializeToString())
-    field = getattr(again.outputs[0].contents, DATATYPES[datatype].contents)
+    response = encode("m", "1", "7", [sent], decoded)
+    field = getattr(response.outputs[0].contents, DATATYPES[datatype].contents)
     assert list(field) == array.tolist()
 
 
@@ -277,7 +281,7 @@ def test_packed_contents_of_any_length(datatype, count):
 def test_an_empty_tensor_is_answered_with_contents(datatype):
     """As those of other lengths are: its reader looks nowhere else."""
     empty = Tensor(name="x", datatype=datatype, array=np.empty(0, DATATYPES[datatype].dtype))
-    response = convert.encode("m", "1.0", "7", [empty], convert.decode(typed_request(empty)))
+    response = encode("m", "1.0", "7", [empty], convert.decode(typed_request(empty)))
     assert response.outputs[0].HasField("contents")
     assert not response.raw_output_contents
 

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from kserve_torch.errors import AnswerTooLarge, InvalidInput, NotReady
 from kserve_torch.grpc import oip
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
-from kserve_torch.grpc.rpc import Call, Streams, bind, metadata_of, serialized
+from kserve_torch.grpc.rpc import Call, Streams, bind, checked, metadata_of
 
 from .serving import Serving, until
 
@@ -73,10 +73,10 @@ async def test_gzip(serving: Serving) -> None:
 
 
 def test_an_answer_as_large_as_the_port_sends() -> None:
-    answer = pb.ServerMetadataResponse(name="x" * 98)  # tag and length take two bytes
-    assert len(serialized(answer, 100)) == 100
+    answer = bytes(100)
+    assert checked(answer, 100) == answer
     with pytest.raises(AnswerTooLarge, match="the answer has 100 bytes, this port sends 99 at m"):
-        serialized(answer, 99)
+        checked(answer, 99)
 
 
 async def test_no_stream_begins_once_they_are_closed() -> None:
