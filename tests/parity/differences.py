@@ -88,17 +88,47 @@ DIFFERENCES = (
             "management: POST /models?url=echo.mar&handler=nosuch&initial_workers=1",
             "management: POST /models?url=broken.mar&initial_workers=1",
             "management: POST /models?url=large.mar&initial_workers=1",
+            "grpc_management: RegisterModel (cannot load)",
         ),
+    ),
+    Difference(
+        reason="gRPC errors have the status of what went wrong; TorchServe has two for all of them",
+        where=("status",),
+        steps=(
+            "grpc_inference: Predictions (no such version)",
+            "grpc_inference: Predictions (no model)",
+        ),
+    ),
+    Difference(
+        reason="likewise, and the message says what went wrong",
+        where=("status", *MESSAGE),
+        steps=(
+            "grpc_inference: Predictions (no such model)",
+            "grpc_inference: Predictions (mode fail)",
+            "grpc_inference: Predictions (mode count)",
+            "grpc_inference: StreamPredictions (mode fail)",
+        ),
+    ),
+    Difference(
+        reason="a status that the handler sets is that of the call; TorchServe's gRPC drops it",
+        where=ANYTHING,
+        steps=("grpc_inference: Predictions (mode status)",),
     ),
     Difference(
         reason="a missing version has the same message on all routes",
         where=MESSAGE,
-        steps=("management: PUT /models/echo/9.0/set-default",),
+        steps=(
+            "management: PUT /models/echo/9.0/set-default",
+            "grpc_management: SetDefault (no such version)",
+        ),
     ),
     Difference(
         reason="sets, arrays and dates in results become JSON; TorchServe fails",
         where=ANYTHING,
-        steps=("inference: POST /predictions/echo (mode set)",),
+        steps=(
+            "inference: POST /predictions/echo (mode set)",
+            "grpc_inference: Predictions (mode set)",
+        ),
     ),
     Difference(
         reason="`explain` and `url_path` are available on all prediction routes, not on some",
@@ -127,7 +157,7 @@ DIFFERENCES = (
     ),
     Difference(
         reason="`loadedAtStartup` is per version; in TorchServe, per model name",
-        where=("body[[]*].loadedAtStartup",),
+        where=("body[[]*].loadedAtStartup", "body[[]*][[]*].loadedAtStartup"),
         steps=(
             "management: GET /models/echo/2.0 (no workers)",
             "management: GET /models/echo/all (two versions)",
@@ -136,6 +166,7 @@ DIFFERENCES = (
             "management: GET /models/echo (two workers)",
             "management: GET /models/echo (scaled by no number)",
             "management: GET /models/echo (registered by JSON)",
+            "grpc_management: DescribeModel (all versions)",
         ),
     ),
     Difference(

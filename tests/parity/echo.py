@@ -1,4 +1,7 @@
-"""A handler that answers what it was given, or does what the header ``mode`` asks for."""
+"""A handler that answers what it was given, or does what ``mode`` asks for.
+
+That is a header, or over gRPC, where TorchServe has none, a member of the input.
+"""
 
 from collections import namedtuple
 
@@ -13,13 +16,17 @@ def handle(data, context):
         return None
     if context.get_request_header(0, "describe") == "True":
         return [{"about": "echo"}]
-    mode = context.get_request_header(0, "mode")
+    mode = mode_of(data[0]) or context.get_request_header(0, "mode")
     act = ACTS.get(mode, echo)
     if mode == "count":
         return [1, 2]
     if mode == "together":
         return [sum(row["shape"][-1] for row in data)]
     return [act(row, context, index) for index, row in enumerate(data)]
+
+
+def mode_of(row):
+    return bytes(row["mode"]).decode() if isinstance(row, dict) and "mode" in row else None
 
 
 def echo(row, *_):

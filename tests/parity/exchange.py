@@ -36,6 +36,16 @@ class Step:
         note = f" ({self.note})" if self.note else ""
         return f"{self.port}: {self.method} {self.path}{note}"
 
+    def send(self, ports: Mapping[str, int]) -> Answer:
+        """Send it as it is written: no path is put right on the way."""
+        connection = http.client.HTTPConnection("127.0.0.1", ports[self.port], timeout=120)
+        try:
+            connection.request(self.method, self.path, self.body or None, dict(self.headers))
+            response = connection.getresponse()
+            return Answer(status=response.status, body=parsed(response.read()))
+        finally:
+            connection.close()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
@@ -45,18 +55,8 @@ class Answer:
     body: Any
 
 
-def send(ports: Mapping[str, int], step: Step) -> Answer:
-    """Send a step as it is written: no path is put right on the way."""
-    connection = http.client.HTTPConnection("127.0.0.1", ports[step.port], timeout=120)
-    try:
-        connection.request(step.method, step.path, step.body or None, dict(step.headers))
-        response = connection.getresponse()
-        return Answer(status=response.status, body=_parsed(response.read()))
-    finally:
-        connection.close()
-
-
-def _parsed(body: bytes) -> Any:
+def parsed(body: bytes) -> Any:
+    """The value if it is JSON, else the text."""
     try:
         return json.loads(body)
     except ValueError:
@@ -87,7 +87,7 @@ def _unlike(where: str, theirs: Any, ours: Any) -> Iterator[tuple[str, str]]:
 
 def _alike(theirs: Any, ours: Any) -> bool:
     if isinstance(theirs, str) and isinstance(ours, str):
-        inner = _parsed(theirs.encode()), _parsed(ours.encode())
+        inner = parsed(theirs.encode()), parsed(ours.encode())
         if isinstance(inner[0], (dict, list)):  # a JSON text inside, as v2 puts objects
             return not any(_unlike("", *inner))
         return theirs == ours

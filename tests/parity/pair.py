@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from ..server import Server, free_ports
+from .calls import Rpc
 from .differences import ALLOWED, unexpected
-from .exchange import Answer, Step, differences, send
+from .exchange import Answer, Step, differences
 from .torchserve import TorchServe
 
 COMMON = {
@@ -62,15 +63,17 @@ class Pair:
     def __exit__(self, *error: object) -> None:
         self._running.close()
 
-    def send(self, step: Step) -> tuple[Answer, Answer]:
+    def send(self, step: Step | Rpc) -> tuple[Answer, Answer]:
         """The answers of TorchServe and of this server."""
         own: Mapping[str, int] = {
             "inference": self.ours.ports["inference"],
             "management": self._management,
+            "grpc_inference": self.ours.ports["native_grpc"],
+            "grpc_management": self.ours.ports["management_grpc"],
         }
-        return send(self.theirs.ports, step), send(own, step)
+        return step.send(self.theirs.ports), step.send(own)
 
-    def compare(self, step: Step) -> None:
+    def compare(self, step: Step | Rpc) -> None:
         """Send a step to both servers; they must differ just where `differences` says so."""
         theirs, ours = self.send(step)
         found = differences(theirs, ours)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from . import test_envelopes, test_handlers
+from . import calls, test_envelopes, test_handlers
 from .differences import DIFFERENCES
 from .routes import INFERENCE, MANAGEMENT
 
@@ -22,4 +22,5 @@ def test_every_difference_is_of_a_request_that_is_sent():
 
 def sent():
     of_envelopes = [step for _, step in test_envelopes.STEPS]
-    return [step.name for step in INFERENCE + MANAGEMENT + test_handlers.STEPS + of_envelopes]
+    steps = INFERENCE + MANAGEMENT + test_handlers.STEPS + of_envelopes
+    return [step.name for step in [*steps, *calls.INFERENCE, *calls.MANAGEMENT]]
