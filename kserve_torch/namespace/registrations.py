@@ -1,9 +1,10 @@
 """Classes that archives register with a library: each archive has its own.
 
-Tables such as transformers' ``AutoModel.register`` and detectron2's and mmengine's ``Registry`` are
-for the process. A second instance of an archive would be refused the names that the first one has
-registered, and another version would get its classes. So is what transformers itself registers when
-it runs a repository's code (``trust_remote_code``): the model class for a configuration class.
+Tables such as transformers' ``AutoModel.register``, detectron2's and mmengine's ``Registry`` and
+torch's ``functional_datapipe`` are for the process. A second instance of an archive would be
+refused the names that the first one has registered, and another version would get its classes. So
+is what transformers itself registers when it runs a repository's code (``trust_remote_code``): the
+model class for a configuration class.
 
 transformers copies that code to a cache and imports it from there, under a name of the process.
 Where a model brings its own transformers, the code would get the environment's, or be what another
@@ -23,12 +24,14 @@ from kserve_torch.namespace.scopes import current_scope, scopes
 #: The package of repositories' code; what the name of a copy's begins with.
 _REMOTE = "transformers_modules"
 
-#: By module, the class of a library's tables and its attribute that has what was registered.
+#: By module, the attribute that has what was registered, and the classes that are tables with it,
+#: or whose instances are.
 _TABLES = {
-    "fvcore.common.registry": ("Registry", "_obj_map"),
-    "mmengine.registry.registry": ("Registry", "_module_dict"),
-    "transformers.models.auto.auto_factory": ("_LazyAutoMapping", "_extra_content"),
-    "transformers.models.auto.configuration_auto": ("_LazyConfigMapping", "_extra_content"),
+    "fvcore.common.registry": ("_obj_map", "Registry"),
+    "mmengine.registry.registry": ("_module_dict", "Registry"),
+    "torch.utils.data.datapipes.datapipe": ("functions", "IterDataPipe", "MapDataPipe"),
+    "transformers.models.auto.auto_factory": ("_extra_content", "_LazyAutoMapping"),
+    "transformers.models.auto.configuration_auto": ("_extra_content", "_LazyConfigMapping"),
 }
 
 
@@ -44,23 +47,41 @@ class Registrations(ChainMap[Any, Any]):
         (shared if scope is None else scope.registered.setdefault(id(shared), {}))[key] = value
 
 
-class _Attribute:
-    """The attribute of a table that has what was registered."""
+def _registrations(shared: dict[Any, Any]) -> Registrations:
+    """What the code that asks finds in a table.
+
+    Args:
+        shared: what libraries have registered in it.
+    """
+    scope = current_scope()
+    # A thread of unknown origin finds all: ``to_thread(AutoModel.from_pretrained, path)``. One
+    # that only a package of an archive is known to have started finds the archive's too.
+    found = [
+        each.registered.setdefault(id(shared), {})
+        for each in reversed(list(scopes.values()))
+        if scope is None or scope.name in each.homes or each.name in scope.homes
+    ]
+    return Registrations(*found, shared)
+
+
+class _OfClass:
+    """The attribute of a class that is the table; an instance may have another of that name."""
+
+    def __init__(self, shared: dict[Any, Any]) -> None:
+        self._shared = shared
+
+    def __get__(self, instance: object, owner: type) -> Registrations:
+        return _registrations(self._shared)
+
+
+class _OfInstance:
+    """The attribute of tables that has what was registered."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __get__(self, table: object, owner: type) -> Registrations:
-        shared = vars(table)[self._name]
-        scope = current_scope()
-        # A thread of unknown origin finds all: ``to_thread(AutoModel.from_pretrained, path)``. One
-        # that only a package of an archive is known to have started finds the archive's too.
-        found = [
-            each.registered.setdefault(id(shared), {})
-            for each in reversed(list(scopes.values()))
-            if scope is None or scope.name in each.homes or each.name in scope.homes
-        ]
-        return Registrations(*found, shared)
+        return _registrations(vars(table)[self._name])
 
     def __set__(self, table: object, registered: dict[Any, Any]) -> None:
         for scope in list(scopes.values()):
@@ -74,14 +95,17 @@ def install() -> None:
 
     And let the cache of a model's own transformers be among its packages.
     """
-    for module, (table, attribute) in _TABLES.items():
-        after_import(module, partial(_separate, table, attribute))
+    for module, (attribute, *tables) in _TABLES.items():
+        after_import(module, partial(_separate, tables, attribute))
     after_import("transformers.utils.hub", _move_cache)
 
 
-def _separate(table: str, attribute: str, module: ModuleType) -> None:
-    if hasattr(module, table):  # an archive may bring versions that lack it
-        setattr(getattr(module, table), attribute, _Attribute(attribute))
+def _separate(tables: list[str], attribute: str, module: ModuleType) -> None:
+    for name in tables:
+        if table := getattr(module, name, None):  # an archive may bring versions that lack it
+            shared = vars(table).get(attribute)
+            own = _OfInstance(attribute) if shared is None else _OfClass(shared)
+            setattr(table, attribute, own)
 
 
 def _module_of(registered: Any) -> str:

@@ -188,6 +188,46 @@ def test_a_new_table_is_empty(make: Make) -> None:
     assert [handler.fresh() for _ in range(50)] == [handler.Net] * 50
 
 
+#: As torch_geometric does, for example.
+PIPES = """
+from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
+from torch.utils.data.datapipes.iter import IterableWrapper
+from torch.utils.data.datapipes.map import SequenceWrapper
+
+@functional_datapipe("kt_twice")
+class Twice(IterDataPipe):
+    def __init__(self, source):
+        self.source = source
+        self.functions = [lambda x: 2 * x]
+
+    def __iter__(self):
+        return (self.functions[0](each) for each in self.source)
+
+@functional_datapipe("kt_half")
+class Half(MapDataPipe):
+    def __init__(self, source):
+        self.source = source
+
+def pipes():
+    return IterableWrapper([1, 2]).kt_twice(), SequenceWrapper([1]).kt_half()
+
+def apply(name):
+    return getattr(IterableWrapper([1]), name)(1)
+"""
+
+
+def test_instances_of_an_archive_define_data_pipes_of_one_name(make: Make) -> None:
+    handlers = [make(name, {"handler.py": PIPES}) for name in ("a", "a", "b")]
+    for handler in handlers:
+        twice, half = handler.pipes()
+        assert [type(twice), type(half)] == [handler.Twice, handler.Half]
+        assert list(twice) == [2, 4]
+    other = make("c", {"handler.py": PIPES.replace("kt_", "kt_other_")})
+    with pytest.raises(AttributeError, match="kt_twice"):
+        other.apply("kt_twice")
+    assert list(other.apply("batch")) == [[1]]
+
+
 @pytest.mark.usefixtures("remote_code")
 def test_a_models_own_transformers_runs_code_of_repositories(tmp_path: Path) -> None:
     """The code gets that, not the environment's, which runs the same; two versions differ."""
