@@ -29,108 +29,41 @@ REPOSITORY = ("/v2/repository/index", "/v2/repository/models/m/load")
 HUGE = "9" * 400
 
 
-def instances(text: str) -> bytes:
-    return b'{"instances": %s}' % text.encode()
-
-
 def inputs(**members: Any) -> bytes:
     whole = {"name": "a", "shape": [1], "datatype": "INT64", "data": [1], **members}
     present = {key: value for key, value in whole.items() if value is not ...}
     return json.dumps({"inputs": [present]}).encode()
 
 
-NO_JSON = {
+NO_REQUEST = {
     "empty": b"",
-    "blank": b"   ",
     "truncated": b'{"instances": [{"data": "x"',
-    "two values": b"{} {}",
     "deep": b'{"instances": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     "deep objects": b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
     "latin-1": '{"instances": ["é"]}'.encode("latin-1"),
-    "overlong": b'{"instances": ["\xc0\x80"]}',
-    "surrogate": b'{"instances": ["\xed\xa0\x80"]}',
     "lone escape": b'{"instances": ["\\ud800"]}',
     "utf-16": '{"instances": []}'.encode("utf-16"),
-    "bom": b"\xef\xbb\xbf{}{",
-    "nul": b"\0",
     "binary": bytes(range(256)),
     "nan": b'{"instances": [NaN]}',
-    "infinity": b'{"inputs": [Infinity]}',
-    "hex": b'{"instances": [0x10]}',
-    "comment": b'{"instances": [] /* none */}',
-    "comma": b'{"instances": [1,]}',
-    "single quotes": b"{'instances': []}",
-    "control character": b'{"instances": ["\x01"]}',
-    "html": b"<html></html>",
-}
-NO_OBJECT = {name: name.encode() for name in ("[]", "null", "1", '"text"', "true")}
-NO_INSTANCES = {
+    "list": b"[]",
     "none": b"{}",
-    "null": instances("null"),
-    "object": instances("{}"),
-    "text": instances('"x"'),
-    "number": instances("1"),
-    "bad twin": b'{"instances": [1], "instances": 2}',
-    "parameters": b'{"instances": [{"data": "say x"}], "parameters": 1}',
-    "inputs": b'{"inputs": {"x": [1]}}',
-}
-NO_TENSOR = {
+    "text": b'{"instances": "x"}',
+    "no tensor": b'{"inputs": [1]}',
     "missing name": inputs(name=...),
-    "number as name": inputs(name=1),
-    "missing shape": inputs(shape=...),
-    "missing datatype": inputs(datatype=...),
-    "missing data": inputs(data=...),
     "unknown datatype": inputs(datatype="INT128"),
-    "datatype in lower case": inputs(datatype="int64"),
-    "datatype null": inputs(datatype=None),
-    "negative shape": inputs(shape=[-1, -1]),
-    "fractional shape": inputs(shape=[1.5]),
-    "shape of texts": inputs(shape=["1"]),
-    "shape of truth": inputs(shape=[True]),
-    "no list as shape": inputs(shape="1"),
-    "shape too large": inputs(shape=[2]),
-    "shape too small": inputs(shape=[0]),
     "overflowing shape": inputs(shape=[2**62, 4, 4]),
-    "huge shape": inputs(shape=[2**40]),
-    "shape beyond 64 bits": b'{"inputs":[{"name":"a","shape":[%s],"datatype":"INT8","data":[1]}]}'
-    % HUGE.encode(),
-    "many dimensions": inputs(shape=[1] * 100),
+    "shape beyond 64 bits": inputs(shape=[int(HUGE)]),
     "ragged data": inputs(shape=[2, 2], data=[[1, 2], [3]]),
-    "deep data": inputs(data=[[[[[1]]]], 2], shape=[2]),
-    "text in numbers": inputs(data=["x"]),
-    "null in numbers": inputs(data=[None]),
-    "object in numbers": inputs(data=[{}]),
-    "fraction in integers": inputs(data=[1.5]),
-    "overflow": inputs(datatype="INT8", data=[300]),
-    "negative unsigned": inputs(datatype="UINT8", data=[-1]),
     "beyond 64 bits": inputs(data=[2**70]),
-    "number in bytes": inputs(datatype="BYTES", data=[1]),
-    "number for truth": inputs(datatype="BOOL", data=[7]),
-    "size without data": inputs(data=..., parameters={"binary_data_size": 8}),
-    "negative size": inputs(data=..., parameters={"binary_data_size": -8}),
     "huge size": inputs(data=..., parameters={"binary_data_size": 2**63}),
-    "size of text": inputs(data=..., parameters={"binary_data_size": "8"}),
-    "size and data": inputs(parameters={"binary_data_size": 8}),
-    "no inputs": b'{"inputs": []}',
-    "inputs null": b'{"inputs": null}',
-    "input is no object": b'{"inputs": [1]}',
-    "twins": b'{"inputs": [%s, %s]}' % ((inputs()[12:-2],) * 2),
-    "id": b'{"id": 1, ' + inputs()[1:],
     "parameters": b'{"parameters": [], ' + inputs()[1:],
-    "unknown output": b'{"outputs": [{"name": "none"}], '
-    + inputs(data=["say x"], datatype="BYTES")[1:],
-    "outputs": b'{"outputs": {"name": 1}, ' + inputs()[1:],
 }
 HEADERS = {
-    "charset": {"content-type": "application/json; charset=rot13"},
-    "charset of zip": {"content-type": "application/json; charset=zlib"},
+    "charset": {"content-type": "application/json; charset=zlib"},
     "coding": {"content-encoding": "br"},
-    "codings": {"content-encoding": ", ".join(["gzip"] * 50)},
     "no gzip": {"content-encoding": "gzip"},
-    "multipart without boundary": {"content-type": "multipart/form-data"},
     "time-out": {"x-request-timeout-ms": "x"},
 }
-LENGTHS = ("-1", "1e3", "0x10", "1000000", HUGE, "", "\u0661", "1,2", "+5")
 
 
 COLOURS = """
@@ -198,45 +131,16 @@ def check_text(text: str) -> None:
     assert tempfile.gettempdir() not in text
 
 
-@pytest.mark.parametrize("name", [*NO_JSON, *NO_OBJECT, *NO_INSTANCES])
-@pytest.mark.parametrize("path", V1_PATHS)
-def test_v1(client: Client, path: str, name: str) -> None:
-    body = {**NO_JSON, **NO_OBJECT, **NO_INSTANCES}[name]
-    check_kserve(client.http.post(path, content=body))
+@pytest.mark.parametrize("name", NO_REQUEST)
+@pytest.mark.parametrize("path", [*V1_PATHS, *V2_PATHS])
+def test_bodies(client: Client, path: str, name: str) -> None:
+    check_kserve(client.http.post(path, content=NO_REQUEST[name]))
 
 
-@pytest.mark.parametrize("name", [*NO_JSON, *NO_OBJECT, *NO_TENSOR])
-@pytest.mark.parametrize("path", V2_PATHS)
-def test_v2(client: Client, path: str, name: str) -> None:
-    body = {**NO_JSON, **NO_OBJECT, **NO_TENSOR}[name]
-    check_kserve(client.http.post(path, content=body))
-
-
-@pytest.mark.parametrize("name", NO_TENSOR)
-def test_v2_on_v1(client: Client, name: str) -> None:
-    check_kserve(client.http.post(V1_PATHS[0], content=NO_TENSOR[name]))
-
-
-@pytest.mark.parametrize("name", [key for key in NO_JSON if key not in ("empty", "blank")])
+@pytest.mark.parametrize("name", ["truncated", "deep", "latin-1"])
 @pytest.mark.parametrize("path", REPOSITORY)
 def test_repository(client: Client, path: str, name: str) -> None:
-    check_kserve(client.http.post(path, content=NO_JSON[name]))
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-def test_binary_header_length(client: Client, length: str) -> None:
-    headers = {"inference-header-content-length": length.encode()}
-    check_kserve(client.http.post(V2_PATHS[0], content=inputs(), headers=headers))
-
-
-@pytest.mark.parametrize(("size", "sent"), [(8, 7), (8, 9), (8, 0), (0, 8), (7, 7), (2**40, 8)])
-@pytest.mark.parametrize("datatype", ["INT64", "BYTES", "BF16", "BOOL"])
-def test_binary_sizes(client: Client, datatype: str, size: int, sent: int) -> None:
-    parameters = {"binary_data_size": size}
-    head = inputs(data=..., shape=[3], datatype=datatype, parameters=parameters)
-    headers = {"inference-header-content-length": str(len(head))}
-    body = head + b"\xff" * sent
-    check_kserve(client.http.post(V2_PATHS[0], content=body, headers=headers))
+    check_kserve(client.http.post(path, content=NO_REQUEST[name]))
 
 
 @pytest.mark.parametrize("name", HEADERS)
@@ -245,16 +149,13 @@ def test_headers(client: Client, path: str, name: str) -> None:
     check_kserve(client.http.post(path, content=b"{", headers=HEADERS[name]))
 
 
-@pytest.mark.parametrize("name", ["coding", "codings", "no gzip", "time-out"])
+@pytest.mark.parametrize("name", ["coding", "no gzip", "time-out"])
 def test_native_headers(client: Client, name: str) -> None:
     check_native(client.http.post("/predictions/m", content=b"{", headers=HEADERS[name]))
 
 
 MULTIPARTS = {
-    "never begins": b"text",
     "never ends": b"--b\r\ncontent-disposition: form-data; name=data\r\n\r\nx",
-    "no headers": b"--b\r\n\r\nx\r\n--b--\r\n",
-    "no name": b"--b\r\ncontent-disposition: form-data\r\n\r\nx\r\n--b--\r\n",
     "many parts": b"--b\r\ncontent-disposition: form-data; name=d\r\n\r\n\r\n" * 20_000,
     "long header": b"--b\r\ncontent-disposition: " + b"x" * 100_000 + b"\r\n\r\n\r\n--b--",
 }
@@ -263,11 +164,7 @@ MULTIPARTS = {
 @pytest.mark.parametrize("name", MULTIPARTS)
 def test_multipart(client: Client, name: str) -> None:
     headers = {"content-type": "multipart/form-data; boundary=b"}
-    answer = client.http.post("/predictions/m", content=MULTIPARTS[name], headers=headers)
-    if name in ("never begins", "never ends", "no name", "no headers"):
-        check_native(answer)
-    else:
-        assert answer.status_code < 504
+    check_native(client.http.post("/predictions/m", content=MULTIPARTS[name], headers=headers))
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
@@ -282,13 +179,7 @@ def test_wrong_methods(client: Client, path: str, method: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *(
-            "/v1",
-            "/v1/",
-            "/v1/models/none",
-            "/v1/models/m:train",
-            "/v1/models/:predict",
-        ),
+        *("/v1", "/v1/", "/v1/models/none", "/v1/models/m:train", "/v1/models/:predict"),
         *("/v1/models/m/:predict", "/v1/models/../m:predict", "/v1/models/%00:predict"),
         *("/v1/models/%ff:predict", "/v1/models/m%2f..%2fm:predict", "/v1/models/" + "x" * 500),
         *("/v2/models/none", "/v2/models/m/versions/9/infer", "/v2/models/m/versions/", "/v2/none"),
@@ -311,9 +202,9 @@ def test_native_paths(client: Client, path: str) -> None:
 # --- images ---------------------------------------------------------------------------------------
 
 
-def image(kind: str = "PNG", size: tuple[int, int] = (300, 300)) -> bytes:
+def image() -> bytes:
     buffer = io.BytesIO()
-    Image.new("RGB", size, "red").save(buffer, kind)
+    Image.new("RGB", (300, 300), "red").save(buffer, "PNG")
     return buffer.getvalue()
 
 
@@ -330,31 +221,7 @@ def bomb(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + end
 
 
-IMAGES = {
-    "empty": b"",
-    "text": b"no image",
-    "truncated png": image()[:100],
-    "half a png": image()[: len(image()) // 2],
-    "truncated jpeg": image("JPEG")[:300],
-    "truncated gif": image("GIF")[:30],
-    "signature": b"\x89PNG\r\n\x1a\n",
-    "wrong checksum": image()[:20] + b"\xff\xff" + image()[22:],
-    "bomb": bomb(60_000, 60_000),
-    "no pixels": bomb(0, 0),
-    "largest": bomb(2**31 - 1, 2**31 - 1),
-    "svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
-    "tiff": b"II*\0" + b"\xff" * 100,
-    "eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
-}
-NO_BASE64 = ("?", "a", "aaaaa", "====", "é", "data:image/png;base64,?", " ")
-
-
-def test_a_good_image(client: Client) -> None:
-    data = base64.b64encode(image()).decode()
-    assert client.http.post(
-        "/v1/models/images:predict", json={"instances": [{"data": data}]}
-    ).is_success
-    assert client.http.post("/predictions/images", content=image()).is_success
+IMAGES = {"text": b"no image", "half a png": image()[:400], "bomb": bomb(60_000, 60_000)}
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -370,32 +237,6 @@ def test_images(client: Client, name: str) -> None:
     whole = {"name": "a", "shape": [1], "datatype": "BYTES", "data": [data]}
     check_kserve(client.http.post("/v2/models/images/infer", json={"inputs": [whole]}))
     check_native(client.http.post("/predictions/images", content=IMAGES[name]))
-
-
-@pytest.mark.parametrize("text", NO_BASE64)
-def test_base64(client: Client, text: str) -> None:
-    answer = client.http.post("/v1/models/images:predict", json={"instances": [{"data": text}]})
-    check_kserve(answer)
-    assert "instances[0]" in answer.text
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        "null",
-        "1",
-        "[]",
-        "{}",
-        '{"data": 1}',
-        '{"data": [[]]}',
-        '{"data": {"b64": 1}}',
-        '{"data": [["a"]]}',
-        '{"data": [NaN]}',
-        '{"b64": ""}',
-    ],
-)
-def test_rows_that_are_no_images(client: Client, row: str) -> None:
-    check_kserve(client.http.post("/v1/models/images:predict", content=instances(f"[{row}]")))
 
 
 # --- below HTTP -----------------------------------------------------------------------------------
@@ -465,57 +306,11 @@ def test_no_http(client: Client, name: str) -> None:
 # --- gRPC -----------------------------------------------------------------------------------------
 
 
-def tensor(**fields: Any) -> pb.ModelInferRequest.InferInputTensor:
-    whole = {"name": "a", "shape": [1], "datatype": "INT64", **fields}
-    return pb.ModelInferRequest.InferInputTensor(**whole)
-
-
-ONE = pb.InferTensorContents(int64_contents=[1])
-BAD_MESSAGES = {
-    "nothing": pb.ModelInferRequest(model_name="m"),
-    "no contents": pb.ModelInferRequest(model_name="m", inputs=[tensor()]),
-    "negative shape": pb.ModelInferRequest(
-        model_name="m", inputs=[tensor(shape=[-1, -1], contents=ONE)]
-    ),
-    "overflowing shape": pb.ModelInferRequest(
-        model_name="m", inputs=[tensor(shape=[2**62, 8], contents=ONE)]
-    ),
-    "other contents": pb.ModelInferRequest(
-        model_name="m", inputs=[tensor(datatype="FP32", contents=ONE)]
-    ),
-    "unknown datatype": pb.ModelInferRequest(
-        model_name="m", inputs=[tensor(datatype="X", contents=ONE)]
-    ),
-    "short raw": pb.ModelInferRequest(
-        model_name="m", inputs=[tensor()], raw_input_contents=[b"1234567"]
-    ),
-    "raw of nobody": pb.ModelInferRequest(
-        model_name="m", inputs=[tensor()], raw_input_contents=[bytes(8), bytes(8)]
-    ),
-    "raw and contents": pb.ModelInferRequest(
-        model_name="m", inputs=[tensor(contents=ONE)], raw_input_contents=[bytes(8)]
-    ),
-    "length of bytes": pb.ModelInferRequest(
-        model_name="m", inputs=[tensor(datatype="BYTES")], raw_input_contents=[b"\xff" * 8]
-    ),
-    "twins": pb.ModelInferRequest(
-        model_name="m", inputs=[tensor(contents=ONE), tensor(contents=ONE)]
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BAD_MESSAGES)
-def test_grpc(client: Client, name: str) -> None:
-    with pytest.raises(grpc.RpcError) as caught:
-        client.grpc.ModelInfer(BAD_MESSAGES[name])
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    check_text(caught.value.details())
-
-
 def test_grpc_garbage(client: Client) -> None:
     """Whatever bytes come as a message, the answer is a status and not a dead server."""
     generator = random.Random(7)
-    good = BAD_MESSAGES["no contents"].SerializeToString()
+    tensor = pb.ModelInferRequest.InferInputTensor(name="a", shape=[1], datatype="INT64")
+    good = pb.ModelInferRequest(model_name="m", inputs=[tensor]).SerializeToString()
     call = client.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
     for _ in range(300):
         data = bytearray(good * generator.randint(1, 3))
@@ -527,6 +322,7 @@ def test_grpc_garbage(client: Client) -> None:
             grpc.StatusCode.INVALID_ARGUMENT,
             grpc.StatusCode.NOT_FOUND,
         ), (bytes(data), caught.value.details())
+        check_text(caught.value.details())
 
 
 def test_the_log_cannot_be_forged(client: Client) -> None:
