@@ -1,14 +1,12 @@
 """The management API and hostile archives: nobody gets in, nothing gets out."""
 
 import http.server
-import io
 import json
 import os
 import stat
 import subprocess
 import sys
 import tarfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -116,12 +114,7 @@ def test_tricks_in_the_url(client: Client, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host",
-    [
-        *("127.0.0.1", "localhost", "127.1", "2130706433", "0x7f.1", "0.0.0.0", "[::1]", "[::]"),
-        *("[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "169.254.169.254", "10.0.0.1", "192.168.1.1"),
-        *("[fe80::1]", "[fd00::1]", "100.64.0.1", "[64:ff9b::7f00:1]", "224.0.0.1"),
-    ],
+    "host", ["localhost", "127.1", "0x7f.1", "0.0.0.0", "[::]", "[::ffff:7f00:1]"]
 )
 def test_addresses_inside_are_not_connected_to(client: Client, inside: str, host: str) -> None:
     port = inside.rpartition(":")[2]
@@ -168,54 +161,10 @@ def test_tricks_in_the_name(client: Client, folder: Path, name: str) -> None:
 # --- archives -------------------------------------------------------------------------------------
 
 
-def zipped(*entries: tuple[zipfile.ZipInfo | str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("MAR-INF/MANIFEST.json", manifest(modelName="evil"))
-        archive.writestr("handler.py", ECHO)
-        for info, content in entries:
-            archive.writestr(info, content)
-    return buffer.getvalue()
-
-
-def special(kind: int, name: str = "x") -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name)
-    info.create_system = 3
-    info.external_attr = (kind | 0o777) << 16
-    return info
-
-
-def linked(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, target
-    return info
-
-
-ZIPS = {
-    "parent": zipped(("../owned", b"x")),
-    "parents": zipped(("a/../../../../../../tmp/owned", b"x")),
-    "absolute": zipped(("/tmp/owned", b"x")),
-    "backslashes": zipped(("..\\..\\owned", b"x")),
-    "link": zipped((special(stat.S_IFLNK), b"/etc/passwd")),
-    "device": zipped((special(stat.S_IFCHR), b"")),
-    "pipe": zipped((special(stat.S_IFIFO), b"")),
-    "handler outside": b"",
-    "torn": zipped()[:-30],
-    "empty": b"",
-    "text": b"no archive",
-    "no manifest": b"PK\x05\x06" + bytes(18),
-}
-MANIFESTS = {
-    "no json": "{",
-    "list": "[]",
-    "no model": "{}",
-    "handler outside": manifest(modelName="evil", handler="../../outside.py"),
-    "absolute handler": manifest(modelName="evil", handler="/etc/passwd"),
-    "weights outside": manifest(modelName="evil", serializedFile="../../../etc/passwd"),
-    "config outside": manifest(modelName="evil", configFile="/etc/passwd"),
-    "numbers": manifest(modelName=1, handler=2),
-    "deep": "[" * 100_000,
-    "no handler": manifest(modelName="evil", handler=None),
+HOSTILE: dict[str, dict[str, str | bytes]] = {
+    "evil.mar": {"../owned": b"x"},
+    "outside.mar": {"MAR-INF/MANIFEST.json": manifest(handler="../../outside.py")},
+    "deep.mar": {"MAR-INF/MANIFEST.json": "[" * 100_000},
 }
 
 
@@ -230,34 +179,22 @@ def refused(client: Client, folder: Path, name: str) -> None:
     (folder / "store" / name).unlink()
 
 
-@pytest.mark.parametrize("name", [name for name in ZIPS if name != "handler outside"])
-def test_hostile_zips(client: Client, folder: Path, name: str) -> None:
-    (folder / "store" / "evil.mar").write_bytes(ZIPS[name])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_archives(client: Client, folder: Path, name: str) -> None:
+    make_archive(folder / "store" / name, {"handler.py": ECHO, **HOSTILE[name]}, modelName="evil")
+    refused(client, folder, name)
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x05\x06" + bytes(18)])
+def test_files_that_are_no_archives(client: Client, folder: Path, content: bytes) -> None:
+    (folder / "store" / "evil.mar").write_bytes(content)
     refused(client, folder, "evil.mar")
 
 
-@pytest.mark.parametrize("name", MANIFESTS)
-def test_wrong_manifests(client: Client, folder: Path, name: str) -> None:
-    files = {"MAR-INF/MANIFEST.json": MANIFESTS[name], "handler.py": ECHO}
-    make_archive(folder / "store" / "evil.mar", files)
-    refused(client, folder, "evil.mar")
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        linked("model/x", "/etc/passwd"),
-        linked("model/x", "../../../etc/passwd"),
-        linked("model/x", "/etc/passwd", tarfile.LNKTYPE),
-        linked("model/x", "", tarfile.CHRTYPE),
-        linked("model/x", "", tarfile.FIFOTYPE),
-        linked("model/x", "x"),
-        linked("../owned", "", tarfile.DIRTYPE),
-        linked("/tmp/owned", "", tarfile.DIRTYPE),
-    ],
-    ids=["link", "relative", "hard link", "device", "pipe", "loop", "parent", "absolute"],
-)
-def test_hostile_tars(client: Client, folder: Path, entry: tarfile.TarInfo) -> None:
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_hostile_tars(client: Client, folder: Path, kind: bytes) -> None:
+    entry = tarfile.TarInfo("model/x")
+    entry.type, entry.linkname = kind, "/etc/passwd"
     contents = {"model/MAR-INF/MANIFEST.json": manifest(modelName="evil").encode()}
     write_tar(folder / "store" / "evil.tar.gz", contents, entry)
     refused(client, folder, "evil.tar.gz")
