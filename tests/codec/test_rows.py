@@ -91,10 +91,11 @@ def test_split_one_input():
 
 
 def test_split_several_inputs():
-    parts = rows.split_batch([tensor([1, 2], name="a"), words("p", b"q", name="w")])
+    pairs = tensor(np.array([["r", "s"], ["t", "u"]], object), "BYTES", "p")
+    parts = rows.split_batch([tensor([1, 2], name="a"), words("p", b"q", name="w"), pairs])
     assert [rows.to_row(part) for part in parts] == [
-        {"a": 1, "w": "p"},
-        {"a": 2, "w": bytearray(b"q")},
+        {"a": 1, "w": "p", "p": ["r", "s"]},
+        {"a": 2, "w": bytearray(b"q"), "p": ["t", "u"]},
     ]
 
 
@@ -114,6 +115,7 @@ def test_the_class_to_explain_is_in_rows_of_several_inputs():
             'inputs[1] "y".shape: shape [1], expected 2 rows as in inputs[0]',
         ),
         ([tensor([1]), tensor(1, name="y")], 'inputs[1] "y".shape: shape [], expected 1 rows'),
+        ([tensor([0] * 100_001)], 'inputs[0] "x".shape: 100001 rows, over 100000'),
     ],
 )
 def test_inputs_that_are_no_batch(inputs, text):
