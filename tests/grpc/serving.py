@@ -155,6 +155,15 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
+async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
+    """The status of a call that fails, and its text."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code(), error.details() or ""
+    raise AssertionError("the call was answered")
+
+
 class Stub:
     """Callables for the methods of a service; ``name`` replaces its full name."""
 

@@ -10,7 +10,7 @@ from kserve_torch.grpc import management
 from kserve_torch.grpc.protos import management_pb2 as pb
 
 from ..makers import make_archive
-from .serving import Serving, write_archive
+from .serving import Serving, refused, write_archive
 
 
 @pytest.fixture
@@ -31,12 +31,6 @@ def manage(serving: Serving) -> Any:
 
 def register(version: str, **members: Any) -> pb.RegisterModelRequest:
     return pb.RegisterModelRequest(url=f"m-{version}", initial_workers=1, **members)
-
-
-async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return caught.value.code(), caught.value.details()
 
 
 async def test_the_life_of_a_model(models: Serving) -> None:

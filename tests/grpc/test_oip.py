@@ -15,7 +15,7 @@ from kserve_torch.grpc import oip
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.messages import Tensor
 
-from .serving import Serving, until, write_archive
+from .serving import Serving, refused, until, write_archive
 
 
 def infer(model: str, *arrays: tuple[str, Any], raw: bool = True, **members: Any) -> Message:
@@ -38,12 +38,6 @@ def parameters(**values: Any) -> dict[str, pb.InferParameter]:
     return {
         name: pb.InferParameter(**{kinds[type(value)]: value}) for name, value in values.items()
     }
-
-
-async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return caught.value.code(), caught.value.details()
 
 
 async def test_health_and_metadata(serving: Serving) -> None:
@@ -167,14 +161,6 @@ async def test_infer_on_unknown_models_and_versions(serving: Serving) -> None:
         assert (await refused(stub.ModelInfer(wrong)))[0] is grpc.StatusCode.NOT_FOUND
 
 
-async def test_bad_tensor_is_named(serving: Serving) -> None:
-    request = infer("echo", ("INT32", [1, 2]))
-    request.raw_input_contents[0] = b"123"
-    code, text = await refused(serving.oip().ModelInfer(request))
-    assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert text == 'inputs[0] "a": 3 bytes are not a multiple of 4'
-
-
 @pytest.mark.parametrize(
     ("said", "code", "text"),
     [
@@ -203,12 +189,6 @@ async def test_a_long_error_text_still_arrives(serving: Serving, character: str)
     code, text = await refused(serving.oip().ModelInfer(request))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert set(text) == {character}
-
-
-async def test_methods_of_triton_that_we_lack(serving: Serving) -> None:
-    channel = serving.channel(serving.settings.grpc_port)
-    call = channel.unary_unary("/inference.GRPCInferenceService/ModelStatistics")
-    assert (await refused(call(b"")))[0] is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def test_every_inference_is_reported_once(serving: Serving) -> None:

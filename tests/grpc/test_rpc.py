@@ -14,13 +14,7 @@ from kserve_torch.grpc import oip
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.grpc.rpc import Call, Streams, bind, checked, metadata_of
 
-from .serving import Serving, until
-
-
-async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return caught.value.code(), caught.value.details()
+from .serving import Serving, refused, until
 
 
 @pytest.mark.parametrize("garbage", [b"\xff\xff\xff", b"\x0a\x05abc", b"\x0a\x01\xff"])

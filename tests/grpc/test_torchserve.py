@@ -7,13 +7,12 @@ import pytest
 import torch
 from google.protobuf.empty_pb2 import Empty
 
-from kserve_torch.grpc import oip, torchserve
+from kserve_torch.grpc import torchserve
 from kserve_torch.grpc.protos import inference_pb2 as pb
-from kserve_torch.grpc.protos import open_inference_pb2
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.models.registry import Registry
 
-from .serving import Serving
+from .serving import Serving, refused
 
 
 def native(serving: Serving) -> Any:
@@ -25,12 +24,6 @@ def predict(model: str, sequence: str | None = None, **fields: bytes) -> pb.Pred
     if sequence is not None:
         request.sequenceId = sequence
     return request
-
-
-async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return caught.value.code(), caught.value.details()
 
 
 async def test_ping(serving: Serving) -> None:
@@ -98,13 +91,6 @@ async def test_errors(serving: Serving, model: str, said: bytes, code: grpc.Stat
     assert got is code
     assert text
     assert "Traceback" not in text
-
-
-async def test_the_open_inference_protocol_on_this_port(serving: Serving) -> None:
-    port = serving.settings.grpc_inference_port
-    for name in oip.NAMES:
-        stub = serving.stub(oip.SERVICE, port, name)
-        assert (await stub.ServerLive(open_inference_pb2.ServerLiveRequest())).live
 
 
 async def test_stream_of_intermediate_results(serving: Serving) -> None:
