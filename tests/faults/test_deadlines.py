@@ -79,14 +79,6 @@ def test_the_time_that_a_model_gives_its_clients(
     assert client.ask(V1, "impatient", "say on").ok
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "soon", "", "1e400"])
-@pytest.mark.parametrize("protocol", [V1, V2, NATIVE])
-def test_a_time_that_is_none(client: Client, protocol: str, value: str) -> None:
-    answer = client.ask(protocol, "m", "say no", headers={"x-request-timeout-ms": value})
-    assert answer.status == 400
-    assert "x-request-timeout-ms" in answer.text
-
-
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_who_leaves_the_queue_is_in_no_batch(
     client: Client, gate: Callable[[], Gate], protocol: str
