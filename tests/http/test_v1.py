@@ -120,15 +120,8 @@ async def test_explain_is_told_to_the_handler(registry: Registry) -> None:
     ("body", "text"),
     [
         (b"", "Unrecognized request format"),
-        (b"{", "Unrecognized request format"),
-        (b"\xff", "Unrecognized request format"),
-        (b"[1]", "Expected a JSON object, got a list"),
         (b"{}", 'Expected "instances" in the request'),
-        (b'{"instances": {"a": 1}}', 'Expected "instances" to be a list'),
-        (b'{"instances": [1], "parameters": 1}', "parameters: expected an object"),
-        (b'{"inputs": "text"}', "inputs: expected a list"),
         (b'{"inputs": {"a": [1]}}', "inputs: expected a list"),
-        (b"[" * 100_000, "Unrecognized request format"),
     ],
 )
 async def test_bodies_that_are_no_requests(registry: Registry, body: bytes, text: str) -> None:
@@ -165,14 +158,6 @@ async def test_a_body_of_bytes_is_one_instance(registry: Registry, content_type:
         registry, PREDICT, b"\x89PNG", content_type=content_type, mode="headers"
     )
     assert parsed(answer)["predictions"][0]["data"] == {"content-type": content_type}
-
-
-@pytest.mark.parametrize(
-    "content_type", ["multipart/form-data; boundary=x", "text/plain; charset=x"]
-)
-async def test_content_types_that_are_not_read(registry: Registry, content_type: str) -> None:
-    answer = await answered(registry, PREDICT, b"--x", content_type=content_type)
-    assert answer.status == 415
 
 
 async def test_v2_tensors_are_answered_as_v2(registry: Registry) -> None:
