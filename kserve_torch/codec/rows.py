@@ -111,11 +111,9 @@ def split_batch(inputs: Sequence[Tensor]) -> list[Row]:
 
 def _part(tensor: Tensor, i: int) -> Tensor:
     """Element ``i`` of dimension 0, as a tensor over the same memory."""
-    part = np.empty((), object) if tensor.array.ndim == 1 and tensor.datatype == "BYTES" else None
-    if part is None:
-        part = tensor.array[i, ...]
-    else:
-        part[()] = tensor.array[i]
     return Tensor(
-        name=tensor.name, datatype=tensor.datatype, array=part, parameters=tensor.parameters
+        name=tensor.name,
+        datatype=tensor.datatype,
+        array=tensor.array[i, ...],
+        parameters=tensor.parameters,
     )
