@@ -78,22 +78,13 @@ def test_the_good_one_serves(server: Server) -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_the_index_says_why(server: Server, name: str) -> None:
+def test_the_index_the_log_requests_and_loads_say_why(server: Server, name: str) -> None:
     reason = reasons(server)[name]
     assert all(word in reason for word in BROKEN[name]), reason
     assert "\n" not in reason
     assert "/" not in reason
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_the_log_says_why(server: Server, name: str) -> None:
-    said = f"model {name}.mar failed to load: {reasons(server)[name]}"
+    said = f"model {name}.mar failed to load: {reason}"
     assert [line for line in server.lines if " ERROR " in line and line.endswith(said)]
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_request_and_a_load_call_are_told(server: Server, name: str) -> None:
-    reason = reasons(server)[name]
     with server.client() as client:
         asked = client.post(f"/v1/models/{name}:predict", json={"instances": [1]})
         loaded = client.post(f"/v2/repository/models/{name}/load")
