@@ -6,10 +6,6 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
-    ProtoReflectionDescriptorDatabase,
-)
 from kserve import InferenceGRPCClient, InferInput, InferRequest
 from kserve.protocol.infer_type import RequestedOutput
 
@@ -100,28 +96,3 @@ async def test_errors(client: InferenceGRPCClient, what: str, code: grpc.StatusC
     with pytest.raises(grpc.RpcError) as caught:
         await client.infer(InferRequest("moody", inputs))
     assert caught.value.code() is code
-
-
-@pytest.mark.parametrize("service", ["", "inference.GRPCInferenceService"])
-def test_the_health_protocol(channel: grpc.Channel, service: str) -> None:
-    stub = health_pb2_grpc.HealthStub(channel)
-    request = health_pb2.HealthCheckRequest(service=service)
-    assert stub.Check(request).status == health_pb2.HealthCheckResponse.SERVING
-    watching = stub.Watch(request)
-    assert next(watching).status == health_pb2.HealthCheckResponse.SERVING
-    watching.cancel()
-
-
-def test_the_health_of_what_is_not_served(channel: grpc.Channel) -> None:
-    with pytest.raises(grpc.RpcError) as caught:
-        health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service="no.such"))
-    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-
-
-def test_reflection(channel: grpc.Channel) -> None:
-    """What grpcurl does: find the service, then its messages."""
-    reflected = ProtoReflectionDescriptorDatabase(channel)
-    assert "inference.GRPCInferenceService" in reflected.get_services()
-    file = reflected.FindFileContainingSymbol("inference.ModelInferRequest")
-    assert file.package == "inference"
-    assert [service.name for service in file.service] == ["GRPCInferenceService"]

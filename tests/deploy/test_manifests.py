@@ -40,48 +40,21 @@ def changed(name, change):
     ("name", "change", "fault"),
     [
         ("InferenceService/mnist-gpu", lambda m: m["spec"].update(predicter={}), "predicter"),
-        ("InferenceService/mnist-gpu", lambda m: m["spec"].pop("predictor"), "predictor"),
-        (
-            "InferenceService/mnist-gpu",
-            lambda m: m["spec"]["predictor"].update(minReplicas="1"),
-            "is not of type 'integer'",
-        ),
         (
             "ClusterServingRuntime/kserve-torch",
             lambda m: m["spec"]["containers"][0]["readinessProbe"].update(path="/x"),
             "'path' was unexpected",
         ),
-        (
-            "TrainedModel/mnist",
-            lambda m: m["spec"]["model"].pop("memory"),
-            "'memory' is a required",
-        ),
-        (
-            "ScaledObject/mnist-scaled",
-            lambda m: m["spec"]["triggers"][0]["metadata"].update(threshold=4),
-            "4 is not of type 'string'",
-        ),
         ("ServiceMonitor/kserve-torch", lambda m: m["spec"].pop("endpoints"), "'endpoints'"),
-        ("PrometheusRule/kserve-torch", lambda m: m["spec"].update(rules=[]), "'rules'"),
         (
             "Pod/model-store-pod",
             lambda m: m["spec"].update(container=[]),
             "spec.container: Extra inputs",
         ),
         (
-            "Pod/model-store-pod",
-            lambda m: m["spec"].pop("containers"),
-            "spec.containers: Field required",
-        ),
-        (
             "HorizontalPodAutoscaler/mnist-hpa",
             lambda m: m["spec"].update(maxReplicas="5"),
             "spec.maxReplicas: Input should be a valid integer",
-        ),
-        (
-            "PersistentVolumeClaim/model-pv-claim",
-            lambda m: m["spec"].update(accessModes="ReadWriteOnce"),
-            "spec.accessModes: Input should be a valid list",
         ),
     ],
 )
