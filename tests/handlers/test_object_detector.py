@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torchvision import models, transforms
 
-from .calls import encoded, objects, picture, refusal, upload, v1, v2
+from .calls import encoded, objects, picture, upload, v1, v2
 from .store import HANDLERS
 
 MODEL = "object_detector"
@@ -72,8 +72,3 @@ def test_a_batch_of_two_is_answered_as_two_singles(server):
     both = v1(server, MODEL, encoded(2), encoded(7))
     assert all(close(*pair) for pair in zip(both, singles, strict=True))
     assert not close(*singles)
-
-
-def test_bad_pictures_are_the_clients_mistake(server):
-    assert refusal(server, MODEL, encoded(2), "AAAA") == "instances[1].data: not a decodable image"
-    assert upload(server, MODEL, b"no picture").status_code == 400

@@ -8,7 +8,7 @@ import torch
 
 from kserve_torch.handler.text_classifier import TextClassifier
 
-from .calls import objects, refusal, sample, upload, v1, v2
+from .calls import objects, sample, upload, v1, v2
 from .store import HANDLERS
 
 MODEL = "text_classifier"
@@ -74,23 +74,6 @@ def test_an_explanation_names_the_words_and_shares_out_the_embedding(server):
     ((*shares,),) = explained["importances"]
     assert len(shares) == 24
     assert sum(shares) == pytest.approx(1)
-
-
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        ([300], "expected text, or its UTF-8 bytes"),
-        ([[1]], "expected text, or its UTF-8 bytes"),
-        ([255], "not valid UTF-8"),
-        (7, "expected text"),
-    ],
-)
-def test_what_is_no_text_is_the_clients_mistake(server, data, reason):
-    assert refusal(server, MODEL, ECONOMY, data).startswith(f"instances[1].data: {reason}")
-
-
-def test_an_upload_that_is_no_text_is_the_clients_mistake(server):
-    assert upload(server, MODEL, b"\xff\xfe").status_code == 400
 
 
 def test_training_reads_texts_as_the_handler_does(monkeypatch):
