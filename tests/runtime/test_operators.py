@@ -1,0 +1,83 @@
+"""Operators that archives add to torch."""
+
+import pytest
+import torch
+
+from kserve_torch.errors import (
+    LoadFailed,
+)
+
+from .loaded import Load, results
+
+OPERATOR = """
+import torch
+
+FACTOR = 2.0
+
+@torch.library.custom_op("NAME::scale", mutates_args=())
+def scale(x: torch.Tensor) -> torch.Tensor:
+    return x * FACTOR
+
+@scale.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+scale.register_autograd(lambda context, grad: grad * FACTOR)
+
+def handle(data, context):
+    x = torch.ones(1, requires_grad=True)
+    y = scale(x)
+    y.backward()
+    return data and [[y.item(), x.grad.item(), torch.ops.NAME.scale(x).item()]] * len(data)
+"""
+
+
+def test_instances_share_an_operator(load: Load) -> None:
+    text = OPERATOR.replace("NAME", "shared")
+    first = load(text)
+    second = load(text)
+    assert results(first, 1) == results(second, 1) == [[2.0, 2.0, 2.0]]
+    first.close()
+    third = load(text)
+    assert results(second, 1) == results(third, 1) == [[2.0, 2.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "answer"),
+    [
+        ("FACTOR = 2.0", "FACTOR = 3.0", [3.0, 3.0, 3.0]),
+        ("x * FACTOR", "x + FACTOR", [3.0, 2.0, 3.0]),
+    ],
+)
+def test_an_operator_does_what_its_own_archive_says(
+    load: Load, old: str, new: str, answer: list[float]
+) -> None:
+    text = OPERATOR.replace("NAME", f"own{len(old)}")
+    first, second = load(text), load(text.replace(old, new))
+    for _ in range(2):
+        assert results(first, 1) == [[2.0, 2.0, 2.0]]
+        assert results(second, 1) == [answer]
+    first.close()
+    assert results(second, 1) == [answer]
+
+
+def test_an_operator_has_one_form_as_long_as_it_is_used(load: Load) -> None:
+    text = OPERATOR.replace("NAME", "form")
+    other = text.replace("Tensor) -> torch", "Tensor, by: float = 1.0) -> torch")
+    first = load(text)
+    with pytest.raises(LoadFailed, match="has an operator form::scale with other arguments"):
+        load(other)
+    assert results(first, 1) == [[2.0, 2.0, 2.0]]
+    first.close()
+    assert results(load(other), 1) == [[2.0, 2.0, 2.0]]
+
+
+def test_operators_of_others_are_torchs_affair(load: Load) -> None:
+    load()
+
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    define = torch.library.custom_op("others::twice", mutates_args=())
+    for _ in range(2):
+        assert float(define(twice)(torch.ones(1))) == 2.0

@@ -1,0 +1,81 @@
+"""Whole objects that an archive's handler reads by ``torch.load``."""
+
+import io
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+from kserve_torch.errors import (
+    HandlerError,
+    LoadFailed,
+)
+
+from .loaded import Load, results
+
+PICKLED = """
+import torch
+from net import Net
+
+class Handler:
+    def initialize(self, context):
+        self.net = torch.load("net.pt", map_location="cpu")
+        with open("net.pt", "rb") as file:
+            self.again = torch.load(file)
+
+    def handle(self, data, context):
+        if "body" in data[0]:
+            return [torch.load(data[0]["body"])]
+        return [type(self.net) is type(self.again) is Net]
+"""
+WHOLE = "class Net:\n    pass\n"
+
+
+def pickled_net() -> bytes:
+    """What ``torch.save`` makes of an object whose class is in an archive's ``net.py``."""
+    module = types.ModuleType("net")
+    exec(WHOLE, vars(module))
+    file = io.BytesIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "net", module)
+        torch.save(module.Net(), file)
+    return file.getvalue()
+
+
+def test_a_handler_loads_whole_objects_of_its_archive(load: Load) -> None:
+    instance = load(PICKLED, {"net.py": WHOLE, "net.pt": pickled_net()})
+    assert results(instance, {}) == [True]
+
+
+def test_a_handlers_own_threads_load_whole_objects_too(load: Load) -> None:
+    text = """
+        import torch
+        from concurrent.futures import ThreadPoolExecutor
+        from net import Net
+        def read(path):
+            return torch.load(path, "cpu", weights_only=False)
+        def handle(data, context):
+            path = context.system_properties["model_dir"] + "/net.pt"
+            with ThreadPoolExecutor(1) as pool:
+                return data and [type(pool.submit(read, path).result()) is Net]
+        """
+    for _ in range(2):
+        instance = load(text, {"net.py": WHOLE, "net.pt": pickled_net()})
+        assert results(instance, {}) == [True]
+
+
+def test_what_is_not_the_archives_is_weights_only(load: Load, tmp_path: Path) -> None:
+    instance = load(PICKLED, {"net.py": WHOLE, "net.pt": pickled_net()})
+    elsewhere = tmp_path / "sent.pt"
+    elsewhere.write_bytes(pickled_net())
+    for sent in (io.BytesIO(pickled_net()), str(elsewhere)):
+        with pytest.raises(HandlerError, match="Weights only load failed"):
+            results(instance, {"body": sent})
+
+
+def test_full_unpickling_can_be_forbidden(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KSERVE_TORCH_FORBID_PICKLE", "1")
+    with pytest.raises(LoadFailed, match=r"handler\.py, line 7: .*Weights only load failed"):
+        load(PICKLED, {"net.py": WHOLE, "net.pt": pickled_net()})
