@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import textwrap
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,29 @@ import pytest
 from kserve_torch.namespace.loader import Namespace
 
 from ..makers import write
+from .made import NET, Make
 
-NET = "class Net: pass\n"
 READ = "import pickle, torch, model\nread, load = pickle.load, torch.load\n"
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes a namespace of a folder with the given files; all are closed at the end."""
+    made: list[Namespace] = []
+
+    def make_one(name: str = "a", /, packages: Namespace | None = None, **files: str) -> Namespace:
+        contents = {
+            key.replace("__slash__", "/") + ".py": textwrap.dedent(text)
+            for key, text in files.items()
+        }
+        made.append(Namespace(write(tmp_path / name, contents), packages=packages))
+        return made[-1]
+
+    yield make_one
+    for namespace in made:
+        namespace.close()
+    ours = {namespace.name for namespace in made}
+    assert not [name for name in sys.modules.copy() if name.partition(".")[0] in ours]
 
 
 @pytest.fixture

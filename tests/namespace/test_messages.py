@@ -1,6 +1,5 @@
 import importlib
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,11 +11,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from kserve_torch.grpc.protos import inference_pb2
 from kserve_torch.namespace import messages
-from kserve_torch.namespace.loader import Namespace
 
 from ..makers import write
-
-Make = Callable[..., Namespace]
+from .made import Make
 
 TIME = "google.protobuf.Timestamp"
 FILES = {TIME: ("google/protobuf/timestamp.proto", "google.protobuf.timestamp_pb2")}
@@ -51,21 +48,6 @@ DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile({file.SerializeToStrin
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, {f"{path}_pb2"!r}, globals())
 """
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    """An instance of the archive ``name`` with ``files``."""
-    made: list[Namespace] = []
-
-    def namespace(name: str, **files: str) -> Namespace:
-        texts = {f"{file}.py": text for file, text in files.items()}
-        made.append(Namespace(write(tmp_path / name, texts)))
-        return made[-1]
-
-    yield namespace
-    for each in made:
-        each.close()
 
 
 def fields(message: Any) -> list[str]:
