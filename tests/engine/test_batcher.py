@@ -13,7 +13,7 @@ from kserve_torch.engine.window import Window
 from kserve_torch.errors import HandlerError, NotReady, Overloaded
 from kserve_torch.messages import Reply, Request, RowReply, Timing, Verb
 
-from ..grpc.serving import until
+from ..waiting import until
 
 
 def lane(rows: int = 4, delay: float = 0.0, capacity: int = 10) -> Lane:

@@ -1,7 +1,6 @@
 """A real server with real models for these tests, and clients without generated code."""
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,12 +146,6 @@ def write_archive(store: Path, name: str, handler: str, version: str = "1.0") ->
     if name in CONFIGS:
         config, files["model-config.yaml"] = "model-config.yaml", CONFIGS[name]
     make_archive(store / name, files, modelName=name, modelVersion=version, configFile=config)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Let the event loop run until ``condition`` holds; else the test's time-out ends it."""
-    while not condition():  # noqa: ASYNC110  # nothing announces every condition
-        await asyncio.sleep(0.001)
 
 
 async def refused(call: Any) -> tuple[grpc.StatusCode, str]:

@@ -15,7 +15,8 @@ from kserve_torch.grpc import oip
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.messages import Tensor
 
-from .serving import Serving, refused, until, write_archive
+from ..waiting import until
+from .serving import Serving, refused, write_archive
 
 
 def infer(model: str, *arrays: tuple[str, Any], raw: bool = True, **members: Any) -> Message:

@@ -14,7 +14,8 @@ from kserve_torch.grpc import oip
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.grpc.rpc import Call, Streams, bind, checked, metadata_of
 
-from .serving import Serving, refused, until
+from ..waiting import until
+from .serving import Serving, refused
 
 
 @pytest.mark.parametrize("garbage", [b"\xff\xff\xff", b"\x0a\x05abc", b"\x0a\x01\xff"])

@@ -17,7 +17,8 @@ from kserve_torch.tls import identity
 from kserve_torch.tokens import Access, Tokens
 
 from ..server import free_ports, taken_port
-from .serving import Serving, Stub, until, write_archive
+from ..waiting import until
+from .serving import Serving, Stub, write_archive
 
 
 async def refused(call: Any) -> grpc.StatusCode:

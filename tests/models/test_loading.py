@@ -41,9 +41,9 @@ from kserve_torch.settings import load_settings
 from kserve_torch.settings.models import StartupModel
 from kserve_torch.startup import startup_models
 
-from ..grpc.serving import until
 from ..makers import ECHO, make_archive, write
 from ..threads import workers_end
+from ..waiting import until
 
 #: Is initialised when the file is there.
 GATED = """

@@ -41,9 +41,9 @@ from kserve_torch.runtime import torchstate
 from kserve_torch.server import startup_models
 from kserve_torch.settings import load_settings
 
-from ..grpc.serving import until
 from ..makers import ECHO, make_archive
 from ..threads import workers_end
+from ..waiting import until
 
 #: Answers with the version it was told; its rows say what it is to do.
 ACTOR = """

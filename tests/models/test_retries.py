@@ -23,10 +23,10 @@ from kserve_torch.models.version import ModelVersion
 from kserve_torch.server import startup_models
 from kserve_torch.settings import StartupModel, load_settings
 
-from ..grpc.serving import until
 from ..hosts import hosting_files
 from ..makers import ECHO, make_archive
 from ..threads import workers_end
+from ..waiting import until
 
 #: Needs a file that may come later.
 NEEDS = "import os\nif not os.path.exists({!r}): raise OSError('no route to the hub')\n" + ECHO

@@ -10,9 +10,9 @@ from kserve_torch.errors import DeviceLost, HandlerError, NotReady
 from kserve_torch.runtime import devices
 from kserve_torch.runtime.devices import gpu_for
 
-from ..grpc.serving import until
 from ..makers import make_archive
 from ..models.test_registry import gather, request, serving
+from ..waiting import until
 
 
 @pytest.fixture

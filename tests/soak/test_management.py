@@ -29,9 +29,9 @@ from kserve_torch.models.state import State
 from kserve_torch.models.version import ModelVersion
 from kserve_torch.settings import Settings
 
-from ..grpc.serving import until
 from ..http.conftest import call
 from ..makers import make_archive
+from ..waiting import until
 from .minutes import MARKS, MINUTES
 
 pytestmark = MARKS
