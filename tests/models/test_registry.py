@@ -6,8 +6,6 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from kserve_torch.errors import (
     DeadlineExceeded,
     Forbidden,
     InvalidArchive,
-    InvalidInput,
     LoadFailed,
     ModelNotFound,
     NotReady,
@@ -39,11 +36,10 @@ from kserve_torch.models.version import ModelVersion
 from kserve_torch.namespace.scopes import PREFIX
 from kserve_torch.runtime import torchstate
 from kserve_torch.server import startup_models
-from kserve_torch.settings import load_settings
 
 from ..makers import ECHO, make_archive
-from ..threads import workers_end
 from ..waiting import until
+from .serving import Gate, serving
 
 #: Answers with the version it was told; its rows say what it is to do.
 ACTOR = """
@@ -64,24 +60,6 @@ class Actor:
             if isinstance(row, (int, float)): time.sleep(row)
         return [[row, len(rows), context.get_request_id(i)] for i, row in enumerate(rows)]
 """
-
-
-#: The file that says that a test is over.
-OVER = "over"
-
-
-@asynccontextmanager
-async def serving(store: Path, *options: str) -> AsyncIterator[Registry]:
-    """A registry over ``store``."""
-    settings = load_settings(["--model_store", str(store), *options], {}, "kserve_torch")
-    async with workers_end():
-        registry = Registry(settings)
-        try:
-            yield registry
-        finally:
-            await registry.close(5.0)
-            (store / OVER).touch()
-    assert not registry.workdir.exists()
 
 
 def request(*rows: Any, name: str = "m", verb: Verb = Verb.PREDICT, **more: Any) -> Request:
@@ -376,22 +354,21 @@ import pathlib, time
 class H:
     def initialize(self, context): pass
     def handle(self, data, context):
-        while not pathlib.Path({over!r}).exists():
+        while not pathlib.Path({gate!r}).exists():
             time.sleep(0.005)
         return data
 """
 
 
-def hanging(archive: Path, yaml: str) -> None:
-    """Write an archive whose handler hangs until `serving` ends."""
-    handler = HANGS.format(over=str(archive.parent / OVER))
-    files = {"handler.py": handler, "model-config.yaml": yaml}
+def hanging(archive: Path, gate: Gate, yaml: str) -> None:
+    """Write an archive whose handler hangs until the gate is open."""
+    files = {**gate.guards(HANGS), "model-config.yaml": yaml}
     make_archive(archive, files, configFile="model-config.yaml")
 
 
-async def test_too_many_hung_threads_end_liveness(tmp_path: Path) -> None:
-    hanging(tmp_path / "m.mar", "minWorkers: 4\nmaxWorkers: 4\nresponseTimeout: 0.3")
-    async with serving(tmp_path) as registry:
+async def test_too_many_hung_threads_end_liveness(tmp_path: Path, gate: Gate) -> None:
+    hanging(tmp_path / "m.mar", gate, "minWorkers: 4\nmaxWorkers: 4\nresponseTimeout: 0.3")
+    async with serving(tmp_path, gate=gate) as registry:
         version = await registry.register("m.mar")
         *replies, waiting = await gather(registry, *(request("x") for _ in range(5)))
         assert all(isinstance(reply, DeadlineExceeded) for reply in replies)
@@ -403,9 +380,9 @@ async def test_too_many_hung_threads_end_liveness(tmp_path: Path) -> None:
         assert await registry.drain(1)
 
 
-async def test_a_handler_hangs_also_if_nobody_waits_for_it(tmp_path: Path) -> None:
-    hanging(tmp_path / "m.mar", "responseTimeout: 1\nclientTimeoutInMills: 100")
-    async with serving(tmp_path) as registry:
+async def test_a_handler_hangs_also_if_nobody_waits_for_it(tmp_path: Path, gate: Gate) -> None:
+    hanging(tmp_path / "m.mar", gate, "responseTimeout: 1\nclientTimeoutInMills: 100")
+    async with serving(tmp_path, gate=gate) as registry:
         version = await registry.register("m.mar")
         hung = asyncio.Event()
         registry.observers.add(
