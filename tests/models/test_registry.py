@@ -1,18 +1,14 @@
 """The engine as a whole: real archives, real threads, one event loop."""
 
 import asyncio
-import gc
 import sys
-import threading
 import time
-import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kserve_torch.engine import courtesy, pool, queues
 from kserve_torch.engine.pacing import BURST, RATE
 from kserve_torch.errors import (
     Conflict,
@@ -29,48 +25,15 @@ from kserve_torch.errors import (
     VersionNotFound,
 )
 from kserve_torch.events import BatchRan, Event, Measured, Shed, WorkerChanged
-from kserve_torch.messages import Reply, Request, Tensor, Verb
+from kserve_torch.messages import Reply, Request, Tensor
 from kserve_torch.models.registry import Registry
 from kserve_torch.models.state import State
-from kserve_torch.models.version import ModelVersion
 from kserve_torch.namespace.scopes import PREFIX
-from kserve_torch.runtime import torchstate
 from kserve_torch.server import startup_models
 
 from ..makers import ECHO, make_archive
-from ..waiting import until
+from .actor import ACTOR, WARM, YAML, actor, request
 from .serving import Gate, serving
-
-#: Answers with the version it was told; its rows say what it is to do.
-ACTOR = """
-import threading, time
-
-seen = []
-
-class Actor:
-    def initialize(self, context):
-        self.calls = 0
-
-    def handle(self, data, context):
-        self.calls += 1
-        rows = [row["data"] for row in data]
-        seen.append(len(rows))
-        for row in rows:
-            if row == "raise": raise ValueError("boom")
-            if isinstance(row, (int, float)): time.sleep(row)
-        return [[row, len(rows), context.get_request_id(i)] for i, row in enumerate(rows)]
-"""
-
-
-def request(*rows: Any, name: str = "m", verb: Verb = Verb.PREDICT, **more: Any) -> Request:
-    return Request(
-        id=more.pop("id", "an-id"),
-        model=name,
-        rows=[{"data": row} for row in rows],
-        verb=verb,
-        element="instances[{}]",
-        **more,
-    )
 
 
 def events(registry: Registry, kind: type[Event]) -> list[Any]:
@@ -92,14 +55,6 @@ async def test_rows_in_results_out(tmp_path: Path) -> None:
 
 async def gather(registry: Registry, *requests: Request) -> list[Reply | BaseException]:
     return await asyncio.gather(*map(registry.submit, requests), return_exceptions=True)
-
-
-YAML = "minWorkers: 1\nmaxWorkers: 1\nbatchSize: 4\nmaxBatchDelay: 10000\n"
-
-
-def actor(path: Path, yaml: str = YAML, **model: Any) -> Path:
-    files = {"handler.py": ACTOR, "model-config.yaml": yaml}
-    return make_archive(path, files, configFile="model-config.yaml", **model)
 
 
 LISTED = """
@@ -175,80 +130,6 @@ class Changes:
         replies = await gather(registry, *requests)
         answered = [reply.results for reply in replies if isinstance(reply, Reply)]
         assert answered == [[[f"[{i}]", not arrays]] for i in range(4)]
-
-
-async def test_explanations_leave_operators_no_more_threads_than_they_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handler = """
-import torch
-class Threads:
-    def initialize(self, context):
-        self.most = torch.get_num_threads()
-    def handle(self, data, context):
-        return [self.most] * len(data)
-"""
-    make_archive(tmp_path / "m.mar", {"handler.py": handler})
-    monkeypatch.setattr(torchstate, "THREADS", 4)
-    for module in (torchstate, queues):
-        monkeypatch.setattr(module, "cores", lambda: 4)
-    async with serving(tmp_path) as registry:
-        await registry.register("m.mar")
-        predicted = await registry.submit(request("a"))
-        explained = await registry.submit(request("a", verb=Verb.EXPLAIN))
-    assert (predicted.results, explained.results) == ([4], [2])
-
-
-async def test_predictions_leave_half_of_the_cores_to_an_explanation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handler = """
-import torch
-def handle(data, context):
-    return [torch.get_num_threads()] * len(data or ())
-"""
-    make_archive(tmp_path / "m.mar", {"handler.py": handler})
-    monkeypatch.setattr(torchstate, "THREADS", 4)
-    monkeypatch.setattr(torchstate, "cores", lambda: 4)
-    monkeypatch.setattr(pool, "BUSY_SECONDS", 60.0)
-    async with serving(tmp_path) as registry:
-        version = await registry.register("m.mar")
-
-        async def seen() -> set[int]:
-            replies = [await registry.submit(request("a")) for _ in range(20)]
-            return {reply.results[0] for reply in replies}
-
-        assert await seen() == {1, 4}
-        await registry.submit(request("a", verb=Verb.EXPLAIN))
-        assert await seen() == {2}
-        monkeypatch.setattr(pool, "BUSY_SECONDS", 0.0)
-        while version.statistics().running:  # noqa: ASYNC110  # a thread of low priority
-            await asyncio.sleep(0.001)
-        assert 2 not in await seen()
-
-
-async def test_workers_share_the_cores_with_those_at_work_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handler = f"""
-import os, time, torch
-def handle(data, context):
-    while data and data[0]["data"] == "stay" and not os.path.exists({str(tmp_path / "go")!r}):
-        time.sleep(0.001)
-    return [torch.get_num_threads()] * len(data or ())
-"""
-    files = {"handler.py": handler, "c.yaml": "minWorkers: 2\nmaxWorkers: 2"}
-    make_archive(tmp_path / "m.mar", files, configFile="c.yaml")
-    monkeypatch.setattr(torchstate, "THREADS", 4)
-    monkeypatch.setattr(torchstate, "cores", lambda: 4)
-    async with serving(tmp_path) as registry:
-        version = await registry.register("m.mar")
-        staying = asyncio.create_task(registry.submit(request("stay")))
-        while not version.statistics().running:  # noqa: ASYNC110  # as above
-            await asyncio.sleep(0.001)
-        beside = await registry.submit(request("a"))
-        (tmp_path / "go").touch()
-        assert (beside.results, (await staying).results) == ([2], [4])
 
 
 class Huge(np.ndarray[Any, Any]):
@@ -487,84 +368,6 @@ async def test_the_log_says_which_archive_a_client_could_not_have_loaded(
     assert all(text.startswith("torn.mar is not loaded: torn.mar: damaged") for text in said)
 
 
-async def test_workers_come_and_go(tmp_path: Path) -> None:
-    actor(tmp_path / "m.mar", "batchSize: 1\nminWorkers: 1\nmaxWorkers: 1")
-    async with serving(tmp_path) as registry:
-        version = await registry.register("m.mar")
-        assert await registry.scale(version, 3, 3) == 3
-        assert version.statistics().workers == {"READY": 3}
-        threads = [worker.thread for worker in version.workers]
-        await registry.scale(version, 1, 1)
-        for thread in threads[1:]:
-            await asyncio.to_thread(thread.join, 5)
-        assert version.statistics().workers == {"READY": 1}
-        assert (await registry.submit(request("a"))).results[0][0] == "a"
-        assert await registry.scale(version, 0, 0) == 0
-        await asyncio.to_thread(threads[0].join, 5)
-        with pytest.raises(NotReady, match="no worker"):
-            await registry.submit(request("a"))
-
-
-async def test_calls_that_scale_at_the_same_time_do_not_add_up(tmp_path: Path) -> None:
-    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
-    async with serving(tmp_path) as registry:
-        version = await registry.register("m.mar")
-        ready = await asyncio.gather(*(registry.scale(version, 4, 4) for _ in "123"))
-        assert ready == [4, 4, 4]
-        assert len(version.workers) == 4
-
-
-async def test_scaling_that_fails_changes_nothing(tmp_path: Path) -> None:
-    full = tmp_path / "full"
-    make_archive(tmp_path / "m.mar", {"handler.py": LOADS_WHILE.format(str(full), ECHO)})
-    async with serving(tmp_path) as registry:
-        version = await registry.register("m.mar")
-        full.touch()
-        with pytest.raises(OutOfMemory):
-            await registry.scale(version, 3, 3)
-        assert (version.scaled_to, version.ready_workers) == ((1, 1), 1)
-        assert (await registry.submit(request("a"))).results == ["a"]
-        full.unlink()
-        assert await registry.scale(version, 3, 3) == 3
-
-
-LOADS_WHILE = """
-import os
-if os.path.exists({!r}): raise MemoryError
-{}
-"""
-
-
-async def test_scaling_is_another_try_for_what_failed_to_load(tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    broken.touch()
-    files = {"handler.py": f"import os\nif os.path.exists({str(broken)!r}): 1 / 0\n{ECHO}"}
-    make_archive(tmp_path / "m.mar", files)
-    make_archive(tmp_path / "torn.mar", {"handler.py": ECHO})
-    (tmp_path / "torn.mar").write_bytes(b"no zip")
-    async with serving(tmp_path) as registry:
-        await registry.start(startup_models(registry.settings))
-        version = registry.find("m")
-        with pytest.raises(LoadFailed, match="ZeroDivisionError"):
-            await registry.scale(registry.find("m"), 1, 1)
-        assert version.state is State.UNAVAILABLE
-        broken.unlink()
-        assert await registry.scale(registry.find("m"), 2, 2) == 2
-        assert (version.state, version.ready, version.reason) == (State.READY, True, "")
-        assert (await registry.submit(request("a"))).results == ["a"]
-        with pytest.raises(NotReady, match="damaged"):
-            await registry.scale(registry.find("torn"), 1, 1)
-
-
-WARM = """
-class Handler:
-    def initialize(self, context):
-        self.context = context
-    def handle(self, data, context):
-        return [[1.0]] * len(data)
-"""
-
-
 async def test_a_warm_up_has_the_rows_that_the_configuration_asks_for(tmp_path: Path) -> None:
     sample = '{"inputs": [{"name": "a", "shape": [2, 1], "datatype": "INT64", "data": [1, 2]}]}'
     make_archive(tmp_path / "m.mar", {"handler.py": WARM, "warmup.json": sample})
@@ -573,26 +376,6 @@ async def test_a_warm_up_has_the_rows_that_the_configuration_asks_for(tmp_path: 
     async with serving(tmp_path, "--ts-config", str(config)) as registry:
         version = await registry.register("m.mar")
         assert [tensor["shape"] for tensor in version.signature("inputs")] == [[-1, 1]]
-
-
-async def test_without_workers_a_model_is_not_kept_in_memory(tmp_path: Path) -> None:
-    sample = '{"inputs": [{"name": "a", "shape": [1], "datatype": "INT64", "data": [1]}]}'
-    make_archive(tmp_path / "m.mar", {"handler.py": WARM, "warmup.json": sample})
-    async with serving(tmp_path) as registry:
-        version = await registry.register("m.mar")
-        signature = version.signature("outputs")
-        assert signature
-        instance = weakref.ref(version.workers[0].instance)
-
-        def gone() -> bool:
-            gc.collect()
-            return instance() is None
-
-        await registry.scale(version, 0, 0)
-        await until(gone)
-        assert version.signature("outputs") == signature
-        await registry.scale(version, 1, 1)
-        assert (await registry.submit(request("a"))).results == [[1.0]]
 
 
 async def test_the_first_of_several_start_up_versions_is_the_default(tmp_path: Path) -> None:
@@ -604,38 +387,6 @@ async def test_the_first_of_several_start_up_versions_is_the_default(tmp_path: P
             await registry.start(startup_models(registry.settings))
             assert [v.version for v in registry.versions("m")] == ["2.0", "10.0"]
             assert registry.find("m").version == default
-
-
-async def test_pressure_brings_another_worker(tmp_path: Path) -> None:
-    actor(tmp_path / "m.mar", "batchSize: 1\nminWorkers: 1\nmaxWorkers: 2")
-    async with serving(tmp_path) as registry:
-        version = await registry.register("m.mar")
-        early = [asyncio.create_task(registry.submit(request(0.2))) for _ in range(3)]
-        await asyncio.wait(early, return_when=asyncio.FIRST_COMPLETED)
-        late = [asyncio.create_task(registry.submit(request(0.01))) for _ in range(3)]
-        await asyncio.gather(*early, *late)
-        assert len(version.workers) == 2
-
-
-async def test_a_burst_brings_another_worker(tmp_path: Path) -> None:
-    """Without later arrivals, and whatever a batch of one row may wait for more."""
-    yaml = "batchSize: 1\nmaxBatchDelay: 60000\nminWorkers: 1\nmaxWorkers: 2"
-    actor(tmp_path / "m.mar", yaml)
-    async with serving(tmp_path) as registry:
-        version = await registry.register("m.mar")
-        await asyncio.gather(*(registry.submit(request(0.1)) for _ in range(3)))
-        assert len(version.workers) == 2
-
-
-async def test_explanations_run_beside_predictions(tmp_path: Path) -> None:
-    actor(tmp_path / "m.mar", "batchSize: 1")
-    async with serving(tmp_path) as registry:
-        await registry.register("m.mar")
-        slow = asyncio.create_task(registry.submit(request(1.0, verb=Verb.EXPLAIN)))
-        for _ in range(5):
-            await registry.submit(request("quick"))
-        assert not slow.done()
-        assert (await slow).results[0][0] == 1.0
 
 
 async def test_drain_waits_for_the_last_answer(tmp_path: Path) -> None:
@@ -653,88 +404,9 @@ async def test_drain_waits_for_the_last_answer(tmp_path: Path) -> None:
         await running
 
 
-@pytest.mark.parametrize("cores", [1, 2])
-async def test_explanations_that_queue_get_a_second_worker_at_once_if_there_is_a_core(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int
-) -> None:
-    monkeypatch.setattr(queues, "cores", lambda: cores)
-    actor(tmp_path / "m.mar", "batchSize: 1")
-
-    def explainers() -> list[threading.Thread]:
-        named = "m 1.0 explain worker"
-        return [thread for thread in threading.enumerate() if thread.name.startswith(named)]
-
-    async with serving(tmp_path) as registry:
-        await registry.register("m.mar")
-        await registry.submit(request(0.0, verb=Verb.EXPLAIN))
-        assert len(explainers()) == 1
-        await asyncio.gather(*(registry.submit(request(0.01, verb=Verb.EXPLAIN)) for _ in "123"))
-        assert len(explainers()) == cores
-
-
-TIMES = """
-import time
-
-def handle(data, context):
-    if data is None:
-        return None
-    began = time.monotonic()
-    time.sleep(data[0]["data"])
-    return [[began, time.monotonic()]] * len(data)
-"""
-
-
-@pytest.mark.parametrize("predicting", [True, False])
-async def test_explanations_give_way_to_predictions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, predicting: bool
-) -> None:
-    monkeypatch.setattr(queues, "cores", lambda: 2)
-    monkeypatch.setattr(pool, "BUSY_SECONDS", 60.0)
-    make_archive(tmp_path / "m.mar", {"handler.py": TIMES})
-    async with serving(tmp_path) as registry:
-        await registry.register("m.mar")
-
-        async def explain(*seconds: float) -> list[tuple[float, float]]:
-            asked = (registry.submit(request(each, verb=Verb.EXPLAIN)) for each in seconds)
-            return sorted(reply.results[0] for reply in await asyncio.gather(*asked))
-
-        await explain(0.05, 0.05, 0.05)  # now there are two workers
-        if predicting:
-            await registry.submit(request(0.0))
-        (_, first), (second, _) = await explain(0.2, 0.2)
-        assert (first <= second) is predicting
-
-
-async def test_explanations_keep_to_the_cpu_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rested = threading.Event()
-    monkeypatch.setattr(queues, "cpu_limit", lambda: 1.5)
-    monkeypatch.setattr(
-        courtesy.Courtesy, "_rest", lambda self, *_: self._limit == 1.5 and rested.set()
-    )
-    actor(tmp_path / "m.mar")
-    async with serving(tmp_path) as registry:
-        await registry.register("m.mar")
-        await registry.submit(request(0.0, verb=Verb.EXPLAIN))
-        assert await asyncio.to_thread(rested.wait, 10)
-
-
 async def test_a_description(tmp_path: Path) -> None:
     handler = ECHO.replace('row.get("data")', "context.get_request_header(0, 'describe')")
     make_archive(tmp_path / "m.mar", {"handler.py": handler})
     async with serving(tmp_path) as registry:
         version = await registry.register("m.mar")
         assert await version.describe() == "True"
-
-
-async def test_close_ends_every_thread(tmp_path: Path) -> None:
-    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
-    before = threading.enumerate()
-    async with serving(tmp_path) as registry:
-        version: ModelVersion = await registry.register("m.mar")
-        await registry.submit(request("x", verb=Verb.EXPLAIN))
-        threads = [t for t in threading.enumerate() if t not in before and "worker" in t.name]
-        assert len(threads) == 2
-    assert version.state is State.UNLOADING
-    assert not any(thread.is_alive() for thread in threads)
