@@ -43,6 +43,10 @@ def test_json_is_read_under_any_of_these_types(content_type):
     assert decoded.instances == INSTANCES
     assert decoded.parameters == {"k": 1}
     assert decoded.content_types == {}
+    tensors = v1.decode(
+        b'{"inputs": [{"name": "x", "shape": [], "datatype": "INT8", "data": 1}]}', content_type
+    )
+    assert [tensor.name for tensor in tensors.inputs] == ["x"]
 
 
 @pytest.mark.parametrize("charset", ["utf-16", "UTF-32", "utf-8-sig"])

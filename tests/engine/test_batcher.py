@@ -201,10 +201,22 @@ async def test_batches_grow_again_in_time(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_a_new_batch_size_ends_the_limit() -> None:
-    queue = lane(rows=4)
+    queue = lane(rows=4, delay=60.0)
     queue.limit_rows(1)
     queue.form_batches(3, 0.0)
     assert queue.max_rows == 3
+    queue.submit(request("a"))
+    assert await asyncio.to_thread(queue.take, threading.Event())
+
+
+async def test_whoever_leaves_some_behind_wakes_another() -> None:
+    queue = lane(rows=4, delay=0.2)
+    taken = [asyncio.create_task(asyncio.to_thread(queue.take, threading.Event())) for _ in "12"]
+    await until(lambda: len(queue._idle) == 2)
+    for name in "abc":
+        queue.submit(request(name))
+    queue.limit_rows(2)
+    assert sorted(map(len, await asyncio.wait_for(asyncio.gather(*taken), 10))) == [1, 2]
 
 
 # --- times ---

@@ -258,6 +258,7 @@ async def test_headers(native: Native) -> None:
     assert headers["url_path"] == "x/y"
     assert headers["x-request-id"] == "mine"
     assert headers["body"] == {"content-type": ""}
+    assert (await seen(native, "/predictions/echo"))["url_path"] == ""
 
 
 async def test_explanations_say_so(native: Native) -> None:

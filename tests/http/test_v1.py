@@ -198,13 +198,14 @@ async def test_events_attributes_are_merged_if_asked_to(
     registry: Registry, merge: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CE_MERGE", merge)
+    monkeypatch.setenv("CE_SOURCE", "mine")
     body = {**EVENT, "extra": "e", "data": {"instances": [1]}}
     declared = {"content_type": "application/cloudevents+json", "mode": "row"}
     # The event's attributes are those of the body, whatever headers a proxy has added.
     answer = await answered(registry, PREDICT, body, **declared, ce_specversion="0.3", ce_extra="h")
     assert answer.content_type == "application/cloudevents+json"
     event = parsed(answer)
-    assert event["data"] == {"predictions": [1]}
+    assert (event["source"], event["data"]) == ("mine", {"predictions": [1]})
     assert event.get("extra") == ("e" if merge == "true" else None)
 
 

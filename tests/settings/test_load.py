@@ -108,8 +108,9 @@ def test_kubernetes_word_of_a_service_is_no_setting(load: Load) -> None:
 
 def test_allowed_urls_from_the_environment_must_be_allowed(load: Load) -> None:
     env = {"TS_ALLOWED_URLS": "https://mine/.*"}
-    (usual, *_) = load(**env).allowed_urls
-    assert usual.pattern == "file://.*"
+    for file in ("", "use_env_allowed_urls=false"):
+        (usual, *_) = load(**env, file=file).allowed_urls
+        assert usual.pattern == "file://.*"
     (mine,) = load(**env, file="use_env_allowed_urls=true").allowed_urls
     assert mine.fullmatch("HTTPS://MINE/model.mar")
 
@@ -236,6 +237,7 @@ def test_a_variable_that_the_layout_beats_is_named(tmp_path: Path) -> None:
 
 def test_a_stop_that_leaves_no_time_for_answers_is_announced(load: Load) -> None:
     assert load("--grace_period", "6").notices == ()
+    assert load("--grace_period", "5").notices != ()
     (notice,) = load("--grace_period", "2.5").notices
     assert notice.startswith("grace_period: 2.5 s leaves no time after drain_seconds, 5 s")
 
@@ -577,6 +579,7 @@ def test_what_was_misspelt_is_guessed(load: Load) -> None:
         file=file,
         TS_MODELSTORE="x",
         TS_PORT="1",
+        MODEL_STORE="of another program",
     )
     assert settings.unknown == (
         "--httpport (did you mean --http_port?)",
