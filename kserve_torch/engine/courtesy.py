@@ -45,8 +45,10 @@ class Courtesy:
         """Lower the priority of the calling thread, on Linux."""
         if sys.platform != "linux":
             return  # elsewhere a thread's id may be the id of another process
+        thread = threading.get_native_id()
         try:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+            nice = max(NICE, os.getpriority(os.PRIO_PROCESS, thread))
+            os.setpriority(os.PRIO_PROCESS, thread, nice)
         except OSError as error:
             log.info("per-thread priorities are not available: %s", error)
 

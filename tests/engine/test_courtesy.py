@@ -84,16 +84,20 @@ def test_what_a_turn_used_beyond_the_limit_is_waited_for(
     assert rests == ([] if rest is None else [pytest.approx(rest)])
 
 
-def test_only_the_calling_threads_priority_is_lowered() -> None:
+@pytest.mark.parametrize("lower", [0, 5])
+def test_only_the_calling_threads_priority_is_lowered(lower: int) -> None:
     seen: list[int] = []
 
     def lower_priority() -> None:
+        thread = threading.get_native_id()
+        if lower:  # as in a server that was started so
+            os.setpriority(os.PRIO_PROCESS, thread, max(NICE + lower, before))
         Courtesy(lambda: True).lower_priority()
-        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        seen.append(os.getpriority(os.PRIO_PROCESS, thread))
 
     before = os.getpriority(os.PRIO_PROCESS, 0)
     thread = threading.Thread(target=lower_priority)
     thread.start()
     thread.join()
-    assert seen == [max(NICE, before)]
+    assert seen == [max(NICE + lower, before)]
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
