@@ -210,13 +210,16 @@ async def test_a_new_batch_size_ends_the_limit() -> None:
 
 
 async def test_whoever_leaves_some_behind_wakes_another() -> None:
-    queue = lane(rows=4, delay=0.2)
-    taken = [asyncio.create_task(asyncio.to_thread(queue.take, threading.Event())) for _ in "12"]
+    queue, stopping = lane(rows=4, delay=0.2), threading.Event()
+    taking = [asyncio.create_task(asyncio.to_thread(queue.take, stopping)) for _ in "12"]
     await until(lambda: len(queue._idle) == 2)
     for name in "abc":
         queue.submit(request(name))
     queue.limit_rows(2)
-    assert sorted(map(len, await asyncio.wait_for(asyncio.gather(*taken), 10))) == [1, 2]
+    await asyncio.wait(taking, timeout=10)
+    stopping.set()
+    queue.rouse()
+    assert sorted(map(len, await asyncio.gather(*taking))) == [1, 2]
 
 
 # --- times ---
