@@ -1,8 +1,5 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import array_shapes, arrays
 
 from kserve_torch.codec.buffers import to_raw
 from kserve_torch.codec.datatypes import DATATYPES
@@ -93,14 +90,6 @@ def test_typed_there_and_back(datatype):
     assert not response.raw_output_contents
 
 
-@given(st.lists(st.binary(), max_size=5))
-def test_any_bytes_elements_survive_raw(elements):
-    array = np.empty(len(elements), object)
-    array[:] = elements
-    request = raw_request(Tensor(name="x", datatype="BYTES", array=array))
-    assert convert.decode(sent(request)).inputs[0].array.tolist() == elements
-
-
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
 def test_half_precision_makes_the_whole_answer_raw(datatype):
     decoded = convert.decode(typed_request(tensor("FP32")))
@@ -108,27 +97,6 @@ def test_half_precision_makes_the_whole_answer_raw(datatype):
     response = encode("m", "1.0", "7", outputs, decoded)
     assert response.raw_output_contents == [to_raw(output) for output in outputs]
     assert not any(output.HasField("contents") for output in response.outputs)
-
-
-NUMERIC = [name for name, datatype in DATATYPES.items() if datatype.kind != "bytes"]
-
-
-@given(st.data(), st.sampled_from(NUMERIC))
-def test_any_numbers_in_any_shape_survive(data, datatype):
-    dtype = np.dtype("u1") if datatype == "BOOL" else DATATYPES[datatype].dtype
-    array = data.draw(arrays(dtype, array_shapes(min_dims=0, min_side=0)))
-    array = array % 2 == 1 if datatype == "BOOL" else array
-    original = Tensor(name="x", datatype=datatype, array=array)
-    for request in [raw_request, typed_request][: 2 if datatype in TYPED else 1]:
-        decoded = convert.decode(sent(request(original)))
-        response = encode("m", "1", "7", decoded.inputs, decoded)
-        answer = pb.ModelInferRequest(
-            inputs=[Input.FromString(output.SerializeToString()) for output in response.outputs],
-            raw_input_contents=response.raw_output_contents,
-        )
-        back = convert.decode(answer).inputs[0]
-        assert (back.datatype, back.shape) == (datatype, array.shape)
-        assert np.array_equal(back.array, array, equal_nan=back.array.dtype.kind == "f")
 
 
 def test_shape_without_dimensions_is_one_element():
