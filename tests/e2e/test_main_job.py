@@ -75,12 +75,6 @@ def test_v1_predict(client: httpx.Client) -> None:
     assert answer.headers["content-type"] == "application/json"
 
 
-@pytest.mark.parametrize("digit", range(10))
-def test_v1_reads_every_digit(client: httpx.Client, digit: int) -> None:
-    body = {"instances": [{"data": picture(digit)}]}
-    assert client.post("/v1/models/mnist:predict", json=body).json() == {"predictions": [digit]}
-
-
 def test_v1_static_batch(client: httpx.Client) -> None:
     body = {"instances": [{"data": picture(7)}, {"data": picture(3)}]}
     assert client.post("/v1/models/mnist:predict", json=body).json() == {"predictions": [7, 3]}
@@ -130,12 +124,6 @@ def test_v2_explain(client: httpx.Client) -> None:
     assert len(output["data"]) == 784
 
 
-def test_v2_body_on_a_v1_route_is_answered_as_v2(client: httpx.Client) -> None:
-    inputs = [{"name": "input-0", "shape": [1, 28, 28], "datatype": "FP32", "data": tensor(6)}]
-    answer = client.post("/v1/models/mnist:predict", json={"inputs": inputs}).json()
-    assert answer["outputs"][0]["data"] == [6]
-
-
 def test_native_upload(client: httpx.Client) -> None:
     answer = client.put("/predictions/mnist", content=(TEST_DATA / "8.png").read_bytes())
     assert (answer.status_code, answer.json()) == (200, 8)
@@ -156,32 +144,3 @@ def test_a_corrupt_image_is_named(client: httpx.Client) -> None:
     answer = client.post("/v1/models/mnist:predict", json=body)
     assert answer.status_code == 400
     assert answer.json() == {"error": "instances[1].data: not valid base64"}
-
-
-@pytest.mark.parametrize(
-    ("body", "named"),
-    [
-        (b"{", "Unrecognized request format"),
-        (b"[]", "object"),
-        (b"{}", "instances"),
-        (b'{"instances": 1}', "instances"),
-        (b'{"instances": [{"data": "?!"}]}', "instances[0].data"),
-        (b'{"instances": [{"data": [[1.0]]}]}', "does not take [1, 1, 1]"),
-        (b'{"inputs": [1]}', "inputs[0]"),
-        (b'{"inputs": {"x": [1]}}', "inputs"),
-    ],
-)
-def test_bad_input_is_a_400_that_names_it(client: httpx.Client, body: bytes, named: str) -> None:
-    answer = client.post("/v1/models/mnist:predict", content=body)
-    assert answer.status_code == 400, answer.text
-    assert list(answer.json()) == ["error"]
-    assert named in answer.json()["error"]
-
-
-def test_unknown_models_and_versions(client: httpx.Client) -> None:
-    v1 = client.post("/v1/models/none:predict", content=sent("v1/mnist.json"))
-    v2 = client.post("/v2/models/mnist/versions/9/infer", json={"inputs": []})
-    native = client.post("/predictions/none", content=b"x")
-    assert [answer.status_code for answer in (v1, v2, native)] == [404, 404, 404]
-    assert list(v1.json()) == list(v2.json()) == ["error"]
-    assert list(native.json()) == ["code", "type", "message"]
