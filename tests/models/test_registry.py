@@ -15,6 +15,7 @@ from kserve_torch.errors import (
     DeadlineExceeded,
     Forbidden,
     InvalidArchive,
+    InvalidInput,
     LoadFailed,
     ModelNotFound,
     NotReady,
@@ -51,6 +52,16 @@ async def test_rows_in_results_out(tmp_path: Path) -> None:
         assert (reply.model, reply.version, reply.results) == ("m", "1.0", ["a", "b"])
         assert (version.state, version.ready, registry.ready()) == (State.READY, True, True)
         assert reply.timing.batch_rows == 2
+
+
+async def test_a_request_has_at_most_so_many_rows(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        most = Request(id="1", model="m", rows=[{}] * 100_000)
+        assert len((await registry.submit(most)).results) == 100_000
+        with pytest.raises(InvalidInput, match="100001 rows in one request, over 100000"):
+            await registry.submit(Request(id="2", model="m", rows=[{}] * 100_001))
 
 
 async def gather(registry: Registry, *requests: Request) -> list[Reply | BaseException]:
