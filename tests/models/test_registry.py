@@ -27,6 +27,7 @@ from kserve_torch.errors import (
 )
 from kserve_torch.events import BatchRan, Event, Measured, Shed, WorkerChanged
 from kserve_torch.messages import Reply, Request, Tensor
+from kserve_torch.models import registry as registries
 from kserve_torch.models.registry import Registry
 from kserve_torch.models.state import State
 from kserve_torch.namespace.scopes import PREFIX
@@ -54,14 +55,16 @@ async def test_rows_in_results_out(tmp_path: Path) -> None:
         assert reply.timing.batch_rows == 2
 
 
-async def test_a_request_has_at_most_so_many_rows(tmp_path: Path) -> None:
+async def test_a_request_has_at_most_so_many_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registries, "MAX_ROWS", 2)
     make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
     async with serving(tmp_path) as registry:
         await registry.register("m.mar")
-        most = Request(id="1", model="m", rows=[{}] * 100_000)
-        assert len((await registry.submit(most)).results) == 100_000
-        with pytest.raises(InvalidInput, match="100001 rows in one request, over 100000"):
-            await registry.submit(Request(id="2", model="m", rows=[{}] * 100_001))
+        assert (await registry.submit(request(1, 2))).results == [1, 2]
+        with pytest.raises(InvalidInput, match="3 rows in one request, over 2"):
+            await registry.submit(request(1, 2, 3))
 
 
 async def gather(registry: Registry, *requests: Request) -> list[Reply | BaseException]:
