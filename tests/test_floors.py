@@ -110,6 +110,7 @@ FLOORS: list[dict[str, str]] = [
     {
         "engine.background": "",
         "engine.batcher": "",
+        "engine.concurrent": "engine.batcher engine.failures engine.worker",
         "engine.courtesy": "",
         "engine.emissions": "",
         "engine.failures": "",
@@ -121,7 +122,10 @@ FLOORS: list[dict[str, str]] = [
             "engine.background engine.batcher engine.courtesy engine.hung engine.roster "
             "engine.staffing engine.threads engine.worker"
         ),
-        "engine.queues": ("engine.batcher engine.courtesy engine.pool engine.watch engine.worker"),
+        "engine.queues": (
+            "engine.batcher engine.concurrent engine.courtesy engine.pool engine.watch "
+            "engine.worker"
+        ),
         "engine.roster": "engine.worker",
         "engine.sequences": "",
         "engine.staffing": ("engine.batcher engine.hung engine.pauses engine.roster engine.worker"),

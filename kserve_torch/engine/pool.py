@@ -23,8 +23,8 @@ from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.staffing import Staffing
 from kserve_torch.engine.threads import CallThreads
 from kserve_torch.engine.tuner import Tuners
-from kserve_torch.engine.worker import Ran, Worker, WorkerState
-from kserve_torch.errors import DeadlineExceeded, LoadFailed, NotReady, ServingError
+from kserve_torch.engine.worker import Ran, Worker, WorkerState, too_slow
+from kserve_torch.errors import LoadFailed, NotReady, ServingError
 from kserve_torch.runtime.reasons import brief
 from kserve_torch.runtime.torchstate import thread_counts
 
@@ -59,6 +59,7 @@ class Pool:
         courtesy: how background workers give way to others; these divide the cores by their
             maximum, not their minimum. None in the foreground.
         crowded: whether others compute beside these workers.
+        kind: of worker.
 
     Attributes:
         patience: the pressure (see `Lane.pressure`) above which another worker is started. In the
@@ -77,6 +78,7 @@ class Pool:
         limits: Limits,
         courtesy: Courtesy | None,
         crowded: Callable[[], bool] = lambda: False,
+        kind: type[Worker] = Worker,
     ) -> None:
         self.lane = lane
         self.roster = Roster()
@@ -87,6 +89,7 @@ class Pool:
         self.patience = PRESSURE_SECONDS if courtesy is None else 0.0
         self._courtesy = courtesy
         self._crowded = crowded
+        self._kind = kind
         self._lock = self.roster.lock
         self.hung = Hung(self.roster, lane.label)
         self.staffing = Staffing(
@@ -131,7 +134,7 @@ class Pool:
             Seconds until the next call could pass the limit, None if none runs.
         """
         limit = self._limits.response_timeout
-        error = DeadlineExceeded(f"the handler did not answer within {limit:g} s (responseTimeout)")
+        error = too_slow(limit)
         late, soonest = self.hung.late(limit, time.monotonic())
         why = f"its handler has not answered for {limit:g} s"
         lost = [worker for worker, since in late if self._abandon(worker, since, why, error)]
@@ -157,7 +160,7 @@ class Pool:
         bounds = self.staffing
         usual = bounds.minimum if self._courtesy is None else bounds.maximum
         at_work = self._at_work if self._courtesy is None else lambda: usual
-        return Worker(
+        return self._kind(
             next(_numbers),
             self.lane,
             load=lambda: self._load(index),
@@ -167,7 +170,7 @@ class Pool:
                 self.lane.label, Tuners(thread_counts, usual, at_work), self._crowded
             ),
             index=index,
-            retry_seconds=self._limits.response_timeout,
+            response_timeout=self._limits.response_timeout,
             courtesy=self._courtesy,
             idle_seconds=IDLE_SECONDS,
             may_stop=self._may_stop,

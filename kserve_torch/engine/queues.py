@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kserve_torch.engine.batcher import Lane, Ticket, deliver
+from kserve_torch.engine.concurrent import ConcurrentWorker
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.pool import Pool
 from kserve_torch.engine.watch import Watch
@@ -64,6 +65,7 @@ class Queues:
         changed: called on any thread whenever a worker changes its state.
         inflight: how many requests wait or run.
         singly: whether requests run one at a time, whatever the limits say.
+        concurrent: whether a worker runs many at once, each in a call of its own.
 
     Attributes:
         predict: the workers for predictions, and for all that is not an explanation.
@@ -79,24 +81,31 @@ class Queues:
         changed: Callable[[Worker], None],
         inflight: Callable[[], int],
         singly: bool,
+        concurrent: bool,
     ) -> None:
         self._label = label
         self._inflight = inflight
         self._explainers = 1 if singly else min(EXPLAIN_WORKERS, cores())
-        rows, delay = (1, 0.0) if singly else (limits.batch_size, limits.max_batch_delay)
+        rows, delay = (
+            (1, 0.0) if singly or concurrent else (limits.batch_size, limits.max_batch_delay)
+        )
 
         def pool(
             verb: Verb,
             window: Window[Ticket],
             courtesy: Courtesy | None = None,
             crowded: Callable[[], bool] = lambda: False,
+            kind: type[Worker] = Worker,
         ) -> Pool:
             lane = Lane(f"{label} {verb}", window)
             done = functools.partial(ran, verb)
-            return Pool(lane, load, done, changed, limits, courtesy, crowded)
+            return Pool(lane, load, done, changed, limits, courtesy, crowded, kind)
 
         self.predict = pool(
-            Verb.PREDICT, Window(rows, delay, limits.queue_size), crowded=lambda: self.explain.busy
+            Verb.PREDICT,
+            Window(rows, delay, limits.queue_size),
+            crowded=lambda: self.explain.busy,
+            kind=ConcurrentWorker if concurrent else Worker,
         )
         self.explain: Pool = pool(
             Verb.EXPLAIN,

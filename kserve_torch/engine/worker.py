@@ -21,7 +21,7 @@ from kserve_torch.engine.batcher import Lane, Outcome, Ticket, deliver
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.isolation import Isolation
 from kserve_torch.engine.threads import CallThreads
-from kserve_torch.errors import HandlerError, ServingError
+from kserve_torch.errors import DeadlineExceeded, HandlerError, ServingError
 from kserve_torch.frozen import frozen
 from kserve_torch.messages import Reply, Request
 from kserve_torch.runtime.machine import give_back_freed_memory
@@ -65,7 +65,8 @@ class Worker:
         ran: called on the event loop after the answers of a batch have gone out.
         index: its place in its pool.
         threads: sets the number of intra-op threads.
-        retry_seconds: a failed batch that has taken this long is not run again in parts.
+        response_timeout: seconds that a call may take; a failed batch that has taken as long is not
+            run again in parts.
         courtesy: how it gives way to others; None in the foreground.
         idle_seconds: after so long without work it asks whether it may stop.
         may_stop: answers that; once it is True, the pool no longer counts the worker.
@@ -80,7 +81,7 @@ class Worker:
         ran: Callable[[Ran], None],
         threads: CallThreads,
         index: int,
-        retry_seconds: float,
+        response_timeout: float,
         courtesy: Courtesy | None,
         idle_seconds: float,
         may_stop: Callable[[Worker], bool],
@@ -98,7 +99,7 @@ class Worker:
         self._changed = changed
         self._ran = ran
         self._threads = threads
-        self._retry_seconds = retry_seconds
+        self._response_timeout = response_timeout
         self._courtesy = courtesy
         self._idle_seconds = idle_seconds
         self._may_stop = may_stop
@@ -229,7 +230,7 @@ class Worker:
             if self.state is WorkerState.HUNG:
                 return
             ended = time.monotonic()
-            timed = [(ticket, _timed(ticket, outcome, ended)) for ticket, outcome in outcomes]
+            timed = [(ticket, with_times(ticket, outcome, ended)) for ticket, outcome in outcomes]
             left -= len(timed)
             ran = Ran(len(batch), rows, ended - began, self._calls)
             deliver(timed, after=None if left else functools.partial(self._ran, ran))
@@ -238,7 +239,7 @@ class Worker:
     def _may_go_on(self) -> bool:
         """Whether parts of the batch may be run again: not when hung, or when it has taken long."""
         hung = self.state is WorkerState.HUNG
-        return not hung and time.monotonic() - self._batch_since < self._retry_seconds
+        return not hung and time.monotonic() - self._batch_since < self._response_timeout
 
     def _call(self, requests: Sequence[Request]) -> list[Reply]:
         assert self.instance is not None
@@ -255,7 +256,8 @@ class Worker:
         return replies
 
 
-def _timed(ticket: Ticket, outcome: Outcome, ended: float) -> Outcome:
+def with_times(ticket: Ticket, outcome: Outcome, ended: float) -> Outcome:
+    """The outcome, with where the request's time went until ``ended`` if it is a reply."""
     if isinstance(outcome, ServingError):
         return outcome
     return Reply(
@@ -264,3 +266,8 @@ def _timed(ticket: Ticket, outcome: Outcome, ended: float) -> Outcome:
         rows=outcome.rows,
         timing=ticket.timing(ended),
     )
+
+
+def too_slow(limit: float) -> DeadlineExceeded:
+    """The answer to a request whose call takes ``limit`` seconds or more."""
+    return DeadlineExceeded(f"the handler did not answer within {limit:g} s (responseTimeout)")

@@ -78,7 +78,8 @@ class ModelVersion(VersionState):
         self._firsts = Firsts(lambda: self._queues.workers)
         self._seen: Signature = NOTHING
         self._scaling = asyncio.Lock()
-        stateful = archive is not None and archive.config.get("sequenceBatching", False)
+        config = archive.config if archive is not None else NOTHING
+        stateful = config.get("sequenceBatching", False)
         self._sequences = Sequences(f"{name} {version}") if stateful else None
         self._intake = Intake(name, version, limits.client_timeout, emit)
         queues = Queues(
@@ -88,7 +89,8 @@ class ModelVersion(VersionState):
             ran=self._ran,
             changed=self._worker_changed,
             inflight=lambda: self._intake.inflight,
-            singly=self._sequences is not None,
+            singly=stateful,
+            concurrent=config.get("asyncCommunication", False) and not stateful,
         )
         super().__init__(name, version, queues, emit)
 

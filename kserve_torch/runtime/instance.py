@@ -10,11 +10,12 @@ If the handler says which row is at fault, only that row's request fails.
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import islice
 from typing import Any
 
@@ -132,18 +133,25 @@ class Instance:
         counts = [1 if r.verb is Verb.DESCRIBE else len(r.rows) for r in requests]
         try:
             return self._replies(requests, counts)
-        except BadRow as error:
-            raise fault_of(error, requests, counts) from error
         except BaseException as error:  # also our own: making rows may run out of memory
-            failure = handler_failure(error)
-            if isinstance(failure, HandlerError | OutOfMemory):
-                devices.examine(self.gpu_id)
+            failure = self._failure(error, requests, counts)
             if failure is error:
                 raise
-            if isinstance(failure, OutOfMemory):
-                forget_frames(error)
-                devices.free_cache()
             raise failure from error
+
+    def _failure(
+        self, error: BaseException, requests: Sequence[Request], counts: list[int]
+    ) -> BaseException:
+        """What `run` raises for what it caught; ``error`` itself if that can go on as it is."""
+        if isinstance(error, BadRow):
+            return fault_of(error, requests, counts)
+        failure = handler_failure(error)
+        if isinstance(failure, HandlerError | OutOfMemory):
+            devices.examine(self.gpu_id)
+        if failure is not error and isinstance(failure, OutOfMemory):
+            forget_frames(error)
+            devices.free_cache()
+        return failure
 
     def _replies(self, requests: Sequence[Request], counts: list[int]) -> list[Reply]:
         # Handlers take an empty list to mean initialisation (CONTRACT T-25).
@@ -210,6 +218,47 @@ class Instance:
         """The result, awaited if the handler is asynchronous (CONTRACT H4)."""
         return self._runner.run(_awaited(result)) if inspect.isawaitable(result) else result
 
+    # --- many calls at once ---
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether its handler takes many requests at once, with `answer` (CONTRACT H4)."""
+        return inspect.iscoroutinefunction(self._entry.handle)
+
+    def host(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work``, which calls `answer`, on the handler's event loop until it ends."""
+        with self._namespace.activate(), self._dtype, self._stream:
+            self._runner.run(work)
+
+    async def answer(self, request: Request) -> Reply:
+        """Answer one request beside others, with a Context of its own.
+
+        Raises:
+            asyncio.CancelledError: the caller was cancelled.
+            Exception: as `run`.
+        """
+        devices.require(self.gpu_id)
+        rows, context = _handler_rows(request, self._arrays), copy.deepcopy(self.context)
+        context.metrics = copy.copy(context.metrics)  # it knows for which requests it measures
+        context.begin([request] * len(rows))
+        output.mend()
+        try:
+            results = await self._entry.handle(rows, context) if rows else []
+            self._check(results, len(rows), [request])
+            replies = context.row_replies(results)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
+            failure = self._failure(error, [request], [len(rows)])
+            if failure is error:
+                raise
+            raise failure from error
+        finally:
+            self._look()
+            rootlog.restore()
+            context.end()
+        return Reply(model=context.model_name, version=self._version, rows=replies)
+
     def close(self) -> None:
         """Forget the handler and its modules."""
         try:
@@ -236,6 +285,12 @@ def _handler_rows(request: Request, arrays: bool) -> list[Row]:
     if request.verb is Verb.DESCRIBE:
         return [{}]
     return [to_row(row, arrays) for row in request.rows]
+
+
+def _is_cancelled() -> bool:
+    """Whether it is the running task that is to end, and not one that it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:

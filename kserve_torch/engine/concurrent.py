@@ -1,0 +1,122 @@
+"""A worker whose handler is asynchronous: it runs many requests at once (CONTRACT H4).
+
+Each request is a task on the worker's event loop. One that takes longer than ``responseTimeout`` is
+cancelled. A handler that blocks the loop makes the worker hang, with all its requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from kserve_torch.engine.batcher import Outcome, Ticket, deliver
+from kserve_torch.engine.failures import log_failed
+from kserve_torch.engine.worker import Ran, Worker, WorkerState, too_slow, with_times
+from kserve_torch.errors import HandlerError, ServingError
+from kserve_torch.messages import Request
+from kserve_torch.runtime.fault import RequestFault
+from kserve_torch.runtime.reasons import forget_tracebacks
+
+#: Requests that run at once; further ones wait in the queue.
+MOST_CALLS = 256
+#: Seconds that a request may take to end once it is cancelled; then the event loop must be blocked.
+GRACE = 1.0
+
+
+class ConcurrentWorker(Worker):
+    """Runs many requests at once if its handler is asynchronous, else one batch after the other."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        #: When each running request began, the oldest first.
+        self._began: dict[Ticket, float] = {}
+
+    def abandon(self, since: float) -> Sequence[Ticket] | None:
+        """See `Worker.abandon`."""
+        batch = super().abandon(since)
+        self.lane.rouse()  # it may wait for a batch, which it must not take any more
+        return batch
+
+    def _work(self) -> None:
+        assert self.instance is not None
+        if not self.instance.concurrent:
+            super()._work()
+            return
+        with ThreadPoolExecutor(1, f"{self.thread.name} queue") as taker:
+            try:
+                self.instance.host(self._serve_all(taker))
+            finally:  # a handler may have stopped the event loop
+                self._stopping.set()
+                self.lane.rouse()
+
+    async def _serve_all(self, taker: ThreadPoolExecutor) -> None:
+        running: set[asyncio.Task[None]] = set()
+
+        def ended(call: asyncio.Task[None]) -> None:
+            running.discard(call)
+            if not running:
+                self.lane.rouse()  # from now on the worker is idle
+
+        loop = asyncio.get_running_loop()
+        while True:
+            take = functools.partial(self._take, lambda: None if running else self._idle_seconds)
+            batch = await loop.run_in_executor(taker, take)
+            for ticket in batch:
+                call = loop.create_task(self._answer(ticket))
+                running.add(call)
+                call.add_done_callback(ended)
+            if not batch and (self._stopping.is_set() or self.lane.closed or self._may_stop(self)):
+                break
+            if len(running) >= MOST_CALLS:
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        if running:
+            await asyncio.wait(running)
+
+    def _take(self, idle_limit: Callable[[], float | None]) -> Sequence[Ticket]:
+        """Wait for a batch, whose requests run from now on; on a thread of its own."""
+        batch = self.lane.take(self._stopping, idle_limit)
+        with self._lock:
+            if self.state is not WorkerState.HUNG:
+                self._began.update(dict.fromkeys(batch, time.monotonic()))
+                self._note()
+                return batch
+        lost = HandlerError(f"{self.lane.label}: the worker hung when it took the request")
+        deliver([(ticket, lost) for ticket in batch])
+        return ()
+
+    def _note(self) -> None:
+        self._batch = tuple(self._began)
+        self._since = next(iter(self._began.values())) + GRACE if self._began else None
+
+    async def _answer(self, ticket: Ticket) -> None:
+        began = ticket.began = time.monotonic()
+        rows = ticket.rows = len(ticket.request.rows)
+        outcome = await self._outcome(ticket.request)
+        with self._lock:
+            if self.state is WorkerState.HUNG:
+                return
+            del self._began[ticket]
+            self._note()
+        ended = time.monotonic()
+        ran = functools.partial(self._ran, Ran(1, rows, ended - began, 1))
+        deliver([(ticket, with_times(ticket, outcome, ended))], after=ran)
+
+    async def _outcome(self, request: Request) -> Outcome:
+        assert self.instance is not None
+        limit = self._response_timeout
+        error: ServingError
+        try:
+            async with asyncio.timeout(limit):
+                return await self.instance.answer(request)
+        except TimeoutError:
+            error = too_slow(limit)
+        except RequestFault as fault:
+            error = fault.error
+        except ServingError as raised:
+            error = raised
+        log_failed(self.lane.label, request, error, error.__cause__)
+        forget_tracebacks(error)
+        return error

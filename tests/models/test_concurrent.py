@@ -1,0 +1,234 @@
+"""Handlers with ``asyncCommunication``: one worker runs many requests at once."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kserve_torch.engine import concurrent, pool
+from kserve_torch.errors import DeadlineExceeded, HandlerError, InvalidInput
+from kserve_torch.messages import Request, RowReply
+from kserve_torch.models.registry import Registry
+from kserve_torch.models.version import ModelVersion
+
+from ..makers import make_archive
+from ..waiting import until
+from .serving import serving
+
+#: Notes who is there; a row says when it leaves: with two others, once the gate is open, or never.
+HANDLER = """
+import asyncio, pathlib, time
+from kserve_torch.errors import BadRow
+from ts.handler_utils.utils import send_intermediate_predict_response
+
+class Meeting:
+    async def initialize(self, context):
+        self.loop = asyncio.get_running_loop()
+        self.barrier = asyncio.Barrier(3)
+        self.gate = pathlib.Path(context.system_properties["model_dir"], "gate")
+        self.left = []
+        self.inside = self.most = 0
+
+    async def handle(self, data, context):
+        assert asyncio.get_running_loop() is self.loop
+        what = data[0]["data"]
+        context.set_response_header(0, "what", what)
+        if what == "raise": raise ValueError("boom")
+        if what == "bad": raise BadRow(0, "data: unreadable")
+        if what == "cancelled": raise asyncio.CancelledError
+        if what == "short": return []
+        if what == "stop": self.loop.stop()
+        if what == "left": return [self.left]
+        if what == "block":
+            while not self.gate.exists():
+                time.sleep(0.002)
+        if what == "most": return [self.most]
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        try:
+            if what == "never":
+                await asyncio.Event().wait()
+            if what == "gate":
+                while not self.gate.exists():
+                    await asyncio.sleep(0.002)
+            if what.startswith("meet"):
+                send_intermediate_predict_response(
+                    [what + "!"], context.request_ids, "", 200, context
+                )
+                await self.barrier.wait()
+        finally:
+            self.left.append(what)
+            self.inside -= 1
+        return [[what, context.get_request_id(0)] for row in data]
+"""
+SYNCHRONOUS = """
+def handle(data, context):
+    return data and [len(data) for row in data]
+"""
+
+
+def archive(store: Path, handler: str = HANDLER, config: str = "") -> None:
+    config = f"asyncCommunication: true\n{config}"
+    files = {"handler.py": handler, "c.yaml": config}
+    make_archive(store / "m.mar", files, configFile="c.yaml")
+
+
+def request(what: str, **more: Any) -> Request:
+    return Request(
+        id=f"id of {what}", model="m", rows=[{"data": what}], element="instances[{}]", **more
+    )
+
+
+def open_gate(version: ModelVersion) -> None:
+    assert version.archive is not None
+    (version.archive.root / "gate").touch()
+
+
+async def ask(registry: Registry, *whats: str) -> list[Any]:
+    """The results, or errors, of requests at once."""
+    replies = await asyncio.gather(
+        *(registry.submit(request(what)) for what in whats), return_exceptions=True
+    )
+    return [reply if isinstance(reply, BaseException) else reply.results[0] for reply in replies]
+
+
+async def test_requests_run_at_once_each_with_a_context_of_its_own(tmp_path: Path) -> None:
+    archive(tmp_path, config="batchSize: 8\nmaxBatchDelay: 60000")
+    parts: dict[str, list[RowReply]] = {}
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        whats = ("meet 1", "meet 2", "meet 3")
+        replies = await asyncio.gather(
+            *(
+                registry.submit(
+                    request(what, emit=lambda rows, w=what: parts.setdefault(w, []).append(rows[0]))
+                )
+                for what in whats
+            )
+        )
+        for what, reply in zip(whats, replies, strict=True):
+            assert reply.results[0] == [what, f"id of {what}"]
+            assert reply.rows[0].headers["what"] == what
+            assert [part.result for part in parts[what]] == [f"{what}!"]
+
+
+async def test_a_request_that_fails_fails_alone(tmp_path: Path) -> None:
+    archive(tmp_path)
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        meet = ("meet 1", "meet 2", "meet 3")
+        answers = await ask(registry, "raise", meet[0], "bad", *meet[1:], "cancelled", "short")
+        assert [answer[0] for answer in answers if isinstance(answer, list)] == [*meet]
+        errors = [str(one) for one in answers if not isinstance(one, list)]
+        assert errors == [
+            "ValueError: boom",
+            "instances[0].data: unreadable",
+            "CancelledError",
+            "the handler answered 0 results for 1 rows",
+        ]
+        assert isinstance(answers[0], HandlerError)
+        assert isinstance(answers[2], InvalidInput)
+
+
+async def test_a_request_that_takes_too_long_is_cancelled(tmp_path: Path) -> None:
+    archive(tmp_path, config="responseTimeout: 1")
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        never, left = await ask(registry, "never", "left")
+        assert isinstance(never, DeadlineExceeded)
+        assert left == []
+        assert await ask(registry, "left") == [["never"]]
+        assert version.statistics().hung == 0
+
+
+async def test_a_handler_that_blocks_its_loop_hangs_with_all_its_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(concurrent, "GRACE", 0.1)
+    archive(tmp_path, config="responseTimeout: 1")
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        answers = await ask(registry, "gate", "block")
+        assert [type(answer) for answer in answers] == [DeadlineExceeded] * 2
+        assert version.statistics().hung == 1
+        assert await ask(registry, "left") == [[]]  # of another worker
+        open_gate(version)
+        await until(lambda: not version.statistics().hung)
+
+
+async def test_a_handler_that_stops_its_loop_gets_another_worker(tmp_path: Path) -> None:
+    archive(tmp_path)
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        gate, _ = await ask(registry, "gate", "stop")
+        assert isinstance(gate, HandlerError)
+        assert await ask(registry, "left") == [[]]
+
+
+@pytest.mark.parametrize(("config", "most"), [("", 2), ("sequenceBatching: true", 1)])
+async def test_requests_beyond_the_most_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, most: int
+) -> None:
+    monkeypatch.setattr(concurrent, "MOST_CALLS", 2)
+    archive(tmp_path, config=config)
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        asked = asyncio.ensure_future(ask(registry, *["gate"] * 5))
+        await until(lambda: version.statistics().running == most)
+        open_gate(version)
+        assert len(await asked) == 5
+        assert await ask(registry, "most") == [most]
+
+
+async def test_a_version_that_is_unloaded_answers_first(tmp_path: Path) -> None:
+    archive(tmp_path)
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        asked = asyncio.ensure_future(ask(registry, "gate", "gate"))
+        await until(lambda: version.statistics().running == 2)
+        leaving = asyncio.ensure_future(registry.unregister("m"))
+        await asyncio.sleep(0)
+        open_gate(version)
+        assert [answer[0] for answer in await asked] == ["gate", "gate"]
+        await leaving
+
+
+async def test_a_worker_that_leaves_answers_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(concurrent, "MOST_CALLS", 2)
+    archive(tmp_path)
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        first = asyncio.ensure_future(ask(registry, "gate", "gate"))
+        await until(lambda: version.statistics().running == 2)
+        await registry.scale(version, 2, 2)
+        second = asyncio.ensure_future(ask(registry, "gate"))
+        await until(lambda: version.statistics().running == 3)
+        await registry.scale(version, 1, 1)
+        open_gate(version)
+        assert [answer[0] for answer in (*await first, *await second)] == ["gate"] * 3
+
+
+async def test_idle_workers_above_the_minimum_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.05)
+    archive(tmp_path)
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        asked = asyncio.ensure_future(ask(registry, "gate"))
+        await until(lambda: version.statistics().running)
+        await registry.scale(version, 0, 1)
+        open_gate(version)
+        assert len(await asked) == 1
+        await until(lambda: not version.statistics().workers)
+
+
+async def test_handlers_that_are_not_asynchronous_get_batches(tmp_path: Path) -> None:
+    archive(tmp_path, SYNCHRONOUS)
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        reply = await registry.submit(Request(id="1", model="m", rows=[{"data": 1}, {"data": 2}]))
+        assert reply.results == [2, 2]
