@@ -133,7 +133,7 @@ class Management:
 
     async def _register(self, call: Call) -> Answer:
         """Register a model, or a further version of one (CONTRACT G1)."""
-        self._check_model_api()
+        self._check_model_api("GET")
         registration = Registration.read(_parameters(call))
         _check_workers(registration.workers or 0)
         return await to_the_end(self._registered(registration))
@@ -193,7 +193,7 @@ class Management:
 
     async def _unregister(self, call: Call, model: str, version: str | None) -> Answer:
         """Drain a version and remove it (CONTRACT G4)."""
-        self._check_model_api()
+        self._check_model_api("GET", "PUT", "OPTIONS")
         find(self._registry, model, version)
         seconds = self._settings.unregister_model_timeout
         try:
@@ -205,10 +205,10 @@ class Management:
             ) from None
         return _told(f'Model "{model}" unregistered')
 
-    def _check_model_api(self) -> None:
-        """Refuse unless ``enable_model_api`` is set (CONTRACT G20)."""
+    def _check_model_api(self, *others: str) -> None:
+        """Refuse unless ``enable_model_api`` is set (CONTRACT G20); ``others`` stay allowed."""
         if not self._settings.enable_model_api:
-            raise MethodNotAllowed(f"{NOT_ALLOWED} {_NO_MODEL_API}")
+            raise MethodNotAllowed(f"{NOT_ALLOWED} {_NO_MODEL_API}", others)
 
     # --- tokens ---
 

@@ -590,16 +590,22 @@ async def test_unregister_waits_only_so_long(registry: Registry, settings: Setti
 
 
 @pytest.mark.parametrize(
-    ("method", "target"),
-    [("POST", "/models?url=echo_2.0.mar"), ("POST", "/models"), ("DELETE", "/models/nope")],
+    ("method", "target", "others"),
+    [
+        ("POST", "/models?url=echo_2.0.mar", "GET"),
+        ("POST", "/models", "GET"),
+        ("DELETE", "/models/nope", "GET, PUT, OPTIONS"),
+    ],
 )
 async def test_without_the_model_api(
-    registry: Registry, settings: Settings, method: str, target: str
+    registry: Registry, settings: Settings, method: str, target: str, others: str
 ) -> None:
     management = Management(registry, replace(settings, enable_model_api=False), None)
     hint = " Registering and unregistering need enable_model_api=true."
     answer = {**NOT_ALLOWED, "message": NOT_ALLOWED["message"] + hint}
     assert await ask(management, method, target) == (405, answer)
+    refused = await routed(management.route, call(method, target, management=True))
+    assert dict(refused.headers)["allow"] == others
     assert (await ask(management, "PUT", "/models/echo?min_worker=1"))[0] == 202
     await settled()
 
