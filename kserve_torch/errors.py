@@ -153,7 +153,6 @@ class ClientLeft(ClientError):
     """The client disconnected before the answer; the status, nginx's, is for logs and metrics."""
 
     http = 499
-    native = 499
     grpc = "CANCELLED"
 
 

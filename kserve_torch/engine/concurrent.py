@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from kserve_torch.engine.batcher import Outcome, Ticket, deliver
 from kserve_torch.engine.failures import log_failed
 from kserve_torch.engine.worker import Ran, Worker, WorkerState, too_slow, with_times
-from kserve_torch.errors import HandlerError, ServingError
+from kserve_torch.errors import DeviceLost, HandlerError, ServingError
 from kserve_torch.messages import Request
 from kserve_torch.runtime.fault import RequestFault
-from kserve_torch.runtime.reasons import forget_tracebacks
+from kserve_torch.runtime.reasons import forget_tracebacks, handler_failure
 
 #: Requests that run at once; further ones wait in the queue.
 MOST_CALLS = 256
@@ -33,6 +33,7 @@ class ConcurrentWorker(Worker):
         super().__init__(*args, **options)  # type: ignore[arg-type]
         #: When each running request began, the oldest first.
         self._began: dict[Ticket, float] = {}
+        self._lost: DeviceLost | None = None
 
     def abandon(self, since: float) -> Sequence[Ticket] | None:
         """See `Worker.abandon`."""
@@ -49,8 +50,9 @@ class ConcurrentWorker(Worker):
             try:
                 self.instance.host(self._serve_all(taker))
             finally:  # a handler may have stopped the event loop
-                self._stopping.set()
-                self.lane.rouse()
+                self.stop()
+        if self._lost is not None:
+            raise self._lost
 
     async def _serve_all(self, taker: ThreadPoolExecutor) -> None:
         running: set[asyncio.Task[None]] = set()
@@ -115,8 +117,11 @@ class ConcurrentWorker(Worker):
             error = too_slow(limit)
         except RequestFault as fault:
             error = fault.error
-        except ServingError as raised:
-            error = raised
+        except Exception as failure:
+            error = handler_failure(failure)
+        if isinstance(error, DeviceLost):
+            self._lost = error
+            self.stop()
         log_failed(self.lane.label, request, error, error.__cause__)
         forget_tracebacks(error)
         return error

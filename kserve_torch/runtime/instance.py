@@ -130,7 +130,7 @@ class Instance:
 
     def _run(self, requests: Sequence[Request]) -> list[Reply]:
         devices.require(self.gpu_id)
-        counts = [1 if r.verb is Verb.DESCRIBE else len(r.rows) for r in requests]
+        counts = _counts(requests)
         try:
             return self._replies(requests, counts)
         except BaseException as error:  # also our own: making rows may run out of memory
@@ -238,26 +238,34 @@ class Instance:
             Exception: as `run`.
         """
         devices.require(self.gpu_id)
-        rows, context = _handler_rows(request, self._arrays), copy.deepcopy(self.context)
-        context.metrics = copy.copy(context.metrics)  # it knows for which requests it measures
-        context.begin([request] * len(rows))
-        output.mend()
         try:
-            results = await self._entry.handle(rows, context) if rows else []
-            self._check(results, len(rows), [request])
-            replies = context.row_replies(results)
-        except BaseException as error:
+            rows = await self._call_beside_others(request)
+        except BaseException as error:  # also our own: a handler's context may not be copied
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
-            failure = self._failure(error, [request], [len(rows)])
+            failure = self._failure(error, [request], _counts([request]))
             if failure is error:
                 raise
             raise failure from error
+        return Reply(model=self.context.model_name, version=self._version, rows=rows)
+
+    async def _call_beside_others(self, request: Request) -> list[RowReply]:
+        data = _handler_rows(request, self._arrays)
+        if not data:
+            return []
+        context = copy.deepcopy(self.context)
+        context.metrics = copy.copy(context.metrics)  # it knows for which requests it measures
+        context.begin([request] * len(data))
+        output.mend()
+        collects = gc.isenabled()
+        try:
+            results = await self._entry.handle(data, context)
+            self._check(results, len(data), [request])
+            return context.row_replies(results)
         finally:
             self._look()
-            rootlog.restore()
+            restore(collects)
             context.end()
-        return Reply(model=context.model_name, version=self._version, rows=replies)
 
     def close(self) -> None:
         """Forget the handler and its modules."""
@@ -278,6 +286,11 @@ def restore(collects: bool) -> None:
     rootlog.restore()
     if collects:
         gc.enable()
+
+
+def _counts(requests: Sequence[Request]) -> list[int]:
+    """How many elements of ``data`` each request has, see `_handler_rows`."""
+    return [1 if r.verb is Verb.DESCRIBE else len(r.rows) for r in requests]
 
 
 def _handler_rows(request: Request, arrays: bool) -> list[Row]:

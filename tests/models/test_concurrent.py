@@ -1,16 +1,20 @@
 """Handlers with ``asyncCommunication``: one worker runs many requests at once."""
 
 import asyncio
+import gc
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kserve_torch.engine import concurrent, pool
-from kserve_torch.errors import DeadlineExceeded, HandlerError, InvalidInput
+from kserve_torch.engine.worker import WorkerState
+from kserve_torch.errors import DeadlineExceeded, DeviceLost, HandlerError, InvalidInput
 from kserve_torch.messages import Request, RowReply
 from kserve_torch.models.registry import Registry
 from kserve_torch.models.version import ModelVersion
+from kserve_torch.runtime import devices
 
 from ..makers import make_archive
 from ..waiting import until
@@ -18,12 +22,13 @@ from .serving import serving
 
 #: Notes who is there; a row says when it leaves: with two others, once the gate is open, or never.
 HANDLER = """
-import asyncio, pathlib, time
+import asyncio, gc, pathlib, threading, time
 from kserve_torch.errors import BadRow
 from ts.handler_utils.utils import send_intermediate_predict_response
 
 class Meeting:
     async def initialize(self, context):
+        self.context = context
         self.loop = asyncio.get_running_loop()
         self.barrier = asyncio.Barrier(3)
         self.gate = pathlib.Path(context.system_properties["model_dir"], "gate")
@@ -39,6 +44,8 @@ class Meeting:
         if what == "cancelled": raise asyncio.CancelledError
         if what == "short": return []
         if what == "stop": self.loop.stop()
+        if what == "lock": self.context.lock = threading.Lock()
+        if what == "gc": gc.disable()
         if what == "left": return [self.left]
         if what == "block":
             while not self.gate.exists():
@@ -129,6 +136,44 @@ async def test_a_request_that_fails_fails_alone(tmp_path: Path) -> None:
         ]
         assert isinstance(answers[0], HandlerError)
         assert isinstance(answers[2], InvalidInput)
+
+
+async def test_a_context_that_cannot_be_copied_fails_requests(tmp_path: Path) -> None:
+    archive(tmp_path)
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        await ask(registry, "lock")
+        (answer,) = await ask(registry, "left")
+        assert isinstance(answer, HandlerError)
+        assert answer.message.startswith("TypeError: cannot pickle")
+
+
+async def test_garbage_is_collected_after_what_a_handler_does(tmp_path: Path) -> None:
+    archive(tmp_path)
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        await ask(registry, "gc")
+        assert gc.isenabled()
+
+
+async def test_a_worker_that_lost_its_gpu_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(tmp_path)
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        (first,) = version.workers
+
+        def require(gpu_id: int | None) -> None:
+            if threading.current_thread() is first.thread:
+                raise DeviceLost("no GPU")
+
+        monkeypatch.setattr(devices, "require", require)
+        (answer,) = await ask(registry, "left")
+        assert isinstance(answer, DeviceLost)
+        await until(lambda: version.workers and first not in version.workers)
+        assert first.state is WorkerState.FAILED
+        assert await ask(registry, "left") == [[]]
 
 
 async def test_a_request_that_takes_too_long_is_cancelled(tmp_path: Path) -> None:
