@@ -47,11 +47,7 @@ class KServeKeys(TorchServeKeys):
         env=("TS_SSL_CERTFILE", "KSERVE_TLS_CERT_FILE"),
     )
     ssl_keyfile: Path | None = key(
-        None,
-        PATH,
-        "private key for ssl_certfile",
-        shown="none",
-        env=("TS_SSL_KEYFILE", "KSERVE_TLS_KEY_FILE"),
+        None, PATH, "private key for ssl_certfile", env=("TS_SSL_KEYFILE", "KSERVE_TLS_KEY_FILE")
     )
     grpc_max_send_message_length: int = key(
         _MESSAGE_BYTES, integer(1), "maximum size of a gRPC response, in bytes"

@@ -54,10 +54,8 @@ class TorchServeKeys:
         flags=("--models", "--load_models"),
         many=True,
     )
-    models: Entries = key((), MODELS, "models and their limits", shown="none", flags=(), env=())
-    model_snapshot: Entries = key(
-        (), SNAPSHOT, "models to load and their limits", shown="none", flags=(), env=()
-    )
+    models: Entries = key((), MODELS, "models and their limits", flags=(), env=())
+    model_snapshot: Entries = key((), SNAPSHOT, "models to load and their limits", flags=(), env=())
     default_workers_per_model: int = key(
         0, integer(0, MOST_WORKERS), "workers per model; 0: 1 at startup"
     )
@@ -74,11 +72,9 @@ class TorchServeKeys:
 
     # --- handlers ---------------------------------------------------------------------------------
     service_envelope: str | None = key(
-        None, ENVELOPE, "envelope of request bodies on TorchServe's routes", shown="none"
+        None, ENVELOPE, "envelope of request bodies on TorchServe's routes"
     )
-    default_service_handler: str | None = key(
-        None, TEXT, "handler for archives without a manifest", shown="none"
-    )
+    default_service_handler: str | None = key(None, TEXT, "handler for archives without a manifest")
     decode_input_request: bool = key(
         True, BOOLEAN, "pass JSON and text bodies to handlers parsed, not as bytes"
     )
@@ -148,14 +144,9 @@ class TorchServeKeys:
         "TLS certificate for https addresses",
         shown="keystore, else ssl_certfile, else self-signed",
     )
-    private_key_file: Path | None = key(
-        None, PATH, "private key for certificate_file", shown="none"
-    )
+    private_key_file: Path | None = key(None, PATH, "private key for certificate_file")
     keystore: Path | None = key(
-        None,
-        PATH,
-        "keystore with certificate and private key, instead of the two files",
-        shown="none",
+        None, PATH, "keystore with certificate and private key, instead of the two files"
     )
     keystore_pass: str = key(
         "changeit",
@@ -171,7 +162,6 @@ class TorchServeKeys:
         None,
         TEXT,
         "origins whose pages browsers let call this server (CORS), separated by commas; *: all",
-        shown="none",
     )
     cors_allowed_methods: str | None = key(
         None, TEXT, "methods that those pages may use", shown="GET, POST, PUT, OPTIONS"
