@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+#: Where the control groups are mounted.
 CGROUPS = Path("/sys/fs/cgroup")
 #: What `keep_freed_memory` sets (glibc's malloc.h), and the values: a thread's heap has at most 64
 #: MiB, and blocks above half of that always come from the system.
@@ -29,26 +30,19 @@ _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _ROUNDS = "5000"
 
 
-def cores(cgroups: Path = CGROUPS) -> int:
+def cores() -> int:
     """How many cores this process may keep busy, at least 1.
 
     A container sees all cores of its node, and is throttled when it has used up its quota of CPU
     time, so its CPU limit counts, rounded up.
-
-    Args:
-        cgroups: where the control groups are mounted.
     """
-    limit = cpu_limit(cgroups)
+    limit = cpu_limit()
     return _seen() if limit is None else math.ceil(limit)
 
 
-def cpu_limit(cgroups: Path = CGROUPS) -> float | None:
-    """The container's CPU limit in cores; None unless it is below the cores that it sees.
-
-    Args:
-        cgroups: where the control groups are mounted.
-    """
-    limit = min(_limits(cgroups), default=math.inf)
+def cpu_limit() -> float | None:
+    """The container's CPU limit in cores; None unless it is below the cores that it sees."""
+    limit = min(_limits(), default=math.inf)
     return limit if limit < _seen() else None
 
 
@@ -59,10 +53,10 @@ def _seen() -> int:
     return os.cpu_count() or 1  # macOS
 
 
-def _limits(cgroups: Path) -> Iterable[float]:
+def _limits() -> Iterable[float]:
     """The CPU limit in cores, by control groups of version 2 or 1."""
-    first = [cgroups / "cpu" / "cpu.cfs_quota_us", cgroups / "cpu" / "cpu.cfs_period_us"]
-    second = [cgroups / "cpu.max"]
+    first = [CGROUPS / "cpu" / "cpu.cfs_quota_us", CGROUPS / "cpu" / "cpu.cfs_period_us"]
+    second = [CGROUPS / "cpu.max"]
     for files in (second, first):
         try:
             quota, period = map(int, " ".join(file.read_text() for file in files).split())
@@ -72,7 +66,7 @@ def _limits(cgroups: Path) -> Iterable[float]:
             yield quota / period
 
 
-def set_thread_variables(cgroups: Path = CGROUPS) -> None:
+def set_thread_variables() -> None:
     """Tell torch, NumPy and others how many threads to start, and how long these may spin.
 
     Call it before those are imported. Variables that are set already stay as they are.
@@ -87,13 +81,10 @@ def set_thread_variables(cgroups: Path = CGROUPS) -> None:
     - ``OMP_NUM_THREADS``: the limit, rounded up. OpenBLAS and OpenMP start a thread per core.
     - ``TORCHINDUCTOR_COMPILE_THREADS``: the same. torch's compiler starts up to 32 of them, each
       two processes; 16 need 1.5 GB.
-
-    Args:
-        cgroups: where the control groups are mounted.
     """
     if not any(name in os.environ for name in _WAITING):
         os.environ[_WAITING[0]] = _ROUNDS
-    limit = cpu_limit(cgroups)
+    limit = cpu_limit()
     if limit is not None:
         for name in _COUNTS:
             os.environ.setdefault(name, str(math.ceil(limit)))

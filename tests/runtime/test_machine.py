@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kserve_torch.runtime import machine
 from kserve_torch.runtime.machine import cores, set_thread_variables
 
 from ..forks import Forks
@@ -32,23 +33,29 @@ ALL = len(os.sched_getaffinity(0))
         ({"cpu/cpu.cfs_quota_us": "20000", "cpu/cpu.cfs_period_us": "0"}, ALL),
     ],
 )
-def test_cores(tmp_path: Path, files: dict[str, str], count: int) -> None:
-    assert cores(write(tmp_path / "cgroup", files)) == count
+def test_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], count: int
+) -> None:
+    monkeypatch.setattr(machine, "CGROUPS", write(tmp_path / "cgroup", files))
+    assert cores() == count
 
 
 def test_a_fraction_of_a_core_more_is_rounded_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-    assert cores(write(tmp_path / "cgroup", {"cpu.max": "150000 100000"})) == 2
+    limited = write(tmp_path / "cgroup", {"cpu.max": "150000 100000"})
+    monkeypatch.setattr(machine, "CGROUPS", limited)
+    assert cores() == 2
 
 
 def test_systems_that_pin_no_process_to_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
-    assert cores(tmp_path) == 12
+    assert cores() == 12
 
 
 @pytest.mark.parametrize(
@@ -74,7 +81,8 @@ def test_how_many_threads_libraries_start_and_how_long_these_spin(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
     environment = dict(given)
     monkeypatch.setattr(os, "environ", environment)
-    set_thread_variables(write(tmp_path / "cgroup", {"cpu.max": limit}))
+    monkeypatch.setattr(machine, "CGROUPS", write(tmp_path / "cgroup", {"cpu.max": limit}))
+    set_thread_variables()
     assert environment.get("OMP_NUM_THREADS") == threads
     compiling = threads if "OMP_NUM_THREADS" not in given else "2"
     assert environment.get("TORCHINDUCTOR_COMPILE_THREADS") == compiling
@@ -87,7 +95,7 @@ import os, sys
 from kserve_torch import cli
 from kserve_torch.runtime import machine
 os.sched_getaffinity = lambda _: set(range(64))
-machine._limits = lambda _: [1.5]
+machine._limits = lambda: [1.5]
 cli.main(["--check", "--model_dir", sys.argv[1]], "kserve_torch")
 """
 
@@ -116,7 +124,7 @@ OWN_PROGRAM = """
 import os
 from kserve_torch.runtime import machine
 os.sched_getaffinity = lambda _: set(range(64))
-machine._limits = lambda _: [1.5]
+machine._limits = lambda: [1.5]
 from kserve_torch import BaseHandler
 """
 
