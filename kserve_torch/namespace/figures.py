@@ -8,7 +8,6 @@ current one.
 from __future__ import annotations
 
 from collections import OrderedDict
-from functools import cache
 from typing import Any
 
 from kserve_torch.namespace import scopes
@@ -36,7 +35,6 @@ class Figures:
         return drawn[0] if len(drawn) == 1 else self._servers
 
 
-@cache
 def install() -> None:
     """Give pyplot `Figures`, now or once it is imported, which takes a second."""
     after_import("matplotlib._pylab_helpers", _share)

@@ -16,8 +16,8 @@ import importlib
 import importlib.abc
 import importlib.util
 import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from importlib.machinery import (
     ExtensionFileLoader,
     ModuleSpec,
@@ -188,22 +188,17 @@ def _change_imp(imp: Any) -> None:
         imp.load_compiled = _loading(SourcelessFileLoader)
 
 
-_lock = threading.Lock()
-
-
+@cache
 def install() -> None:
-    """Put the finders in place, once; a ``ts`` that was imported before is dropped."""
-    with _lock:
-        if any(isinstance(finder, ArchiveFinder) for finder in sys.meta_path):
-            return
-        searchpath.install()
-        turns.install(lambda: thread.scope is not None)
-        _bootstrap._load_module_shim = _load_own
-        after_import("imp", _change_imp)
-        sys.meta_path[:0] = [ArchiveFinder(), TsFinder()]
-        sys.meta_path.append(BareNameFinder())
-        for name in [name for name in list(sys.modules) if name.partition(".")[0] == "ts"]:
-            del sys.modules[name]
+    """Put the finders in place; a ``ts`` that was imported before is dropped."""
+    searchpath.install()
+    turns.install(lambda: thread.scope is not None)
+    _bootstrap._load_module_shim = _load_own
+    after_import("imp", _change_imp)
+    sys.meta_path[:0] = [ArchiveFinder(), TsFinder()]
+    sys.meta_path.append(BareNameFinder())
+    for name in [name for name in list(sys.modules) if name.partition(".")[0] == "ts"]:
+        del sys.modules[name]
 
 
 def forget(package: str) -> None:

@@ -16,6 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import ModuleType
@@ -64,12 +65,8 @@ class Namespace:
     def __init__(
         self, root: Path, path: Sequence[Path] = (), packages: Namespace | None = None
     ) -> None:
-        imports.install()
-        lent.install()
-        figures.install()
-        messages.install()
-        processes.install()
-        registrations.install()
+        with _lock:
+            _install()
         self.root = root
         folders = [str(folder) for folder in path or (root,)]
         self.path = list(dict.fromkeys(folders))
@@ -229,6 +226,13 @@ class Namespace:
             # Copied first, because other threads add to it.
             for name in [name for name in list(sys.path_importer_cache) if name.startswith(folder)]:
                 sys.path_importer_cache.pop(name, None)
+
+
+@cache
+def _install() -> None:
+    """Put in place what lets archives share one interpreter."""
+    for part in (imports, lent, figures, messages, processes, registrations):
+        part.install()
 
 
 class _Active:

@@ -8,7 +8,6 @@ refused, and so would another version of a model whose messages have changed sin
 from __future__ import annotations
 
 import sys
-from functools import cache
 from typing import Any
 
 from kserve_torch.namespace.around import after_import
@@ -63,7 +62,6 @@ class Definitions:
 _definitions: dict[str, Definitions] = {}
 
 
-@cache
 def install() -> None:
     """Give generated modules `Definitions`, now or once protobuf is imported."""
     after_import(_MODULE, _separate)

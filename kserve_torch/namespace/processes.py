@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from functools import cache, wraps
+from functools import wraps
 from typing import Any
 
 from kserve_torch.namespace.around import after_import
@@ -28,7 +28,6 @@ class _ByValue(set[str]):
         return str(name).startswith(PREFIX) or super().__contains__(name)
 
 
-@cache
 def install() -> None:
     """From now on what archives' code starts finds the archive's modules, or gets them."""
     subprocess.Popen.__init__ = _start_with_path  # type: ignore[method-assign]

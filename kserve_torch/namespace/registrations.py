@@ -14,7 +14,7 @@ model's has imported: in the folder with the model's packages it is one of them.
 from __future__ import annotations
 
 from collections import ChainMap
-from functools import cache, partial
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -89,7 +89,6 @@ class _OfInstance:
         vars(table)[self._name] = registered
 
 
-@cache
 def install() -> None:
     """Give the libraries' tables `Registrations`, now or once they are imported.
 

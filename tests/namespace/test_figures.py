@@ -73,6 +73,6 @@ def test_figures_of_the_program_that_serves_stay(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(plt._pylab_helpers.Gcf, "figs", OrderedDict())
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     figure = plt.figure()
-    figures.install.__wrapped__()
+    figures.install()
     assert isinstance(vars(plt._pylab_helpers.Gcf)["figs"], Figures)
     assert plt.gcf() is figure
