@@ -16,10 +16,9 @@ _lock = threading.RLock()
 
 
 def install() -> None:
-    """Replace torch's own tracing, once."""
-    if symbolic._Patcher.patch_method is not _patch_method:
-        symbolic._Patcher.patch_method = _patch_method  # type: ignore[assignment,method-assign]
-        symbolic.Tracer.trace = _trace  # type: ignore[method-assign]
+    """Replace torch's own tracing."""
+    symbolic._Patcher.patch_method = _patch_method  # type: ignore[assignment,method-assign]
+    symbolic.Tracer.trace = _trace  # type: ignore[method-assign]
 
 
 _torchs_patch_method = symbolic._Patcher.patch_method

@@ -82,13 +82,9 @@ def load_instance(
     """
     _refuse_unsupported(archive)
     devices.require(gpu_id)
-    fxtrace.install()
-    operators.install()
-    oplibraries.install()
-    paramdata.install()
+    for part in (fxtrace, operators, oplibraries, paramdata, torchload, torchstate):
+        part.install()
     products.install(archive.root)
-    torchload.install()
-    torchstate.install()
     instance = None
     collects = gc.isenabled()
     try:
