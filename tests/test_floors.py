@@ -123,14 +123,12 @@ FLOORS: list[dict[str, str]] = [
             "engine.staffing engine.threads engine.worker"
         ),
         "engine.queues": (
-            "engine.batcher engine.concurrent engine.courtesy engine.pool engine.watch "
-            "engine.worker"
+            "engine.batcher engine.concurrent engine.courtesy engine.pool engine.worker"
         ),
         "engine.roster": "engine.worker",
         "engine.sequences": "",
         "engine.staffing": ("engine.batcher engine.hung engine.pauses engine.roster engine.worker"),
         "engine.threads": "",
-        "engine.watch": "engine.pool",
         "engine.worker": "engine.batcher engine.courtesy engine.isolation engine.threads",
     },
     {

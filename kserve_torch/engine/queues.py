@@ -6,6 +6,7 @@ predictions and must not stand in their way.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from collections import Counter
@@ -17,7 +18,6 @@ from kserve_torch.engine.batcher import Lane, Ticket, deliver
 from kserve_torch.engine.concurrent import ConcurrentWorker
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.pool import Pool
-from kserve_torch.engine.watch import Watch
 from kserve_torch.engine.window import Window
 from kserve_torch.engine.worker import Ran, Worker
 from kserve_torch.errors import NotReady
@@ -85,6 +85,9 @@ class Queues:
     ) -> None:
         self._label = label
         self._inflight = inflight
+        self._call_seconds = limits.response_timeout
+        self._watch: asyncio.TimerHandle | None = None
+        self._watch_loop: asyncio.AbstractEventLoop | None = None
         self._explainers = 1 if singly else min(EXPLAIN_WORKERS, cores())
         rows, delay = (
             (1, 0.0) if singly or concurrent else (limits.batch_size, limits.max_batch_delay)
@@ -113,7 +116,6 @@ class Queues:
             courtesy=Courtesy(lambda: self.predict.busy, cpu_limit()),
         )
         self._pools = (self.predict, self.explain)
-        self._watch = Watch(self._pools, limits.response_timeout, inflight)
 
     def of(self, verb: Verb) -> Pool:
         """The pool that serves a verb."""
@@ -124,8 +126,27 @@ class Queues:
         self.explain.staffing.maximum = self._explainers
 
     def watch(self) -> None:
-        """Watch for calls that hang until no request is left."""
-        self._watch.begin()
+        """Give up workers whose calls hang, until no call runs and no request waits.
+
+        It does not go by the requests alone: a call whose clients have left still blocks its
+        worker.
+        """
+        # A `TorchModel` may be called on one loop after the other, and the first kept for later.
+        if self._watch_loop is None or not self._watch_loop.is_running():
+            self._look_in(self._call_seconds)
+
+    def _look_in(self, seconds: float) -> None:
+        self._watch_loop = asyncio.get_running_loop()
+        self._watch = self._watch_loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        self._watch_loop = None
+        left = [pool.give_up_hung() for pool in self._pools]
+        soonest = min((wait for wait in left if wait is not None), default=None)
+        if soonest is None and self._inflight():
+            soonest = self._call_seconds
+        if soonest is not None:
+            self._look_in(soonest)
 
     async def stop(self, seconds: float) -> None:
         """Stop the workers; what still waits is answered with NotReady."""
@@ -133,7 +154,8 @@ class Queues:
         for pool in self._pools:
             deliver([(ticket, error) for ticket in pool.lane.close()])
             pool.close()
-        self._watch.end()
+        if self._watch is not None:
+            self._watch.cancel()
         ends = time.monotonic() + seconds
         for pool in self._pools:
             await pool.join(max(0.0, ends - time.monotonic()))
