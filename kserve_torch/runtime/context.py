@@ -41,6 +41,11 @@ class _RowId(str):
         return str, (str(self),)
 
 
+def _alias(name: str) -> property:
+    """Another name of an attribute: where TorchServe keeps it, so that handlers know it as well."""
+    return property(operator.attrgetter(name), lambda self, value: setattr(self, name, value))
+
+
 class Context:
     """TorchServe's Context (CONTRACT 3.6); a handler may set any further attribute on it.
 
@@ -57,6 +62,10 @@ class Context:
         cl_socket: always None here; TorchServe's socket to its front end.
     """
 
+    _system_properties = _alias("system_properties")
+    _metrics = _alias("metrics")
+    _request_processor = _alias("request_processor")
+
     def __init__(
         self,
         model_name: str,
@@ -71,8 +80,7 @@ class Context:
     ) -> None:
         self.model_name = model_name
         self.manifest = manifest
-        # Handlers read the underscored names as well: they are where TorchServe keeps these four.
-        self._system_properties: dict[str, Any] = {
+        self.system_properties: dict[str, Any] = {
             "model_dir": model_dir,
             "gpu_id": gpu,
             "batch_size": batch_size,
@@ -81,10 +89,10 @@ class Context:
             "limit_max_image_pixels": limit_max_image_pixels,
         }
         self.model_yaml_config = {} if model_yaml_config is None else model_yaml_config
-        self._metrics = metrics
+        self.metrics = metrics
         self._limit_max_image_pixels = limit_max_image_pixels
         self.request_ids: dict[int, str] | None = None
-        self._request_processor: list[RequestProcessor] = []
+        self.request_processor: list[RequestProcessor] = []
         self.stopping_criteria: list[Callable[..., Any]] | None = None
         self.cl_socket: Any = None
         self.header_key_sequence_id = sequence_header("id")
@@ -92,33 +100,10 @@ class Context:
         self.header_key_sequence_end = sequence_header("end")
 
     @property
-    def system_properties(self) -> dict[str, Any]:
-        """``model_dir``, ``gpu_id`` and what else the class lists."""
-        return self._system_properties
-
-    @property
-    def metrics(self) -> Any:
-        """Takes the handler's own metrics."""
-        return self._metrics
-
-    @metrics.setter
-    def metrics(self, metrics: Any) -> None:
-        self._metrics = metrics
-
-    @property
-    def request_processor(self) -> list[RequestProcessor]:
-        """One `RequestProcessor` per row of the running batch."""
-        return self._request_processor
-
-    @request_processor.setter
-    def request_processor(self, request_processor: list[RequestProcessor]) -> None:
-        self._request_processor = request_processor
-
-    @property
     def has_one_request(self) -> bool:
         """Whether all rows of the running batch are of one request."""
         # Only worked out when asked for: hardly any batch needs it.
-        return len({id(processor.request) for processor in self._request_processor}) < 2
+        return len({id(processor.request) for processor in self.request_processor}) < 2
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Context) and vars(self) == vars(other)
