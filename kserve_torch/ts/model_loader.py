@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +24,8 @@ class ModelLoaderFactory:
         return TsModelLoader()
 
 
-class ModelLoader(ABC):
-    """Loads a model's handler."""
-
-    @abstractmethod
-    def load(
-        self,
-        model_name: str,
-        model_dir: str,
-        handler: str,
-        gpu_id: int | None = None,
-        batch_size: int = 1,
-    ) -> Service:
-        """Load and initialise the handler of the model in ``model_dir``."""
+class ModelLoader:
+    """The base of loaders."""
 
 
 class TsModelLoader(ModelLoader):

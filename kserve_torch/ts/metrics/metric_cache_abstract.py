@@ -7,18 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from kserve_torch.ts.metrics import metric_cache_errors as errors
-from kserve_torch.ts.metrics.caching_metric import CachingMetric
 from kserve_torch.ts.metrics.dimension import Dimension
 from kserve_torch.ts.metrics.metric_type_enum import MetricTypes
 
 TIME_UNITS = ("ms", "s")
 SIZE_UNITS = ("MB", "kB", "GB", "B")
 
-
 Dimensions = Sequence[Dimension] | None
 
 
-class Reporting(ABC):
+class MetricCacheAbstract(ABC):
     """The methods by which handlers report values, for TorchServe's old and new metrics object.
 
     In all of them ``idx`` is the value's row, None for the whole batch, and ``dimensions`` are its
@@ -127,52 +125,3 @@ class Reporting(ABC):
             defaults.insert(0, Dimension("ModelName", self.model_name))
         names = {dimension.name for dimension in own}
         return [*own, *(default for default in defaults if default.name not in names)]
-
-
-class MetricCacheAbstract(Reporting):
-    """Metrics by type and name, created on first use."""
-
-    def __init__(self, model_name: str | None = None) -> None:
-        super().__init__(None, model_name)
-        self.cache: dict[MetricTypes, dict[str, CachingMetric]] = {}
-        self.store: list[Any] = []
-
-    def set_request_ids(self, request_ids: dict[int, str] | str | None) -> None:
-        """The values that follow belong to these requests."""
-        self.request_ids = request_ids
-
-    def _add(
-        self,
-        name: str,
-        value: float,
-        unit: str,
-        request_id: str | None,
-        dimensions: Dimensions,
-        metric_type: MetricTypes,
-    ) -> None:
-        labels = self._add_default_dims(request_id, dimensions)
-        metric = self.cache.get(metric_type, {}).get(name)
-        if metric is None:
-            names = [label.name for label in labels]
-            metric = self.add_metric_to_cache(name, unit, names, metric_type)
-        values = {label.name: label.value for label in labels}
-        if values.keys() == set(metric.dimension_names):
-            # A metrics file may list them in an order of its own.
-            values = {name: values[name] for name in metric.dimension_names}
-        metric.add_or_update(value, list(values.values()), request_id or "")
-
-    @abstractmethod
-    def get_metric(
-        self, metric_name: str, metric_type: MetricTypes = MetricTypes.COUNTER
-    ) -> CachingMetric:
-        """The metric of that name and type."""
-
-    @abstractmethod
-    def add_metric_to_cache(
-        self,
-        metric_name: str,
-        unit: str,
-        dimension_names: Sequence[str] | None = (),
-        metric_type: MetricTypes = MetricTypes.COUNTER,
-    ) -> CachingMetric:
-        """Make a metric."""

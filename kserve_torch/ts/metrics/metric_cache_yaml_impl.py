@@ -11,14 +11,14 @@ from kserve_torch.events import Measured
 from kserve_torch.settings.metrics_file import AUTOMATIC, ListedMetric
 from kserve_torch.ts.metrics import metric_cache_errors as errors
 from kserve_torch.ts.metrics.caching_metric import CachingMetric
-from kserve_torch.ts.metrics.metric_cache_abstract import MetricCacheAbstract
+from kserve_torch.ts.metrics.metric_cache_abstract import Dimensions, MetricCacheAbstract
 from kserve_torch.ts.metrics.metric_type_enum import MetricTypes
 
 log = logging.getLogger(__name__)
 
 
 class MetricsCacheYamlImpl(MetricCacheAbstract):
-    """Metrics of one handler instance; the server reads the YAML file that lists them.
+    """Metrics of one handler instance by type and name, made on first use or by `add_listed`.
 
     Args:
         model_name: the value of the label ModelName.
@@ -31,14 +31,40 @@ class MetricsCacheYamlImpl(MetricCacheAbstract):
         model_name: str | None = None,
         measure: Callable[[Measured], None] | None = None,
     ) -> None:
-        super().__init__(model_name)
+        super().__init__(None, model_name)
+        self.cache: dict[MetricTypes, dict[str, CachingMetric]] = {}
+        self.store: list[Any] = []
         self._measure = measure
+
+    def set_request_ids(self, request_ids: dict[int, str] | str | None) -> None:
+        """The values that follow belong to these requests."""
+        self.request_ids = request_ids
 
     def add_listed(self, listed: Iterable[ListedMetric]) -> None:
         """Make the metrics that the server's file lists, and those that every handler has."""
         for kind, name, unit, dimensions in (*listed, *AUTOMATIC):
             if name not in self.cache.get(MetricTypes(kind), {}):
                 self.add_metric_to_cache(name, unit, dimensions, MetricTypes(kind))
+
+    def _add(
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        request_id: str | None,
+        dimensions: Dimensions,
+        metric_type: MetricTypes,
+    ) -> None:
+        labels = self._add_default_dims(request_id, dimensions)
+        metric = self.cache.get(metric_type, {}).get(name)
+        if metric is None:
+            names = [label.name for label in labels]
+            metric = self.add_metric_to_cache(name, unit, names, metric_type)
+        values = {label.name: label.value for label in labels}
+        if values.keys() == set(metric.dimension_names):
+            # A metrics file may list them in an order of its own.
+            values = {name: values[name] for name in metric.dimension_names}
+        metric.add_or_update(value, list(values.values()), request_id or "")
 
     def add_metric_to_cache(
         self,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from kserve_torch.ts.metrics.metric import Metric
-from kserve_torch.ts.metrics.metric_cache_abstract import Dimensions, Reporting
+from kserve_torch.ts.metrics.metric_cache_abstract import Dimensions, MetricCacheAbstract
 from kserve_torch.ts.metrics.metric_type_enum import MetricTypes
 
 
-class MetricsStore(Reporting):
+class MetricsStore(MetricCacheAbstract):
     """Collects metrics in ``store`` and sends them nowhere.
 
     Args:
