@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import binascii
 import reprlib
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -83,6 +85,18 @@ def parameters_of(value: Mapping[str, Any], where: str = "") -> Mapping[str, Any
         member = f"{where}.parameters" if where else "parameters"
         raise InvalidInput(f"{member}: expected an object, got {kind_of(parameters)}")
     return parameters
+
+
+def from_base64(text: str) -> bytes | None:
+    """Base64 text decoded, None if it is none; line breaks and other white space are allowed.
+
+    Strict, because Python else skips wrong letters, and the handler would get what nobody sent.
+    """
+    with suppress(ValueError):
+        return binascii.a2b_base64(text, strict_mode=True)
+    with suppress(ValueError):  # also for characters outside of ASCII
+        return binascii.a2b_base64("".join(text.split()), strict_mode=True)
+    return None
 
 
 def is_sendable(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import io
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -14,10 +15,10 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torchvision import transforms
 
+from kserve_torch.codec.document import from_base64
 from kserve_torch.errors import BadRow, InvalidInput
 from kserve_torch.handler.pixels import to_batch
 from kserve_torch.handler.png import read_plain_png
-from kserve_torch.handler.rows import from_base64, is_base64
 
 #: PIL modes of 8 bits per channel whose pixels `to_batch` reads as ToTensor does.
 _CHANNELS = {"L": 1, "RGB": 3}
@@ -40,12 +41,9 @@ def decode_image(index: int, data: Any) -> Image.Image:
     Raises:
         BadRow: not base64, not an image, or one of more pixels than PIL's limit.
     """
-    encoded = data
-    if isinstance(data, str):
-        encoded = from_base64(data)
-        if encoded is None:
-            raise BadRow(index, "data: not valid base64")
     try:
+        # As TorchServe: leniently, so that white space, too, costs nothing.
+        encoded = binascii.a2b_base64(data) if isinstance(data, str) else data
         image = read_plain_png(encoded)
         if image is None:
             image = Image.open(io.BytesIO(encoded))
@@ -55,7 +53,7 @@ def decode_image(index: int, data: Any) -> Image.Image:
     except MemoryError:
         raise
     except Exception as error:  # PIL's readers raise nearly anything on damaged files
-        if isinstance(data, str) and not is_base64(data):
+        if isinstance(data, str) and from_base64(data) is None:
             raise BadRow(index, "data: not valid base64") from error
         raise NotAnImage(index, "data: not a decodable image") from error
     return image

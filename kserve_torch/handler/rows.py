@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import binascii
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from kserve_torch.codec.document import from_base64
 from kserve_torch.errors import BadRow, InvalidInput
 
 #: Fields that may hold the payload, by precedence. TorchServe knows the first two.
@@ -17,8 +16,6 @@ PAYLOAD_FIELDS = ("data", "body", "image")
 #: Types that are never empty: 0 is a payload too, and an array's truth value raises.
 _NEVER_EMPTY = (np.ndarray, torch.Tensor, int, float, np.generic)
 _LARGEST = 2**63 - 1  # of torch's integers
-#: Possessive, or much white space before a wrong letter would take quadratic time.
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*+={0,2}\s*+")
 
 
 def payloads(rows: Sequence[Any]) -> list[Any]:
@@ -40,7 +37,7 @@ def payload(row: Any, index: int = 0) -> Any:
     if not isinstance(found, dict) or "b64" not in found:
         return found
     text = found["b64"]
-    decoded = from_base64(text) if isinstance(text, str) and is_base64(text) else None
+    decoded = from_base64(text) if isinstance(text, str) else None
     if decoded is None:
         raise BadRow(index, "data: not valid base64")
     return decoded
@@ -73,19 +70,6 @@ def refuse_several(index: int, value: Any, wanted: str) -> None:
     if isinstance(value, list) and isinstance(first, (str, bytes, bytearray)):
         got = f"got a list of {len(value)}; each needs a row of its own"
         raise BadRow(index, f"data: expected one {wanted}, {got}")
-
-
-def from_base64(text: str) -> bytes | None:
-    """``text`` decoded, or None if it is not base64; line breaks are allowed."""
-    try:
-        return binascii.a2b_base64(text)
-    except (binascii.Error, ValueError):  # a wrong length; characters outside of ASCII
-        return None
-
-
-def is_base64(text: str) -> bool:
-    """Whether ``text`` has only base64's letters; `from_base64` skips all others."""
-    return _BASE64.fullmatch(text) is not None
 
 
 def as_target(index: int, row: Any, classes_only: bool = True) -> Any:
