@@ -51,12 +51,7 @@ def profile(model_name: str, profiler_args: Mapping[str, Any]) -> Iterator[torch
 
 
 def _arguments(model_name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    arguments: dict[str, Any] = dict(given) or {"activities": _activities(), "record_shapes": True}
-    if "on_trace_ready" not in arguments:
-        arguments["on_trace_ready"] = tensorboard_trace_handler(str(TRACES / Path(model_name).name))
-    return arguments
-
-
-def _activities() -> list[ProfilerActivity]:
     gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
-    return [ProfilerActivity.CPU, *gpu]
+    usual = {"activities": [ProfilerActivity.CPU, *gpu], "record_shapes": True}
+    write_trace = tensorboard_trace_handler(str(TRACES / Path(model_name).name))
+    return {"on_trace_ready": write_trace, **(given or usual)}
