@@ -28,7 +28,11 @@ PREDICTION_METRIC = "PredictionTime"
 
 
 class Service:
-    """Calls an entry point on batches of raw requests; the server itself does not use it."""
+    """Calls an entry point on batches of raw requests; the server itself does not use it.
+
+    Attributes:
+        context: the entry point's.
+    """
 
     def __init__(
         self,
@@ -43,7 +47,7 @@ class Service:
     ) -> None:
         config = (manifest or {}).get("model", {}).get("configFile")
         self._entry_point = entry_point
-        self._context = Context(
+        self.context = Context(
             model_name,
             model_dir,
             manifest,
@@ -54,11 +58,6 @@ class Service:
             metrics_cache,
             get_yaml_config(Path(model_dir, config)) if config else {},
         )
-
-    @property
-    def context(self) -> Context:
-        """The entry point's Context."""
-        return self._context
 
     @staticmethod
     def retrieve_data_for_inference(
@@ -82,18 +81,18 @@ class Service:
 
     def set_cl_socket(self, cl_socket: Any) -> None:
         """TorchServe's socket to its front end; not used here."""
-        self._context.cl_socket = cl_socket
+        self.context.cl_socket = cl_socket
 
     def predict(self, batch: Sequence[Mapping[str, Any]] | None) -> Any:
         """The entry point's results for ``batch``, one per request."""
         processors, rows, ids = self.retrieve_data_for_inference(batch)
-        self._context.request_processor, self._context.request_ids = processors, ids
+        self.context.request_processor, self.context.request_ids = processors, ids
         start = time.perf_counter()
-        results = self._entry_point(rows, self._context)
-        if self._context.metrics is not None:
-            self._context.metrics.request_ids = ids
+        results = self._entry_point(rows, self.context)
+        if self.context.metrics is not None:
+            self.context.metrics.request_ids = ids
             milliseconds = round((time.perf_counter() - start) * 1000, 2)
-            self._context.metrics.add_time(PREDICTION_METRIC, milliseconds)
+            self.context.metrics.add_time(PREDICTION_METRIC, milliseconds)
         return results
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from kserve_torch.ts.metrics.metrics_store import MetricsStore
+from kserve_torch.ts.utils.util import get_yaml_config
 
 
 class MockContext:
@@ -32,7 +33,8 @@ class MockContext:
         self.manifest: dict[str, Any] = {
             "model": {key: file for key, file in files.items() if file} | {"modelName": model_name}
         }
-        self.model_yaml_config = _config(model_dir, model_yaml_config_file)
+        config = model_yaml_config_file and Path(model_dir, model_yaml_config_file)
+        self.model_yaml_config = get_yaml_config(config) if config else {}
         self.system_properties: dict[str, Any] = {"model_dir": model_dir}
         if torch.cuda.is_available() and gpu_id:
             self.system_properties["gpu_id"] = gpu_id
@@ -44,11 +46,3 @@ class MockContext:
         if exp == "explain" and idx == 0:
             return str(self.explain)
         return False
-
-
-def _config(model_dir: str, file: str | Path | None) -> dict[str, Any]:
-    if file is None:
-        return {}
-    from kserve_torch.ts.utils.util import get_yaml_config
-
-    return get_yaml_config(Path(model_dir, file))
