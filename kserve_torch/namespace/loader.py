@@ -186,16 +186,14 @@ class Namespace:
 
     # --- threads ---
 
-    def enter_thread(self) -> bool:
+    def enter_thread(self) -> None:
         """Make the archive's folder the calling thread's working directory, as long as it lives.
 
-        Returns:
-            False if the system has no working directories per thread.
+        Not if the system has no working directories per thread: see `workdir`.
         """
         if not own_directory(self.root):
             move_in(self.root)
             self._shares_directory = True
-        return not self._shares_directory
 
     def activate(self) -> AbstractContextManager[None]:
         """Within it, the calling thread works for this archive: unpicklers find its modules."""

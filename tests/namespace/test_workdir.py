@@ -84,7 +84,7 @@ def test_two_threads_have_two_directories(make: Make, tmp_path: Path) -> None:
     def work(name: str) -> tuple[str, bool]:
         write(tmp_path / name, {"words.txt": name})
         namespace = make(name, handler=READER)
-        assert namespace.enter_thread()
+        namespace.enter_thread()
         handler = namespace.import_module("handler")
         inside.wait(10)
         return handler.read_otherwise()
@@ -148,12 +148,12 @@ def test_without_directories_per_thread_loading_still_has_one(
     before = os.getcwd()
     namespace = make("one", handler=READER)
 
-    def load() -> tuple[bool, str]:
-        entered = namespace.enter_thread()
+    def load() -> str:
+        namespace.enter_thread()
         with namespace.loading():
-            return entered, os.getcwd()
+            return os.getcwd()
 
-    assert in_thread(load) == (False, str(tmp_path / "one"))
+    assert in_thread(load) == str(tmp_path / "one")
     assert os.getcwd() == before
 
 
