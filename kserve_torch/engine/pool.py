@@ -76,7 +76,7 @@ class Pool:
         ran: Callable[[Ran], None],
         changed: Callable[[Worker], None],
         limits: Limits,
-        courtesy: Courtesy | None,
+        courtesy: Courtesy | None = None,
         crowded: Callable[[], bool] = lambda: False,
         kind: type[Worker] = Worker,
     ) -> None:

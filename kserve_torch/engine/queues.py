@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kserve_torch.engine.batcher import Lane, Ticket, deliver
 from kserve_torch.engine.concurrent import ConcurrentWorker
@@ -93,16 +93,10 @@ class Queues:
             (1, 0.0) if singly or concurrent else (limits.batch_size, limits.max_batch_delay)
         )
 
-        def pool(
-            verb: Verb,
-            window: Window[Ticket],
-            courtesy: Courtesy | None = None,
-            crowded: Callable[[], bool] = lambda: False,
-            kind: type[Worker] = Worker,
-        ) -> Pool:
+        def pool(verb: Verb, window: Window[Ticket], **options: Any) -> Pool:
             lane = Lane(f"{label} {verb}", window)
             done = functools.partial(ran, verb)
-            return Pool(lane, load, done, changed, limits, courtesy, crowded, kind)
+            return Pool(lane, load, done, changed, limits, **options)
 
         self.predict = pool(
             Verb.PREDICT,
