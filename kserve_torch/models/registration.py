@@ -28,14 +28,8 @@ if TYPE_CHECKING:
 
 _RUNTIMES = ("python", "python3")
 
-# Parameter, the field of `Limits` that it sets, its smallest value, and how many of its units make
-# one of the field's.
-_LIMITS: tuple[tuple[str, str, int, int], ...] = (
-    ("batch_size", "batch_size", 1, 1),
-    ("max_batch_delay", "max_batch_delay", 0, 1000),
-    ("response_timeout", "response_timeout", 1, 1),
-    ("startup_timeout", "startup_timeout", 1, 1),
-)
+#: Parameters that are fields of `Limits`, with their smallest values.
+_LIMITS = {"batch_size": 1, "max_batch_delay": 0, "response_timeout": 1, "startup_timeout": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +127,10 @@ def not_started(version: ModelVersion, error: ServingError) -> ServerError:
 
 
 def _limits(params: Mapping[str, Any]) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    for parameter, field, least, unit in _LIMITS:
-        value = _whole(params.get(parameter), least)
-        if value is not None:
-            given[field] = value if unit == 1 else value / unit
+    asked = {name: _whole(params.get(name), least) for name, least in _LIMITS.items()}
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    if "max_batch_delay" in given:
+        given["max_batch_delay"] /= 1000  # from milliseconds
     return given
 
 
