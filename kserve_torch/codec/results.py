@@ -188,9 +188,7 @@ def _is_huge(values: np.ndarray) -> bool:
 def _whole_numbers(result: Sequence[Any], rounded: np.ndarray) -> np.ndarray | None:
     """The list as UINT64, or None: numpy rounds integers on both sides of 2^63 to FP64.
 
-    Args:
-        result: the list.
-        rounded: numpy's array of it, which is right if not all of the numbers are integers.
+    Its array, ``rounded``, is right if not all of the numbers are integers.
     """
     leaves = np.array(result, object).reshape(-1).tolist()
     if not all(isinstance(leaf, _INTEGER) for leaf in leaves):

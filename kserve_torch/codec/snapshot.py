@@ -53,11 +53,7 @@ def snapshot(value: Any) -> Any:
 def written(value: Any, option: int = 0) -> Any:
     """``value`` as `snapshot` takes it, but dicts, lists and tuples as their JSON text.
 
-    To write them takes less time than to copy them.
-
-    Args:
-        value: anything that a handler returns.
-        option: orjson's, for the text.
+    To write them, with orjson's ``option``, takes less time than to copy them.
     """
     if isinstance(value, dict | list | tuple):
         with suppress(TypeError):  # the copy's error says more

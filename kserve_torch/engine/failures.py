@@ -18,13 +18,9 @@ LONGEST_TEXT = 1000
 def log_failed(
     label: str, request: Request, error: ServingError, cause: BaseException | None = None
 ) -> None:
-    """Log why a request failed.
+    """Log why a request failed: its answer, and the traceback of what was raised.
 
-    Args:
-        label: its model, or the queue that it was in.
-        request: it.
-        error: the answer.
-        cause: what was raised, for its traceback.
+    ``label`` is its model, or the queue that it was in.
     """
     # As the access log has them, for JSON logs: who looks for an id finds the traceback, too.
     id_, why = request.id[:LONGEST_ID], error.message[:LONGEST_TEXT]

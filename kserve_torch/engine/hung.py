@@ -25,10 +25,6 @@ _INNERMOST, _MOST = 3, 10
 class Hung:
     """The workers of one pool that were given up and still hang.
 
-    Args:
-        roster: the pool's workers.
-        label: of their queue, for the log.
-
     Attributes:
         too_many: `HUNG_LIMIT` is reached: only a new process helps. A plain attribute, because
             every request reads it.

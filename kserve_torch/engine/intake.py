@@ -23,10 +23,8 @@ class Intake:
     """Queues requests, waits for their answers and enforces their deadlines.
 
     Args:
-        model: the registered name, for events.
-        version: likewise.
         client_timeout: seconds after which any request expires; None for no such limit.
-        emit: takes every event.
+        emit: takes every event, with the model's name and version.
 
     Attributes:
         inflight: requests that are queued or run.

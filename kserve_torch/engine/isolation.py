@@ -45,12 +45,9 @@ class _Failure:
 
 
 class Isolation:
-    """Runs a batch so that no request is harmed by another.
+    """Runs a batch of a lane so that no request is harmed by another.
 
     Args:
-        run: calls the handler.
-        batch: one ticket or more.
-        lane: where the batch comes from.
         may_rerun: whether there is time to run a part of it again.
     """
 

@@ -18,11 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Sequences:
-    """Keeps the sequences of one model version together.
-
-    Args:
-        label: name and version of the model, for the log.
-    """
+    """Keeps the sequences of one model version, ``label`` in the log, together."""
 
     def __init__(self, label: str) -> None:
         self._label = label

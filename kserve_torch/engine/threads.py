@@ -16,7 +16,6 @@ class CallThreads:
 
     Args:
         label: of the worker's queue, for the log.
-        tuners: choose the number.
         crowded: whether others compute beside the worker.
     """
 

@@ -54,11 +54,7 @@ class FoldedNorms:
         self._folds: Folds | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's output.
-
-        Raises:
-            Exception: whatever the model raises.
-        """
+        """The model's output."""
         if self._folds is not None:
             return self._run(self._folds, *args, **kwargs)
         row = None
@@ -114,14 +110,10 @@ def _first_row(args: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def _observe(model: nn.Module, row: Sequence[torch.Tensor], packs: bool) -> tuple[list[Pair], Any]:
-    """Convolutions and the batch norms that get their outputs; and the model's output.
+    """Convolutions and the batch norms that get their outputs; and the model's output for a row.
 
-    Whether an output goes elsewhere too is not known; `Folds.run` finds that out.
-
-    Args:
-        model: the model.
-        row: its input.
-        packs: whether the convolutions' weights are to be packed.
+    Whether an output goes elsewhere too is not known; `Folds.run` finds that out. With ``packs``
+    the convolutions' weights are to be packed.
     """
     names: dict[nn.Module, str] = {module: name for name, module in model.named_modules()}
     calls: Counter[nn.Module] = Counter()

@@ -61,17 +61,9 @@ class Pair(NamedTuple):
 
 
 class Fold:
-    """One convolution and its batch norm.
+    """One convolution and its batch norm; with ``kernel`` the convolution does the work of both.
 
-    Args:
-        key: that of the `Folds` which it belongs to.
-        conv: the convolution.
-        norm: the batch norm.
-        kernel: that with which the convolution does the work of both.
-
-    Attributes:
-        key: as given.
-        kernel: likewise.
+    ``key`` is that of the `Folds` which it belongs to.
     """
 
     def __init__(self, key: object, conv: Any, norm: Any, kernel: Kernel) -> None:
@@ -163,7 +155,6 @@ class Folds:
     """The folded weights of a model.
 
     Args:
-        model: the model.
         pairs: the convolutions and batch norms to be folded.
         like: those of a model with equal weights, to be used for this one, too.
     """
@@ -228,7 +219,7 @@ class Folds:
 
         Raises:
             Misused: the model does not use a convolution's output as it did when it was observed.
-            Exception: the same, or whatever ``function`` raises.
+                The model, which meets that, may raise something else.
         """
         before = getattr(_thread, "call", None)
         _thread.call = call = _Call(self._key)

@@ -24,8 +24,6 @@ class Kernel:
     """What a convolution computes with, in the place of its own weight and bias; all float32.
 
     Args:
-        conv: the convolution.
-        norm: its batch norm.
         size: ``[in channels, height, width]`` of the images for which to pack the weight, if any.
     """
 
@@ -37,11 +35,7 @@ class Kernel:
         self._weight = weight if self._packed is None else None
 
     def convolve(self, conv: Any, norm: Any, images: torch.Tensor) -> torch.Tensor:
-        """The output of both modules, which are what they were.
-
-        Raises:
-            Exception: the convolution cannot take ``images``.
-        """
+        """The output of both modules, which are what they were."""
         output: torch.Tensor
         if self._packed is not None and images.shape[1:] == self._size:
             output = torch.ops.mkldnn._convolution_pointwise(
@@ -69,15 +63,10 @@ def folded(conv: Any, norm: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch.inference_mode(False)
 def packed(conv: Any, weight: torch.Tensor, size: torch.Size) -> torch.Tensor | None:
-    """The weight in oneDNN's layout; None if that depends on more than the images' size.
+    """``weight`` in oneDNN's layout; None if that depends on more than the images' size.
 
     Batches have different numbers of rows, and the number of intra-op threads is tuned. A weight in
     the wrong layout would be rearranged in every call, which takes longer than for an ordinary one.
-
-    Args:
-        conv: the convolution, a ``nn.Conv2d``.
-        weight: the one that it is to compute with.
-        size: ``[in channels, height, width]`` of the images.
     """
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None

@@ -73,7 +73,6 @@ class ChannelsLast:
             more than `LARGEST` bytes to be copied; any other is called as it is.
 
     Attributes:
-        model: the model.
         is_chosen: whether it is in channels-last format.
     """
 
@@ -85,11 +84,7 @@ class ChannelsLast:
             self._callers = _callers.setdefault(model, _Callers()) if self._tries else _Callers()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's output, its tensors contiguous.
-
-        Raises:
-            Exception: whatever the model raises.
-        """
+        """The model's output, its tensors contiguous."""
         with self._callers:
             return self._call(*args, **kwargs)
 

@@ -126,11 +126,7 @@ def stack(tensors: Sequence[torch.Tensor], context: Any = None) -> torch.Tensor:
 
     Rows of one request are promoted to a common dtype, like the numbers of a list. Rows of several
     requests must have one already, as another client's floats would change integers; such requests
-    are run again separately.
-
-    Args:
-        tensors: one per row.
-        context: of the running call; None counts as one request.
+    are run again separately. Without the running call's context, there is one request.
 
     Raises:
         InvalidInput: their shapes differ, or their dtypes in several requests.
@@ -155,11 +151,8 @@ def stack(tensors: Sequence[torch.Tensor], context: Any = None) -> torch.Tensor:
 def to_device(data: Any, device: torch.device | str | int | None) -> Any:
     """``data`` on ``device``: tensors, anything with ``to``, lists and tuples of both.
 
-    Copies to a CUDA device go through pinned memory, so that they overlap with computation.
-
-    Args:
-        data: anything else stays as it is.
-        device: whatever ``Tensor.to`` takes; None leaves tensors where they are.
+    Anything else stays as it is, as do all with a device of None. Copies to a CUDA device go
+    through pinned memory, so that they overlap with computation.
     """
     if isinstance(data, torch.Tensor):
         if data.device.type == "cpu" and is_cuda(device):

@@ -64,12 +64,8 @@ def _is_plain_float32(tensor: torch.Tensor) -> bool:
 def copy_of(model: nn.Module, parameters: Mapping[int, torch.Tensor] | None = None) -> nn.Module:
     """A copy that holds the parameters of `LARGE` bytes or more together with the model.
 
-    Args:
-        model: what to copy.
-        parameters: others to hold, by the ``id`` of the model's own.
-
-    Raises:
-        Exception: whatever a part of the model raises that cannot be copied.
+    Or ``parameters`` in their place, by the ``id`` of the model's own. A part of the model that
+    cannot be copied may raise anything.
     """
     large = {id(each): each for each in model.parameters() if each.nbytes >= LARGE}
     held = {**large, **(parameters or {})}

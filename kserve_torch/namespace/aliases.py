@@ -158,9 +158,7 @@ class BareNameFinder(importlib.abc.MetaPathFinder):
 def known_elsewhere(name: str, *, folders: bool = True) -> bool:
     """Whether a top-level module ``name`` exists outside all archives.
 
-    Args:
-        name: of the module.
-        folders: whether a namespace package, a folder without ``__init__.py``, counts.
+    Namespace packages, folders without ``__init__.py``, count only with ``folders``.
     """
     if name in sys.modules:
         return not is_alias(name)

@@ -20,10 +20,6 @@ class Definitions:
 
     Not all of it is, because fields of the process's types, such as ``Timestamp``, take no messages
     from another table.
-
-    Args:
-        shared: the process's.
-        own: an empty one.
     """
 
     def __init__(self, shared: Any, own: Any) -> None:

@@ -16,7 +16,6 @@ class Names:
     """The names of one archive's modules.
 
     Args:
-        scope: the archive.
         folders: where its modules come from, but for what it adds to ``sys.path``.
         packages: what is installed for it, or None.
     """

@@ -48,11 +48,7 @@ class Registrations(ChainMap[Any, Any]):
 
 
 def _registrations(shared: dict[Any, Any]) -> Registrations:
-    """What the code that asks finds in a table.
-
-    Args:
-        shared: what libraries have registered in it.
-    """
+    """What the code that asks finds in a table, in which libraries have registered ``shared``."""
     scope = current_scope()
     # A thread of unknown origin finds all: ``to_thread(AutoModel.from_pretrained, path)``. One
     # that only a package of an archive is known to have started finds the archive's too.

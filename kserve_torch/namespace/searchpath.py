@@ -61,8 +61,7 @@ def is_an_archives(path: str) -> bool:
 def folders(root: Path) -> tuple[list[str], list[str]]:
     """An archive's entries on ``sys.path``: those before the server's own, and those after.
 
-    Args:
-        root: the archive's folder; relative entries start there.
+    Relative entries start at ``root``, the archive's folder.
     """
     real = os.path.realpath(root)
     entries = list(sys.path)
@@ -76,11 +75,7 @@ def folders(root: Path) -> tuple[list[str], list[str]]:
 
 
 class Shown(Sequence[str]):
-    """A package's ``__path__`` that can be read, but where `PathFinder` finds nothing.
-
-    Args:
-        read: gives its entries.
-    """
+    """A package's ``__path__`` that can be read, but where `PathFinder` finds nothing."""
 
     def __init__(self, read: Callable[[], Sequence[str]]) -> None:
         self._read = read

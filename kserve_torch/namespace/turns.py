@@ -38,7 +38,6 @@ class Turns:
 
     Args:
         wanted: whether the calling thread must take turns.
-        patience: seconds, see `PATIENCE`.
     """
 
     def __init__(self, wanted: Callable[[], bool], patience: float = PATIENCE) -> None:

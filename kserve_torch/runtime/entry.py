@@ -54,7 +54,6 @@ def entry_of(found: ModuleType | type, attribute: str = "") -> Entry:
 
     Raises:
         LoadFailed: there is no telling which class, or the class no ``handle``.
-        Exception: whatever the class raises.
     """
     if isinstance(found, type):
         return _of_class(found)
@@ -86,11 +85,7 @@ def _find(namespace: Namespace, name: str) -> ModuleType | type:
 
 
 def _is_installed(name: str) -> bool:
-    """Whether a module of that name is installed, alone or in a package.
-
-    Raises:
-        Exception: whatever the package raises.
-    """
+    """Whether a module of that name is installed, alone or in a package."""
     top, dot, _ = name.partition(".")
     if not all(map(str.isidentifier, name.split("."))) or not aliases.known_elsewhere(top):
         return False

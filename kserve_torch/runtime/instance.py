@@ -280,8 +280,7 @@ class Instance:
 def restore(collects: bool) -> None:
     """Undo what a handler has done to the process's logging and garbage collection.
 
-    Args:
-        collects: whether garbage was collected before.
+    Garbage is collected again if it was before: ``collects``.
     """
     rootlog.restore()
     if collects:

@@ -106,11 +106,6 @@ def load_instance(
 def namespace_of(archive: Archive, name: str, options: LoadOptions) -> Namespace:
     """The archive's modules, with the packages that it needs if the server installs them.
 
-    Args:
-        archive: the archive.
-        name: the registered name.
-        options: see `LoadOptions`.
-
     Raises:
         LoadFailed: a package could not be installed.
     """

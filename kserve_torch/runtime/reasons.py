@@ -64,11 +64,7 @@ def load_failure(
 ) -> ServingError:
     """The reason why the archive at ``root`` cannot be served (CONTRACT H6).
 
-    Args:
-        error: what was raised.
-        root: the archive's folder.
-        manifest: its manifest.
-        installs: whether packages of archives are installed.
+    With ``installs`` packages of archives are installed.
     """
     if isinstance(error, ServingError):
         return type(error)(_clean(error.message)) if isinstance(error, LoadFailed) else error

@@ -36,10 +36,7 @@ if "OMP_NUM_THREADS" not in os.environ:
 def use_threads(count: int) -> None:
     """Set the number of intra-op threads for the calling thread only.
 
-    A thread that never called this has what was last set on any thread.
-
-    Args:
-        count: at most `THREADS` are set.
+    At most `THREADS` are set. A thread that never called this has what was last set on any thread.
     """
     count = min(count, THREADS)
     if torch.get_num_threads() != count:
@@ -50,9 +47,6 @@ def thread_counts(workers: int) -> tuple[int, ...]:
     """Numbers of intra-op threads worth a trial: a worker's share, a quarter of it and so on to 1.
 
     All workers together get no more than the cores that we may use and ``OMP_NUM_THREADS``.
-
-    Args:
-        workers: that share the threads.
     """
     counts = [max(1, min(THREADS, cores()) // max(workers, 1))]
     while counts[0] > 1:
@@ -68,9 +62,6 @@ class DtypeLock:
 
     It cannot deadlock. After `PATIENCE` seconds a waiting call goes ahead beside the running ones,
     which no longer count: they hang, take long, or wait for this very call.
-
-    Args:
-        patience: seconds, see `PATIENCE`.
     """
 
     def __init__(self, patience: float = PATIENCE) -> None:

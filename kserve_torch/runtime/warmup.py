@@ -36,12 +36,6 @@ def warm_up(
     A compiled model is also given two of them at once, if it forms batches: the first batch of
     several rows compiles it once more, for all sizes.
 
-    Args:
-        run: calls the handler; see `Instance.run`.
-        archive: the archive.
-        context: of the handler.
-        v2_rows: see `Limits`.
-
     Returns:
         The signature that follows from the sample; empty if there is none.
 
