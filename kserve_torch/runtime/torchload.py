@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import os
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -35,19 +34,14 @@ def load(f: Any, *args: Any, weights_only: bool | None = None, **options: Any) -
     if weights_only is None and _is_an_archives(f) and not forbidden():
         weights_only = False
     if weights_only is False and len(args) < 2:  # the second is another pickle_module
-        options.setdefault("pickle_module", _pickle_module())
+        scope = current_scope()  # also on a thread that a handler started
+        options.setdefault("pickle_module", scope and scope.pickle_module)
     return _load(f, *args, weights_only=weights_only, **options)
 
 
 def install() -> None:
     """Replace torch's own with `load`."""
     torch.load = torch.serialization.load = load
-
-
-def _pickle_module() -> ModuleType | None:
-    """The calling archive's, also on a thread that its handler started; None for others."""
-    scope = current_scope()
-    return None if scope is None else scope.pickle_module
 
 
 def _is_an_archives(file: Any) -> bool:
