@@ -45,6 +45,7 @@ class Instance:
     Attributes:
         context: what the handler is given.
         device: of the model, as torch writes it.
+        gpu_id: index of its accelerator; None for the CPU.
         on_write: called, on the thread of a call, when its handler has written to weights that it
             shared: the other instances are to be loaded anew.
         signature: the input and output tensors of the warm-up; empty without one.
@@ -66,7 +67,8 @@ class Instance:
         self._version = archive.manifest.version
         self._v2_rows = v2_rows
         self._dtype = DefaultDtype()
-        self._stream = devices.stream_on(context.system_properties["gpu_id"])
+        self.gpu_id: int | None = context.system_properties["gpu_id"]
+        self._stream = devices.stream_on(self.gpu_id)
         self._runner = asyncio.Runner()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entry: Entry
@@ -92,12 +94,6 @@ class Instance:
             self.weights.tie_to(first.weights)
         default = "cpu" if self.gpu_id is None else f"cuda:{self.gpu_id}"
         self.device = str(getattr(self._entry.service, "device", None) or default)
-
-    @property
-    def gpu_id(self) -> int | None:
-        """Index of its accelerator; None for the CPU."""
-        gpu_id: int | None = self.context.system_properties["gpu_id"]
-        return gpu_id
 
     def warm_up(self) -> None:
         """Answer the archive's sample, if there is one, and take the signature from it.
