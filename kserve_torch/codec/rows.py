@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -72,12 +73,8 @@ def in_base64(tensor: Tensor) -> Tensor:
     """Binary BYTES elements as base64 text, for ``v2_grpc_bytes: b64`` (CONTRACT T-44)."""
     if tensor.datatype != "BYTES" or not tensor.array.size:
         return tensor
-    return Tensor(
-        name=tensor.name,
-        datatype=tensor.datatype,
-        array=np.frompyfunc(_base64, 1, 1)(np.atleast_1d(tensor.array)).reshape(tensor.shape),
-        parameters=tensor.parameters,
-    )
+    array = np.frompyfunc(_base64, 1, 1)(np.atleast_1d(tensor.array)).reshape(tensor.shape)
+    return replace(tensor, array=array)
 
 
 def _base64(value: bytes | str) -> str:
