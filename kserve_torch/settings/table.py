@@ -130,7 +130,8 @@ class Settings(KServeKeys):
             startup_timeout=self.default_startup_timeout,
             queue_size=self.job_queue_size,
         )
-        return merge(defaults, name, yaml, self._limits_given(name, version))
+        entry = self._entry_for(name, version)
+        return merge(defaults, name, yaml, {} if entry is None else entry.limits)
 
     def idle(self, loaded: Collection[tuple[str, str]]) -> list[StartupModel]:
         """The models in ``models`` and ``model_snapshot`` whose limits are for none of these.
@@ -141,10 +142,6 @@ class Settings(KServeKeys):
         used = [self._entry_for(*each) for each in loaded]
         entries = (*self.model_snapshot, *self.models)
         return [entry.model for entry in entries if not any(entry is one for one in used)]
-
-    def _limits_given(self, name: str, version: str) -> Mapping[str, Any]:
-        entry = self._entry_for(name, version)
-        return entry.limits if entry is not None else {}
 
     def _entry_for(self, name: str, version: str) -> Entry | None:
         snapshot = [entry for entry in self.model_snapshot if entry.model.name == name]
