@@ -50,7 +50,6 @@ class Pool:
     """Keeps between ``minimum`` and ``maximum`` workers on a lane.
 
     Args:
-        lane: the queue.
         load: makes an instance from the worker's index, the lowest free one; called on the worker's
             thread.
         ran: called on the event loop after each batch.
@@ -59,7 +58,6 @@ class Pool:
         courtesy: how background workers give way to others; these divide the cores by their
             maximum, not their minimum. None in the foreground.
         crowded: whether others compute beside these workers.
-        kind: of worker.
 
     Attributes:
         patience: the pressure (see `Lane.pressure`) above which another worker is started. In the

@@ -59,7 +59,6 @@ class Queues:
 
     Args:
         label: name and version of the model.
-        limits: batch size, time-outs, queue size.
         load: makes an instance from its worker's index.
         ran: called on the event loop after each batch.
         changed: called on any thread whenever a worker changes its state.

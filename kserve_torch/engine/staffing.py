@@ -40,9 +40,6 @@ class Staffing:
     """Starts workers on a lane: the minimum, more while requests wait, others for those that died.
 
     Args:
-        lane: the queue.
-        roster: its workers.
-        hung: those that hang.
         limits: how long a worker may take until it is ready, and how long starts may fail until
             there are no more.
         make: makes a worker from its index.

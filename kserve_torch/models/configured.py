@@ -38,8 +38,6 @@ class ConfiguredModels:
 
     Args:
         catalogue: where they are looked up and their defaults are set.
-        store: where archives come from.
-        factory: makes the versions.
         enter: enters a version, in the place of one that has failed.
         withdraw: takes a version out and stops it in the background.
 

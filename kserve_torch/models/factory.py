@@ -36,9 +36,7 @@ class VersionFactory:
     """Makes the model versions of one server.
 
     Args:
-        settings: what was configured.
-        store: where archives come from.
-        workdir: where they are unpacked.
+        workdir: where archives are unpacked.
         emit: takes every event of theirs.
         metrics: the metrics that ``metrics_config`` lists, for handlers.
     """

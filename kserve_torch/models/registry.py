@@ -41,9 +41,6 @@ log = logging.getLogger(__name__)
 class Registry(Catalogue):
     """The models of one server.
 
-    Args:
-        settings: what was configured.
-
     Attributes:
         listed_metrics: what the ``metrics_config`` file lists.
 
@@ -131,12 +128,8 @@ class Registry(Catalogue):
     ) -> ModelVersion:
         """Open an archive and start it beside what is there; the first of its name is the default.
 
-        Args:
-            source: as for `VersionFactory.make`.
-            name: likewise.
-            handler: likewise.
-            workers: how many to start, instead of ``minWorkers``.
-            overrides: as for `VersionFactory.make`.
+        With ``workers`` so many are started instead of ``minWorkers``; for all else see
+        `VersionFactory.make`.
 
         Raises:
             ServingError: `ModelNotFound`, `InvalidArchive`, `Conflict`, `LoadFailed`, ...

@@ -48,8 +48,6 @@ class Reloads:
     Args:
         catalogue: where loaded versions are entered.
         configured: the origins of the start-up models by name, also of those unloaded since.
-        store: finds archives by name.
-        factory: makes the versions.
         retire: stops versions that have left the catalogue.
         withdraw: takes a version out and stops it in the background.
     """

@@ -38,10 +38,7 @@ async def keep_trying(
     It ends early when the version is removed, was loaded by somebody else, fails in another way,
     or has failed for ``maxRetryTimeoutInSec``.
 
-    Args:
-        catalogue: where it is.
-        version: the one that has failed.
-        again: one try; raises ServingError. By default `ModelVersion.try_again`.
+    One try is ``again``, which raises ServingError, by default `ModelVersion.try_again`.
     """
     again = again or version.try_again
     limit = version.limits.max_retry_timeout

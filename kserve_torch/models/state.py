@@ -22,15 +22,9 @@ class State(StrEnum):
 class VersionState:
     """The state of one model version.
 
-    Args:
+    Attributes:
         name: the registered name.
         version: the version, as the manifest says.
-        queues: its queues and workers.
-        emit: takes every event.
-
-    Attributes:
-        name: as given.
-        version: likewise.
         state: its state; clients see `standing`.
         reason: why it failed to load, else "".
         needed: whether the server is ready only with it, if it is the default: it is configured, or

@@ -45,10 +45,7 @@ class ModelVersion(VersionState):
     """A model version that is served, is being loaded, or failed to load.
 
     Args:
-        name: the registered name.
-        version: the version, as the manifest says.
         archive: its opened archive; None if that could not even be read.
-        limits: batch size, workers, time-outs, queue size.
         install: installs what the archive requires, outside of ``startup_timeout``; None if there
             is nothing.
         load: makes a handler instance; called on a worker's thread with the worker's index and the
