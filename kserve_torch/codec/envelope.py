@@ -60,18 +60,18 @@ def _open_body(row: dict[str, Any]) -> Opened:
 
 
 def _open_json(row: dict[str, Any]) -> Opened:
-    request = row if "instances" in row else _object(row, "json")
+    request = row if "instances" in row else object_in(row, "json")
     instances = v1.instances_of(request)
-    rows = [with_bytes(instance, i) for i, instance in enumerate(instances)]
+    rows = [_with_bytes(instance, i) for i, instance in enumerate(instances)]
     return Opened(rows=rows, element=v1.ELEMENT, seal=partial(_seal_v1, verb=Verb.PREDICT))
 
 
 def _open_kserve(row: dict[str, Any]) -> Opened:
-    return Opened(rows=v1.instances_of(_object(row, "kserve")), element=v1.ELEMENT, seal=_seal_v1)
+    return Opened(rows=v1.instances_of(object_in(row, "kserve")), element=v1.ELEMENT, seal=_seal_v1)
 
 
 def _open_kservev2(row: dict[str, Any]) -> Opened:
-    request = v2.from_document(_object(row, "kservev2"))
+    request = v2.from_document(object_in(row, "kservev2"))
     return Opened(rows=request.inputs, element="inputs[{}]", seal=partial(_seal_v2, request))
 
 
@@ -92,8 +92,12 @@ def _content(row: dict[str, Any]) -> Any:
     return row.get("data") or row.get("body")
 
 
-def _object(row: dict[str, Any], envelope: str) -> Mapping[str, Any]:
-    """The payload as a JSON object, parsed if its content type did not say JSON."""
+def object_in(row: dict[str, Any], envelope: str) -> Mapping[str, Any]:
+    """The payload as a JSON object, parsed if its content type did not say JSON.
+
+    Raises:
+        InvalidInput: it is no object.
+    """
     payload = _content(row)
     try:
         if isinstance(payload, bytes | bytearray | str):
@@ -107,12 +111,8 @@ def _object(row: dict[str, Any], envelope: str) -> Mapping[str, Any]:
     return payload
 
 
-def with_bytes(instance: Any, i: int) -> Any:
-    """Instance ``i`` with ``{"b64": text}`` decoded, as a whole or in its columns.
-
-    Raises:
-        InvalidInput: such a text is not base64.
-    """
+def _with_bytes(instance: Any, i: int) -> Any:
+    """Instance ``i`` with ``{"b64": text}`` decoded, as a whole or in its columns."""
     if not isinstance(instance, dict):
         return instance
     if instance.keys() == {"b64"}:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -47,7 +47,7 @@ class PerInstance(BaseEnvelope):
         return [self._answer([next(results) for _ in range(length)]) for length in self._lengths]
 
     @abstractmethod
-    def _instances(self, row: Any) -> list[Any]:
+    def _instances(self, row: Any) -> Sequence[Any]:
         """The instances of one body."""
 
     @abstractmethod
