@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
+from kserve_torch.archives.manifest import read_manifest
 from kserve_torch.handler import stock_handler
 from kserve_torch.handler.classes import list_classes_from_module
 from kserve_torch.runtime.entry import Entry, entry_of
@@ -52,13 +52,11 @@ class TsModelLoader(ModelLoader):
         handle = entry.handle
         if envelope is not None:
             handle = self._envelope(envelope)(handle).handle
-        path = Path(model_dir, "MAR-INF", "MANIFEST.json")
-        manifest = json.loads(path.read_bytes()) if path.is_file() else None
         metrics = metrics_cache or MetricsCacheYamlImpl(model_name=model_name)
         service = Service(
             model_name,
             model_dir,
-            manifest,
+            read_manifest(Path(model_dir)),
             handle,
             gpu_id,
             batch_size,
