@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
-from kserve_torch.archives.text import first_line, kind_of, read_text
+from kserve_torch.archives.text import first_line, read_text
 from kserve_torch.codec import signature
+from kserve_torch.codec.document import kind_of
 from kserve_torch.errors import InvalidArchive
 from kserve_torch.settings.checks import Check, flag, mapping, one_of, whole
 from kserve_torch.settings.limits import LIMITS

@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from kserve_torch.archives.text import first_line, kind_of, read_text
-from kserve_torch.codec.document import is_sendable
+from kserve_torch.archives.text import first_line, read_text
+from kserve_torch.codec.document import is_sendable, kind_of
 from kserve_torch.errors import InvalidArchive
 
 MANIFEST_PATH = "MAR-INF/MANIFEST.json"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from kserve_torch.archives.extract import blamed
 from kserve_torch.errors import InvalidArchive
@@ -30,12 +29,6 @@ def read_text(root: Path, name: str) -> str | None:
         raise InvalidArchive(f"{name}: not UTF-8 text") from error
     except OSError as error:
         raise blamed(error)(f"{name}: {error.strerror}") from error
-
-
-def kind_of(value: Any) -> str:
-    """The kind of an unwanted value, for error messages, with its article."""
-    names = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
-    return "nothing" if value is None else names.get(type(value), f"a {type(value).__name__}")
 
 
 def first_line(error: BaseException) -> str:

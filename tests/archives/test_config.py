@@ -57,6 +57,7 @@ def test_an_empty_configuration(tmp_path: Path, work: Path) -> None:
         ("a: [", "c.yaml: not valid YAML"),
         ("a: 1\nb:\n\t- 2\n", "that cannot start any token (line 3)"),
         ("- a", "c.yaml: got a list, a mapping is wanted"),
+        ("5", "c.yaml: got a number, a mapping is wanted"),
         ("!!python/object/apply:os.getcwd []", "c.yaml: not valid YAML: could not determine"),
         ("[" * 5000, "c.yaml: not valid YAML"),
         ("a: 2026-13-45", "c.yaml: not valid YAML: month must be in 1..12"),
