@@ -58,6 +58,8 @@ class VersionFactory:
             limit_max_image_pixels=settings.limit_max_image_pixels,
             metrics=metrics,
         )
+        #: Workers of the versions made so far that take any GPU.
+        self._placed = 0
 
     async def make(
         self,
@@ -84,7 +86,9 @@ class VersionFactory:
         limits = replace(self._settings.limits_for(name, number, archive.yaml), **overrides)
         installs = self._options.install_packages and archive.manifest.requirements_file
         install = functools.partial(self._install, archive, name) if installs else None
-        load = functools.partial(self._load, archive, name, limits)
+        load = functools.partial(self._load, archive, name, limits, self._placed)
+        if limits.device_type != "cpu" and not limits.device_ids:
+            self._placed += max(1, limits.min_workers)
         origin = Origin(source=source, handler=handler, overrides=overrides)
         return ModelVersion(name, number, archive, limits, install, load, self._emit, origin)
 
@@ -132,10 +136,12 @@ class VersionFactory:
         archive: Archive,
         name: str,
         limits: Limits,
+        earlier: int,
         index: int,
         firsts: Firsts,
     ) -> Instance:
-        gpu_id = gpu_for(index, limits.device_type, limits.device_ids, self._settings.number_of_gpu)
+        wanted = limits.device_type, limits.device_ids, self._settings.number_of_gpu
+        gpu_id = gpu_for(index, earlier, *wanted)
         instance = load_instance(
             archive,
             name=name,

@@ -28,12 +28,17 @@ def gpus() -> int:
 
 
 def gpu_for(
-    index: int, device_type: str | None, device_ids: Sequence[int], number_of_gpu: int | None
+    index: int,
+    earlier: int,
+    device_type: str | None,
+    device_ids: Sequence[int],
+    number_of_gpu: int | None,
 ) -> int | None:
-    """The GPU of the ``index``-th worker, in turn; None for the CPU.
+    """The GPU of a model's ``index``-th worker, in turn; None for the CPU.
 
     Args:
         index: of the worker, from 0 on.
+        earlier: workers of other models that have had their turn.
         device_type: ``cpu``, ``gpu``, or None for a GPU if there is one.
         device_ids: the model's own choice; ignored as a whole if one of them does not exist.
         number_of_gpu: how many may be used, or None for all.
@@ -46,14 +51,13 @@ def gpu_for(
         log.warning("deviceType is gpu, but no GPU is available: the model runs on the CPU")
     if not count:
         return None
-    chosen: Sequence[int] = range(count)
     if device_ids and max(device_ids) < count:
-        chosen = device_ids
-    elif device_ids:
+        return device_ids[index % len(device_ids)]
+    if device_ids:
         log.warning(
             "deviceIds %s: only %d GPUs are available, using all of them", list(device_ids), count
         )
-    return chosen[index % len(chosen)]
+    return (earlier + index) % count
 
 
 def device_for(gpu_id: int | str | None) -> torch.device:

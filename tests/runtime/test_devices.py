@@ -41,12 +41,12 @@ def test_workers_are_placed_in_turn(
     allowed: int | None,
     placed: list[int | None],
 ) -> None:
-    assert [gpu_for(i, device_type, device_ids, allowed) for i in range(3)] == placed
+    assert [gpu_for(i, 0, device_type, device_ids, allowed) for i in range(3)] == placed
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_cpu_is_used() -> None:
-    assert gpu_for(0, "gpu", (0,), None) is None
+    assert gpu_for(0, 0, "gpu", (0,), None) is None
     with devices.stream_on(0):
         devices.settle(0)
         devices.free_cache()
@@ -181,6 +181,26 @@ class Stream:
 
     def __exit__(self, *error: object) -> None:
         Stream.current = 0
+
+
+ECHOES = "def handle(data, context): return data"
+
+
+@pytest.mark.usefixtures("gpu")
+async def test_models_are_placed_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on TorchServe: other GPUs than the first are used also if each model has one worker."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    configs = ("", "minWorkers: 2", "deviceIds: [0]", "deviceType: cpu", "")
+    placed = []
+    async with serving(tmp_path) as registry:
+        for name, config in zip("abcde", configs, strict=True):
+            files = {"handler.py": ECHOES, "model-config.yaml": config}
+            make_archive(
+                tmp_path / f"{name}.mar", files, configFile="model-config.yaml", modelName=name
+            )
+            version = await registry.register(f"{name}.mar")
+            placed.append([worker.instance.gpu_id for worker in version.workers if worker.instance])
+    assert placed == [[0], [1, 2], [0], [None], [0]]
 
 
 @pytest.mark.usefixtures("gpu")
