@@ -50,7 +50,7 @@ class LazyAttribution:
                 raise Unsupported("explanations need the package captum") from error
             method = getattr(captum.attr, self._method)
             if method is captum.attr.IntegratedGradients:
-                method = _remembering(method)
+                method = _adapted(method)
             self._made = method(*self._arguments())
         return self._made
 
@@ -60,10 +60,11 @@ class LazyAttribution:
         return getattr(self._make(), name)
 
 
-def _remembering(method: type[Any]) -> type[Any]:
+def _adapted(method: type[Any]) -> type[Any]:
     """Captum's integrated gradients, but with the points of the integral computed only once.
 
-    They are eigenvalues of a matrix: 5% of the time of a small model's explanation.
+    They are eigenvalues of a matrix: 5% of the time of a small model's explanation. And a row's
+    target that is no class is an error on GPUs too, see `_looked_up_alone`.
     """
     from captum.attr._utils.approximation_methods import approximation_parameters
 
@@ -78,9 +79,22 @@ def _remembering(method: type[Any]) -> type[Any]:
         ) -> Any:
             if kwargs.get("step_sizes_and_alphas") is None:
                 kwargs["step_sizes_and_alphas"] = points(method, n_steps)
+            if any(each.device.type != "cpu" for each in kwargs["inputs"]):
+                kwargs["target"] = _looked_up_alone(kwargs.get("target"))
             return super()._attribute(*args, n_steps=n_steps, method=method, **kwargs)
 
     return IntegratedGradients
+
+
+def _looked_up_alone(target: Any) -> Any:
+    """A list of classes in a form that captum looks up one by one.
+
+    It looks up a list of ints in one kernel, and there an index that is too large ends the
+    process's CUDA context: any client could stop the server.
+    """
+    if not isinstance(target, list):
+        return target
+    return [(each,) if isinstance(each, int) else each for each in target]
 
 
 def integrated_gradients(

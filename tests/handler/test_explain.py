@@ -110,6 +110,15 @@ def test_archives_that_set_captums_object_themselves(model):
     assert integrated_gradients(own, inputs, 1) == integrated_gradients(lazy, inputs, 1)
 
 
+def test_a_target_that_is_no_class_is_found_before_a_device_computes():
+    """On a GPU, captum's own look-up would end the process's CUDA context."""
+    model = nn.Linear(4, 3, device="meta")
+    method = LazyAttribution("IntegratedGradients", lambda: (model,))
+    with pytest.raises(BadRow) as caught:
+        integrated_gradients(method, torch.rand(2, 4, device="meta"), [0, 99])
+    assert (caught.value.index, caught.value.reason[:22]) == (1, "target: 99 is no class")
+
+
 @pytest.mark.parametrize(
     ("target", "error", "text"),
     [
