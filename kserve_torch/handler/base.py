@@ -140,7 +140,7 @@ class BaseHandler:
             raise LoadFailed(f"{path.name}: named in the manifest, not in the archive")
         module = import_module(path.name.split(".")[0])
         state = Path(model_pt_path) if model_pt_path else None
-        return load_eager(module, state, self.device)
+        return load_eager(module, state)
 
     def _load_torchscript_model(self, model_pt_path: str) -> Any:
         # Subclasses call it for files of any name.

@@ -23,11 +23,14 @@ log = logging.getLogger(__name__)
 _SHOWN = 3
 
 
-def load_eager(module: ModuleType, weights: Path | None, device: torch.device) -> nn.Module:
+def load_eager(module: ModuleType, weights: Path | None) -> nn.Module:
     """The class of a model file, with the state_dict in ``weights`` if there is one.
 
     Without one its weights are as its class makes them, as with TorchServe; the log says so,
     because the answers do not show it.
+
+    The file is read into the host's memory, where the model is made: read into that of a GPU, it
+    would need twice the space there.
 
     Raises:
         LoadFailed: not exactly one class, or weights that cannot be read or do not fit.
@@ -36,7 +39,7 @@ def load_eager(module: ModuleType, weights: Path | None, device: torch.device) -
         module, _is_whole_model, "exactly one class is wanted as the model"
     )()
     if weights is not None:
-        fill(model, load_state(weights, device), weights.name)
+        fill(model, load_state(weights), weights.name)
     elif isinstance(model, nn.Module) and next(model.parameters(), None) is not None:
         log.warning(
             "%s: no weights file (serializedFile) comes with it: the weights are random, unless "

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from kserve_torch.errors import LoadFailed
 from kserve_torch.handler.weights import load_pickled
 
@@ -73,7 +71,7 @@ def load_vocabulary(path: Path) -> Any:
         LoadFailed: the file cannot be read.
     """
     if path.suffix == ".pt":
-        return _named(path, load_pickled(path, torch.device("cpu")))
+        return _named(path, load_pickled(path))
     try:
         text = path.read_text(encoding="utf-8")
         return _named(path, json.loads(text) if path.suffix == ".json" else _lines(text))

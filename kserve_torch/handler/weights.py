@@ -28,23 +28,21 @@ log = logging.getLogger(__name__)
 _POINTER = b"version https://git-lfs"
 
 
-def load_state(path: Path, device: torch.device) -> Mapping[str, Any]:
-    """The state_dict in a safetensors or torch file, its tensors on ``device``."""
+def load_state(path: Path) -> Mapping[str, Any]:
+    """The state_dict in a safetensors or torch file, its tensors in the host's memory."""
     _require(path)
     if path.suffix == ".safetensors":
-        return _load_safetensors(path, device)
-    state = load_pickled(path, device)
+        return _load_safetensors(path)
+    state = load_pickled(path)
     if not isinstance(state, dict):
         raise LoadFailed(f"{path.name}: expected a state_dict, found {type(state).__name__}")
     return state
 
 
-def load_pickled(path: Path, device: torch.device | None) -> Any:
+def load_pickled(path: Path) -> Any:
     """What `torch.save` wrote: read as weights only, else unpickled in full (CONTRACT H8).
 
-    Args:
-        path: the file.
-        device: where its tensors go; None for where they were.
+    Its tensors are in the host's memory.
 
     Raises:
         LoadFailed: the file is damaged, or needs the full unpickling that `FORBID_PICKLE` forbids.
@@ -52,13 +50,13 @@ def load_pickled(path: Path, device: torch.device | None) -> Any:
     mmap = zipfile.is_zipfile(path)
     with reading(path):
         try:
-            return torch.load(path, map_location=device, weights_only=True, mmap=mmap)
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
         except pickle.UnpicklingError:
             if torchload.forbidden():
                 text = f"needs full unpickling, and {torchload.FORBID_PICKLE}=1 forbids it"
                 raise LoadFailed(f"{path.name}: {text}") from None
         log.warning("%s: more than weights, unpickled in full, which can run code", path.name)
-        return torchload.load(path, map_location=device, weights_only=False, mmap=mmap)
+        return torchload.load(path, map_location="cpu", weights_only=False, mmap=mmap)
 
 
 @contextmanager
@@ -153,13 +151,13 @@ LOADERS: dict[str, Callable[[Path, torch.device], Any]] = {
 }
 
 
-def _load_safetensors(path: Path, device: torch.device) -> dict[str, torch.Tensor]:
+def _load_safetensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         safetensors = importlib.import_module("safetensors.torch")
     except ImportError as error:
         raise LoadFailed(f"{path.name}: reading it needs the package safetensors") from error
     with reading(path):
-        state: dict[str, torch.Tensor] = safetensors.load_file(path, device=str(device))
+        state: dict[str, torch.Tensor] = safetensors.load_file(path)
     return state
 
 

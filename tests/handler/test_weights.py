@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from kserve_torch.errors import InvalidInput, LoadFailed, Unsupported
-from kserve_torch.handler import weights
+from kserve_torch.handler import base, weights
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.classes import list_classes_from_module
 from kserve_torch.handler.eager import fill, load_eager
@@ -38,6 +38,13 @@ def test_the_state_dict_fills_the_one_class(folder, load, caplog):
     assert not caplog.messages
 
 
+def test_weights_are_on_the_device_once(folder, load, monkeypatch):
+    """They get there with the model: a GPU that has room for one copy will do."""
+    monkeypatch.setattr(base, "device_for", lambda _: torch.device("meta"))
+    model = load(BaseHandler(), folder).handler.model
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+
+
 def test_a_model_file_without_weights(folder, load, caplog):
     model = load(BaseHandler(), folder, {"modelFile": "net.py"}).handler.model
     assert type(model).__name__ == "Net"
@@ -58,7 +65,7 @@ def test_not_exactly_one_class(tmp_path, source, found):
 
 
 def wanted(folder, source):
-    return reason(load_eager, module_of(folder, source), None, torch.device("cpu"))
+    return reason(load_eager, module_of(folder, source), None)
 
 
 PARTS = """
@@ -74,7 +81,7 @@ class Net(nn.Module):
 
 
 def test_the_parts_of_a_model_may_be_in_its_file(tmp_path, caplog):
-    model = load_eager(module_of(tmp_path, PARTS), None, torch.device("cpu"))
+    model = load_eager(module_of(tmp_path, PARTS), None)
     assert type(model).__name__ == "Net"
     assert not caplog.messages  # it has no weights
     both = PARTS.replace("self, width)", "self, width=3)")
@@ -90,11 +97,13 @@ def test_only_subclasses_of_a_parent():
     assert list_classes_from_module(module, nn.Module) == [module.A]
 
 
-@pytest.mark.parametrize("read", [weights.load_state, weights.load_serialized])
+@pytest.mark.parametrize(
+    "read", [weights.load_state, lambda path: weights.load_serialized(path, CPU)]
+)
 def test_a_pointer_of_git_lfs_is_called_that(tmp_path, read):
     path = tmp_path / "model.pt"
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n")
-    assert reason(read, path, CPU).startswith("model.pt: a pointer of Git LFS ")
+    assert reason(read, path).startswith("model.pt: a pointer of Git LFS ")
 
 
 def test_what_does_not_fit_is_named_shortly():
@@ -108,34 +117,34 @@ def test_what_does_not_fit_is_named_shortly():
 
 def test_a_whole_pickled_model_is_no_state_dict(tmp_path, caplog):
     torch.save(nn.Linear(1, 1), tmp_path / "w.pt")
-    message = reason(weights.load_state, tmp_path / "w.pt", CPU)
+    message = reason(weights.load_state, tmp_path / "w.pt")
     assert message == "w.pt: expected a state_dict, found Linear"
 
 
 def test_full_pickle_warns_once_and_names_the_file(tmp_path, caplog):
     torch.save({"w": torch.ones(1), "extra": types.SimpleNamespace(a=1)}, tmp_path / "w.pt")
-    state = weights.load_state(tmp_path / "w.pt", CPU)
+    state = weights.load_state(tmp_path / "w.pt")
     assert state["extra"].a == 1
     (record,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert record.getMessage().startswith("w.pt: more than weights")
 
 
 def test_weights_alone_do_not_warn(folder, caplog):
-    weights.load_state(folder / "weights.pt", CPU)
+    weights.load_state(folder / "weights.pt")
     assert not caplog.records
 
 
 def test_full_pickle_can_be_forbidden(tmp_path, monkeypatch):
     torch.save({"extra": types.SimpleNamespace()}, tmp_path / "w.pt")
     monkeypatch.setenv("KSERVE_TORCH_FORBID_PICKLE", "1")
-    message = reason(weights.load_state, tmp_path / "w.pt", CPU)
+    message = reason(weights.load_state, tmp_path / "w.pt")
     assert message == "w.pt: needs full unpickling, and KSERVE_TORCH_FORBID_PICKLE=1 forbids it"
 
 
 def test_the_old_format_without_zip(tmp_path):
     torch.save({"w": torch.ones(2)}, tmp_path / "w.pt", _use_new_zipfile_serialization=False)
     assert not zipfile.is_zipfile(tmp_path / "w.pt")
-    assert torch.equal(weights.load_state(tmp_path / "w.pt", CPU)["w"], torch.ones(2))
+    assert torch.equal(weights.load_state(tmp_path / "w.pt")["w"], torch.ones(2))
 
 
 def test_the_archives_own_classes_are_found_by_its_unpickler(tmp_path):
@@ -145,21 +154,21 @@ def test_the_archives_own_classes_are_found_by_its_unpickler(tmp_path):
     torch.save({"extra": module.Extra()}, tmp_path / "w.pt")
     del sys.modules["helpers"]
     with Namespace(tmp_path).activate():
-        state = weights.load_state(tmp_path / "w.pt", CPU)
+        state = weights.load_state(tmp_path / "w.pt")
     assert state["extra"].a == 1
-    assert "cannot be read" in reason(weights.load_state, tmp_path / "w.pt", CPU)
+    assert "cannot be read" in reason(weights.load_state, tmp_path / "w.pt")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a zip", b"\x80\x04garbage", b"text"])
 def test_damaged_files(tmp_path, content):
     (tmp_path / "w.pt").write_bytes(content)
-    assert reason(weights.load_state, tmp_path / "w.pt", CPU).startswith("w.pt: ")
+    assert reason(weights.load_state, tmp_path / "w.pt").startswith("w.pt: ")
 
 
 def test_a_truncated_file(folder):
     path = folder / "weights.pt"
     path.write_bytes(path.read_bytes()[:-200])
-    assert reason(weights.load_state, path, CPU).startswith("weights.pt: ")
+    assert reason(weights.load_state, path).startswith("weights.pt: ")
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.(trace|save|script)")
@@ -245,7 +254,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch, file, package):
     (tmp_path / file).write_bytes(b"")
     monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    assert package in reason(weights.load_state, tmp_path / file, CPU)
+    assert package in reason(weights.load_state, tmp_path / file)
 
 
 class Tied(torch.nn.Module):
@@ -271,11 +280,11 @@ class Odd(torch.nn.Module):
 def test_safetensors(tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     safetensors.save_file({"w": torch.ones(2)}, tmp_path / "w.safetensors")
-    assert torch.equal(weights.load_state(tmp_path / "w.safetensors", CPU)["w"], torch.ones(2))
+    assert torch.equal(weights.load_state(tmp_path / "w.safetensors")["w"], torch.ones(2))
     net = Tied()
     safetensors.save_model(net, tmp_path / "w.safetensors")
     other = Tied()
-    fill(other, weights.load_state(tmp_path / "w.safetensors", CPU), "w.safetensors")
+    fill(other, weights.load_state(tmp_path / "w.safetensors"), "w.safetensors")
     assert torch.equal(other.head.weight, net.words.weight)
     assert other.head.weight is other.words.weight
     with pytest.raises(LoadFailed, match=r"missing head\.weight$"):
@@ -287,7 +296,7 @@ def test_safetensors(tmp_path):
     with pytest.raises(LoadFailed, match="missing head"):
         fill(Tied(), state, "w.pth")
     (tmp_path / "w.safetensors").write_bytes(b"damaged")
-    assert "cannot be read" in reason(weights.load_state, tmp_path / "w.safetensors", CPU)
+    assert "cannot be read" in reason(weights.load_state, tmp_path / "w.safetensors")
 
 
 def test_onnx_without_its_package_is_named(tmp_path, monkeypatch):
@@ -304,7 +313,7 @@ def test_pickles_that_run_code_are_not_run_when_weights_would_do(tmp_path, monke
 
     torch.save({"w": Bomb()}, tmp_path / "w.pt")
     monkeypatch.setenv("KSERVE_TORCH_FORBID_PICKLE", "1")
-    assert "forbids it" in reason(weights.load_state, tmp_path / "w.pt", CPU)
+    assert "forbids it" in reason(weights.load_state, tmp_path / "w.pt")
 
 
 def write_onnx(path, kind):
