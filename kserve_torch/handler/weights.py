@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.export.passes import move_to_device_pass
 
 from kserve_torch.errors import LoadFailed
 from kserve_torch.runtime import torchload
@@ -127,7 +128,8 @@ def load_program(path: Path, device: torch.device) -> Any:
         return torch._inductor.aoti_load_package(
             str(path), device_index=torch.device(device).index or -1
         )
-    return torch.export.load(path).module().to(device)
+    # Its code names the devices of the machine that exported it, too.
+    return move_to_device_pass(torch.export.load(path), device).module()
 
 
 def load_shared_object(path: Path, device: torch.device) -> Callable[..., Any]:

@@ -235,6 +235,21 @@ def test_an_exported_program(folder, load):
             loaded.ask(torch.ones(shape).tolist())
 
 
+def test_an_exported_program_makes_its_tensors_on_the_device(folder, load, monkeypatch):
+    monkeypatch.setattr(base, "device_for", lambda _: torch.device("meta"))
+    program = torch.export.export(Numbered(), (torch.zeros(2, 3),))
+    torch.export.save(program, folder / "program.pt2")
+    handler = load(BaseHandler(), folder, {"serializedFile": "program.pt2"}).handler
+    assert handler.model(torch.zeros(2, 3, device="meta")).device.type == "meta"
+
+
+class Numbered(nn.Module):
+    """As the positions of a text model."""
+
+    def forward(self, x):
+        return x + torch.arange(x.shape[1], device=x.device)
+
+
 def test_a_suffix_that_needs_a_model_file(folder):
     (folder / "w.pth").write_bytes(b"")
     message = "w.pth: without a model file, weights must be one of .pt, .pt2, .onnx, .so"
