@@ -6,6 +6,7 @@ context: from then on every call on that GPU fails, whoever makes it.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Sequence
@@ -69,6 +70,16 @@ def device_for(gpu_id: int | str | None) -> torch.device:
     if os.environ.get("TS_IPEX_GPU_ENABLE", "false") == "true" and torch.xpu.is_available():
         return torch.device("xpu", int(gpu_id))
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+@functools.cache
+def use_tensor_cores() -> None:
+    """Let GPUs that have TF32 compute float32 products with it, as TorchServe does.
+
+    Only the first call does anything: handlers may choose otherwise.
+    """
+    if torch.cuda.get_device_capability() >= (8, 0):
+        torch.set_float32_matmul_precision("high")
 
 
 def stream_on(gpu_id: int | None) -> AbstractContextManager[Any]:

@@ -88,6 +88,8 @@ def load_instance(
     instance = None
     collects = gc.isenabled()
     try:
+        if gpu_id is not None:
+            devices.use_tensor_cores()
         context = context_of(archive, name, gpu_id, batch_size, measure, options)
         namespace = namespace_of(archive, name, options)
         instance = Instance(archive, namespace, context, v2_rows)
