@@ -150,6 +150,9 @@ def all_work() -> bool:
 
 
 def free_cache() -> None:
-    """Release cached device memory: for a smaller batch, for other models or other processes."""
-    if torch.cuda.is_available():
+    """Release cached device memory: for a smaller batch, for other models or other processes.
+
+    Not once a GPU is lost: torch asks all of them, and that one would raise.
+    """
+    if torch.cuda.is_available() and all_work():
         torch.cuda.empty_cache()

@@ -126,6 +126,9 @@ async def test_a_lost_gpu_ends_readiness_and_liveness(
         with pytest.raises(NotReady, match="GPU 0 is lost until the server is restarted"):
             await registry.submit(request("good"))
         assert (await registry.submit(request("good", name="other"))).results == ["good"]
+        gpu.emptied = 0
+        await registry.unregister("other")
+        assert not gpu.emptied  # torch would raise
 
 
 async def test_whose_call_loses_a_gpu_is_not_told_to_try_again(tmp_path: Path, gpu: Gpu) -> None:
