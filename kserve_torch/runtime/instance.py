@@ -92,6 +92,8 @@ class Instance:
         self.weights = Weights(self._entry.service)
         if first is not None:
             self.weights.tie_to(first.weights)
+            if self.gpu_id is not None:
+                devices.free_cache()  # torch keeps the space of those that it had before
         default = "cpu" if self.gpu_id is None else f"cuda:{self.gpu_id}"
         self.device = str(getattr(self._entry.service, "device", None) or default)
 

@@ -155,6 +155,14 @@ async def test_a_gpu_that_works_again_is_not_lost(tmp_path: Path, gpu: Gpu) -> N
         assert registry.live()
 
 
+async def test_a_workers_own_copy_of_the_weights_is_released(tmp_path: Path, gpu: Gpu) -> None:
+    files = {"handler.py": ASSERTS, "model-config.yaml": "minWorkers: 3\nmaxWorkers: 3"}
+    make_archive(tmp_path / "m.mar", files, configFile="model-config.yaml")
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        assert gpu.emptied == 2
+
+
 async def test_memory_of_an_unregistered_model_is_released(tmp_path: Path, gpu: Gpu) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": ASSERTS})
     async with serving(tmp_path) as registry:
