@@ -79,6 +79,7 @@ FLOORS: list[dict[str, str]] = [
         "runtime.compiler": "",
         "runtime.context": "runtime.processor",
         "runtime.devices": "",
+        "runtime.embeddings": "",
         "runtime.entry": "handler runtime.context",
         "runtime.fault": "",
         "runtime.fxtrace": "",
@@ -87,7 +88,7 @@ FLOORS: list[dict[str, str]] = [
             "runtime.reasons runtime.rootlog runtime.sharing runtime.torchstate runtime.warmup"
         ),
         "runtime.loading": (
-            "runtime.context runtime.devices runtime.fxtrace runtime.instance "
+            "runtime.context runtime.devices runtime.embeddings runtime.fxtrace runtime.instance "
             "runtime.operators runtime.oplibraries runtime.paramdata runtime.products "
             "runtime.reasons runtime.torchload runtime.torchstate ts"
         ),

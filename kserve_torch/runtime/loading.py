@@ -16,6 +16,7 @@ from kserve_torch.namespace.loader import Namespace
 from kserve_torch.namespace.packages import packages_of
 from kserve_torch.runtime import (
     devices,
+    embeddings,
     fxtrace,
     operators,
     oplibraries,
@@ -90,6 +91,7 @@ def load_instance(
     try:
         if gpu_id is not None:
             devices.use_tensor_cores()
+            embeddings.install()
         context = context_of(archive, name, gpu_id, batch_size, measure, options)
         namespace = namespace_of(archive, name, options)
         instance = Instance(archive, namespace, context, v2_rows)

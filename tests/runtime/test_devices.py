@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kserve_torch.errors import DeviceLost, HandlerError, NotReady
-from kserve_torch.runtime import devices
+from kserve_torch.runtime import devices, embeddings
 from kserve_torch.runtime.devices import gpu_for
 
 from ..makers import make_archive
@@ -72,10 +72,14 @@ class Gpu:
         self.for_ever = False
         self.emptied = 0
         self.capability = (7, 5)
+        self.checks_embeddings = False
 
     def synchronize(self, _: int) -> None:
         if self.errors:
             raise RuntimeError(self.errors[0] if self.for_ever else self.errors.pop())
+
+    def check_embeddings(self) -> None:
+        self.checks_embeddings = True
 
     def empty_cache(self) -> None:
         self.emptied += 1
@@ -89,6 +93,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: gpu.capability)
     devices.use_tensor_cores.cache_clear()
+    monkeypatch.setattr(embeddings, "install", gpu.check_embeddings)
     monkeypatch.setattr(torch.cuda, "synchronize", gpu.synchronize)
     monkeypatch.setattr(torch.cuda, "empty_cache", gpu.empty_cache)
     monkeypatch.setattr(devices, "stream_on", lambda gpu_id: nullcontext())
@@ -153,6 +158,15 @@ async def test_a_gpu_that_works_again_is_not_lost(tmp_path: Path, gpu: Gpu) -> N
             await registry.submit(request("bad"))
         assert (await registry.submit(request("good"))).results == ["good"]
         assert registry.live()
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+async def test_embeddings_are_checked_on_gpus(tmp_path: Path, gpu: Gpu, device: str) -> None:
+    files = {"handler.py": ASSERTS, "model-config.yaml": f"deviceType: {device}"}
+    make_archive(tmp_path / "m.mar", files, configFile="model-config.yaml")
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        assert gpu.checks_embeddings == (device == "gpu")
 
 
 async def test_a_workers_own_copy_of_the_weights_is_released(tmp_path: Path, gpu: Gpu) -> None:
