@@ -24,7 +24,7 @@ from kserve_torch.engine.threads import CallThreads
 from kserve_torch.errors import DeadlineExceeded, HandlerError, ServingError
 from kserve_torch.frozen import frozen
 from kserve_torch.messages import Reply, Request
-from kserve_torch.runtime.machine import give_back_freed_memory
+from kserve_torch.runtime.machine import give_back_freed_memory, give_back_memory
 from kserve_torch.runtime.reasons import forget_frames
 
 if TYPE_CHECKING:
@@ -167,7 +167,9 @@ class Worker:
             self.instance = self._load()
             give_back_freed_memory()  # checkpoints, and weights that it has in common with others
         except BaseException as error:
-            forget_frames(error)  # else its weights would be there still when it is tried again
+            # Else its weights would be there when it is tried again; also of circular handlers.
+            forget_frames(error)
+            give_back_memory()
             self._become(WorkerState.FAILED, error)
             return
         self.ready_at = time.monotonic()

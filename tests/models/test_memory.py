@@ -176,6 +176,33 @@ async def test_an_unloaded_model_is_not_kept_in_memory(tmp_path: Path) -> None:
         assert handler() is None
 
 
+CIRCULAR_AND_FAILS = """
+import weakref
+class Handler:
+    def initialize(self, context):
+        from pathlib import Path
+        weakref.finalize(self, Path({freed!r}).touch)
+        self.own = self
+        raise MemoryError
+    def handle(self, data, context):
+        return data
+"""
+
+
+@pytest.mark.usefixtures("idle")
+async def test_a_model_that_fails_to_load_is_not_in_memory_when_it_is_tried_again(
+    tmp_path: Path,
+) -> None:
+    """Its next try needs the memory, which may be that of a GPU."""
+    freed = tmp_path / "freed"
+    handler = CIRCULAR_AND_FAILS.format(freed=str(freed))
+    make_archive(tmp_path / "m.mar", {"handler.py": handler})
+    async with serving(tmp_path) as registry:
+        await registry.start([StartupModel(name=None, file="m.mar")])
+        assert registry.find("m").state is State.UNAVAILABLE
+        assert freed.exists()
+
+
 async def test_nothing_is_left_of_what_failed(tmp_path: Path) -> None:
     def names() -> set[str]:
         names = {*sys.modules, *logging.root.manager.loggerDict}
