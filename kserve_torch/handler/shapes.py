@@ -40,7 +40,8 @@ _ABOUT_THE_INPUT = re.compile(
         )
     )
 )
-
+#: What torch says of tensors that only the model can have put where they are.
+_OTHER_DEVICE = "same device"
 
 #: By the exception's class: a handler with ``except RuntimeError`` around its inference must still
 #: catch it.
@@ -80,7 +81,7 @@ def blame_input(inputs: Any) -> Iterator[None]:
         yield
     except tuple(_KINDS) as error:
         text = _said(error)
-        if not _ABOUT_THE_INPUT.search(text):
+        if _OTHER_DEVICE in text or not _ABOUT_THE_INPUT.search(text):
             raise
         refused = next(refused for kind, refused in _KINDS.items() if isinstance(error, kind))
         raise refused(f"the model does not take {describe(inputs)}: {text}") from error

@@ -303,11 +303,19 @@ def test_arrays_of_a_subclass_that_are_no_rows(folder, load):
     assert handler.preprocess([]).tolist() == []
 
 
-def test_the_models_own_fault_stays_its_own(folder, load):
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA out of memory",
+        "Expected all tensors to be on the same device, but found at least two devices",
+    ],
+)
+def test_the_models_own_fault_stays_its_own(folder, load, text):
     loaded = load(BaseHandler(), folder)
-    loaded.handler.model = lambda _: (_ for _ in ()).throw(RuntimeError("CUDA out of memory"))
-    with pytest.raises(RuntimeError, match="out of memory"):
+    loaded.handler.model = lambda _: (_ for _ in ()).throw(RuntimeError(text))
+    with pytest.raises(RuntimeError, match=text) as caught:
         loaded.ask(ZEROS)
+    assert not isinstance(caught.value, InvalidInput)
 
 
 def test_steps_can_be_overridden_and_get_what_they_need(folder, load):
