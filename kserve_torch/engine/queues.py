@@ -92,7 +92,13 @@ class Queues:
             (1, 0.0) if singly or concurrent else (limits.batch_size, limits.max_batch_delay)
         )
 
-        def pool(verb: Verb, window: Window[Ticket], **options: Any) -> Pool:
+        def beside(index: int) -> Instance:
+            # Where predictions are: on another GPU it would need the weights once more.
+            return load(index % max(1, self.predict.roster.size))
+
+        def pool(
+            verb: Verb, window: Window[Ticket], load: Callable[[int], Instance], **options: Any
+        ) -> Pool:
             lane = Lane(f"{label} {verb}", window)
             done = functools.partial(ran, verb)
             return Pool(lane, load, done, changed, limits, **options)
@@ -100,12 +106,14 @@ class Queues:
         self.predict = pool(
             Verb.PREDICT,
             Window(rows, delay, limits.queue_size),
+            load,
             crowded=lambda: self.explain.busy,
             kind=ConcurrentWorker if concurrent else Worker,
         )
         self.explain: Pool = pool(
             Verb.EXPLAIN,
             Window(1, 0.0, limits.queue_size),
+            beside,
             courtesy=Courtesy(lambda: self.predict.busy, cpu_limit()),
         )
         self._pools = (self.predict, self.explain)

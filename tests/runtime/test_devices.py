@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from kserve_torch.engine import queues
 from kserve_torch.errors import DeviceLost, HandlerError, NotReady
+from kserve_torch.messages import Verb
 from kserve_torch.runtime import devices, embeddings
 from kserve_torch.runtime.devices import gpu_for
 
@@ -184,6 +186,36 @@ async def test_memory_of_an_unregistered_model_is_released(tmp_path: Path, gpu: 
         assert gpu.emptied == 0
         await registry.unregister("m")
         assert gpu.emptied == 1
+
+
+SAYS_WHERE = """
+import time
+from pathlib import Path
+class Handler:
+    def initialize(self, context):
+        with open({file!r}, "a") as file:
+            file.write(str(context.system_properties["gpu_id"]))
+    def handle(self, data, context):
+        while data[0]["data"] == "stay" and len(Path({file!r}).read_text()) < 3:
+            time.sleep(0.001)
+        return data
+"""
+
+
+@pytest.mark.usefixtures("gpu")
+async def test_explanations_are_where_predictions_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else another GPU would hold the weights for them alone."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(queues, "cores", lambda: 2)
+    loaded = tmp_path / "loaded"
+    make_archive(tmp_path / "m.mar", {"handler.py": SAYS_WHERE.format(file=str(loaded))})
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        await registry.submit(request("go", verb=Verb.EXPLAIN))
+        await gather(registry, *(request("stay", verb=Verb.EXPLAIN) for _ in "12"))
+    assert loaded.read_text() == "000"
 
 
 NAMES_NO_GPU = """
