@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -21,6 +22,9 @@ log = logging.getLogger(__name__)
 
 #: GPUs whose CUDA context has ended.
 _lost: set[int] = set()
+#: The streams of workers that are gone, by GPU. torch keeps memory for each that was used: what was
+#: freed in it, and up to 32 MiB per cuBLAS handle that was used in it.
+_streams: defaultdict[int, list[Any]] = defaultdict(list)
 
 
 def gpus() -> int:
@@ -83,11 +87,20 @@ def use_tensor_cores() -> None:
 
 
 def stream_on(gpu_id: int | None) -> AbstractContextManager[Any]:
-    """A CUDA stream for one worker's calls; a null context for the CPU."""
+    """A CUDA stream for one worker's calls, until `leave` it; a null context for the CPU."""
     if gpu_id is None or not torch.cuda.is_available():
         return nullcontext()
-    # torch has no types for it
-    return within(torch.cuda.Stream(gpu_id))  # type: ignore[no-untyped-call]
+    try:
+        return within(_streams[gpu_id].pop())
+    except IndexError:
+        # torch has no types for it
+        return within(torch.cuda.Stream(gpu_id))  # type: ignore[no-untyped-call]
+
+
+def leave(gpu_id: int | None, context: AbstractContextManager[Any]) -> None:
+    """Let another worker have what `stream_on` has returned for this GPU."""
+    if gpu_id is not None and isinstance(context, torch.cuda.StreamContext):
+        _streams[gpu_id].append(context.stream)
 
 
 def current_stream() -> Any:

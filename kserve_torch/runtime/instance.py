@@ -272,6 +272,7 @@ class Instance:
             if self._loop is None or not (self._loop.is_closed() or self._loop.is_running()):
                 self._runner.close()
         finally:
+            devices.leave(self.gpu_id, self._stream)
             self._namespace.close()
 
 

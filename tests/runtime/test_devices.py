@@ -1,5 +1,6 @@
 """Where instances are put; the answers on a GPU are those of the CPU."""
 
+from collections import defaultdict
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from kserve_torch.engine import queues
 from kserve_torch.errors import DeviceLost, HandlerError, NotReady
 from kserve_torch.messages import Verb
 from kserve_torch.runtime import devices, embeddings
-from kserve_torch.runtime.devices import gpu_for
+from kserve_torch.runtime.devices import gpu_for, stream_on
 
 from ..makers import make_archive
 from ..models.test_registry import gather, request, serving
@@ -186,6 +187,34 @@ async def test_memory_of_an_unregistered_model_is_released(tmp_path: Path, gpu: 
         assert gpu.emptied == 0
         await registry.unregister("m")
         assert gpu.emptied == 1
+
+
+class Within(nullcontext[None]):
+    """In the place of torch's context of a stream."""
+
+    def __init__(self, stream: object) -> None:
+        super().__init__()
+        self.stream = stream
+
+
+@pytest.mark.usefixtures("gpu")
+async def test_a_worker_has_the_stream_of_one_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    monkeypatch.setattr(torch.cuda, "Stream", lambda gpu_id: made.append(gpu_id) or object())
+    for name in ("stream", "StreamContext"):
+        monkeypatch.setattr(torch.cuda, name, Within)
+    monkeypatch.setattr(devices, "stream_on", stream_on)
+    monkeypatch.setattr(devices, "_streams", free := defaultdict[int, list[object]](list))
+    make_archive(tmp_path / "m.mar", {"handler.py": ASSERTS})
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        for _ in range(3):
+            await registry.scale(version, 3, 3)
+            await registry.scale(version, 1, 1)
+            await until(lambda: len(free[0]) == 2)
+    assert made == [0, 0, 0]
 
 
 SAYS_WHERE = """
