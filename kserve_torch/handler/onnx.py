@@ -29,7 +29,7 @@ class OnnxModel:
         # They would wait actively for the next call, on cores that the event loop needs.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         wanted: list[Any] = ["CPUExecutionProvider"]
-        if is_cuda(device) and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        if is_cuda(device):  # where it lacks CUDA, onnxruntime says so and takes the next one
             wanted.insert(0, ("CUDAExecutionProvider", {"device_id": device.index or 0}))
         self._refusal = InvalidArgument
         self.session = onnxruntime.InferenceSession(str(path), options, providers=wanted)

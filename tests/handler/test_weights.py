@@ -348,6 +348,14 @@ def write_onnx(path, kind):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_onnx_without_cuda_on_a_gpu_is_said(tmp_path):
+    write_onnx(tmp_path / "sum.onnx", "FLOAT")
+    with pytest.warns(UserWarning, match="'CUDAExecutionProvider' is not in available provider"):
+        model = weights.load_serialized(tmp_path / "sum.onnx", torch.device("cuda", 0))
+    assert model(torch.ones(1, 2)).tolist() == 2
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_onnx_of_integers(folder, load):
     write_onnx(folder / "sum.onnx", "INT64")
     handler = load(BaseHandler(), folder, {"serializedFile": "sum.onnx"}).handler
