@@ -58,8 +58,9 @@ class VersionFactory:
             limit_max_image_pixels=settings.limit_max_image_pixels,
             metrics=metrics,
         )
-        #: Workers of the versions made so far that take any GPU.
-        self._placed = 0
+        #: For each version, how many workers it has that take any GPU; in the order in which the
+        #: versions were asked for, as archives are opened in parallel.
+        self._turns: list[int] = []
 
     async def make(
         self,
@@ -81,14 +82,16 @@ class VersionFactory:
         Raises:
             ServingError: `ModelNotFound`, `DownloadFailed`, `InvalidArchive`, ...
         """
+        turn = len(self._turns)
+        self._turns.append(0)
         archive = await self._open(source, name, handler)
         name, number = name or archive.name, archive.manifest.version
         limits = replace(self._settings.limits_for(name, number, archive.yaml), **overrides)
         installs = self._options.install_packages and archive.manifest.requirements_file
         install = functools.partial(self._install, archive, name) if installs else None
-        load = functools.partial(self._load, archive, name, limits, self._placed)
+        load = functools.partial(self._load, archive, name, limits, turn)
         if limits.device_type != "cpu" and not limits.device_ids:
-            self._placed += max(1, limits.min_workers)
+            self._turns[turn] = max(1, limits.min_workers)
         origin = Origin(source=source, handler=handler, overrides=overrides)
         return ModelVersion(name, number, archive, limits, install, load, self._emit, origin)
 
@@ -136,12 +139,12 @@ class VersionFactory:
         archive: Archive,
         name: str,
         limits: Limits,
-        earlier: int,
+        turn: int,
         index: int,
         firsts: Firsts,
     ) -> Instance:
         wanted = limits.device_type, limits.device_ids, self._settings.number_of_gpu
-        gpu_id = gpu_for(index, earlier, *wanted)
+        gpu_id = gpu_for(index, sum(self._turns[:turn]), *wanted)
         instance = load_instance(
             archive,
             name=name,

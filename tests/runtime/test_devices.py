@@ -1,17 +1,22 @@
 """Where instances are put; the answers on a GPU are those of the CPU."""
 
+import threading
 from collections import defaultdict
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from kserve_torch.archives.archive import Archive
 from kserve_torch.engine import queues
 from kserve_torch.errors import DeviceLost, HandlerError, NotReady
 from kserve_torch.messages import Verb
+from kserve_torch.models import factory
 from kserve_torch.runtime import devices, embeddings
 from kserve_torch.runtime.devices import gpu_for, stream_on
+from kserve_torch.settings.models import StartupModel
 
 from ..makers import make_archive
 from ..models.test_registry import gather, request, serving
@@ -53,6 +58,31 @@ def test_without_a_gpu_the_cpu_is_used() -> None:
     with devices.stream_on(0):
         devices.settle(0)
         devices.free_cache()
+
+
+@pytest.mark.usefixtures("gpu")
+async def test_models_that_are_opened_in_any_order_are_placed_in_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two large ones might be on one GPU, at some starts."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    opened = threading.Event()
+    open_archive = factory.open_archive
+
+    def last_first(path: Path, *args: Any, **options: Any) -> Archive:
+        if path.name == "a.mar":
+            opened.wait(10)
+        archive = open_archive(path, *args, **options)
+        opened.set()
+        return archive
+
+    monkeypatch.setattr(factory, "open_archive", last_first)
+    for name in "ab":
+        make_archive(tmp_path / f"{name}.mar", {"handler.py": ECHOES}, modelName=name)
+    async with serving(tmp_path) as registry:
+        await registry.start([StartupModel(name=None, file=f"{name}.mar") for name in "ab"])
+        instances = [registry.find(name).workers[0].instance for name in "ab"]
+    assert [instance and instance.gpu_id for instance in instances] == [0, 1]
 
 
 ASSERTS = """
