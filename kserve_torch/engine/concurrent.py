@@ -1,7 +1,8 @@
 """A worker whose handler is asynchronous: it runs many requests at once (CONTRACT H4).
 
-Each request is a task on the worker's event loop. One that takes longer than ``responseTimeout`` is
-cancelled. A handler that blocks the loop makes the worker hang, with all its requests.
+Each request is a task on the worker's event loop. One that takes longer than ``responseTimeout``,
+or as long from one part of a stream to the next, is cancelled. A handler that blocks the loop makes
+the worker hang, with all its requests.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from kserve_torch.engine.batcher import Outcome, Ticket, deliver
 from kserve_torch.engine.failures import log_failed
 from kserve_torch.engine.worker import Ran, Worker, WorkerState, too_slow, with_times
 from kserve_torch.errors import DeviceLost, HandlerError, ServingError
-from kserve_torch.messages import Request
 from kserve_torch.runtime.fault import RequestFault
 from kserve_torch.runtime.reasons import forget_tracebacks, handler_failure
 
@@ -31,7 +32,7 @@ class ConcurrentWorker(Worker):
 
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)  # type: ignore[arg-type]
-        #: When each running request began, the oldest first.
+        #: When each running request began, or last sent a part; the oldest first.
         self._began: dict[Ticket, float] = {}
         self._lost: DeviceLost | None = None
 
@@ -96,7 +97,7 @@ class ConcurrentWorker(Worker):
     async def _answer(self, ticket: Ticket) -> None:
         began = ticket.began = time.monotonic()
         rows = ticket.rows = len(ticket.request.rows)
-        outcome = await self._outcome(ticket.request)
+        outcome = await self._outcome(ticket)
         with self._lock:
             if self.state is WorkerState.HUNG:
                 return
@@ -106,13 +107,15 @@ class ConcurrentWorker(Worker):
         ran = functools.partial(self._ran, Ran(1, rows, ended - began, 1))
         deliver([(ticket, with_times(ticket, outcome, ended))], after=ran)
 
-    async def _outcome(self, request: Request) -> Outcome:
+    async def _outcome(self, ticket: Ticket) -> Outcome:
         assert self.instance is not None
-        limit = self._response_timeout
+        request, limit = ticket.request, self._response_timeout
+        loop = asyncio.get_running_loop()
         error: ServingError
         try:
-            async with asyncio.timeout(limit):
-                return await self.instance.answer(request)
+            async with asyncio.timeout(limit) as timeout:
+                on_part = functools.partial(self._goes_on, ticket, timeout, loop)
+                return await self.instance.answer(request, on_part)
         except TimeoutError:
             error = too_slow(limit)
         except RequestFault as fault:
@@ -125,3 +128,19 @@ class ConcurrentWorker(Worker):
         log_failed(self.lane.label, request, error, error.__cause__)
         forget_tracebacks(error)
         return error
+
+    def _goes_on(
+        self, ticket: Ticket, timeout: asyncio.Timeout, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """Note that a request has sent a part; on any thread."""
+        with self._lock:
+            if self._began.pop(ticket, None) is None:
+                return
+            self._began[ticket] = time.monotonic()
+            self._note()
+        loop.call_soon_threadsafe(_prolong, timeout, self._response_timeout)
+
+
+def _prolong(timeout: asyncio.Timeout, seconds: float) -> None:
+    with suppress(RuntimeError):  # the call has ended meanwhile
+        timeout.reschedule(asyncio.get_running_loop().time() + seconds)

@@ -107,8 +107,8 @@ class Worker:
         self._batch: Sequence[Ticket] = ()
         self._batch_since = 0.0
         self._calls = 0
-        #: When the running load or call began, or None. The lock makes sure that it either ends or
-        #: is given up, and that no later call is given up in its place.
+        #: When the running load or call began, or last sent a part, or None. The lock makes sure
+        #: that it either ends or is given up, and that no later call is given up in its place.
         self._since: float | None = None
         self._lock = threading.Lock()
         self.thread = threading.Thread(
@@ -131,7 +131,10 @@ class Worker:
         self.lane.rouse()
 
     def busy_since(self) -> float | None:
-        """``time.monotonic()`` at which the running load or call began, or None."""
+        """``time.monotonic()`` at which the running load or call began, or None.
+
+        A call that streams begins anew with each part, as TorchServe's ``responseTimeout`` does.
+        """
         return self._since
 
     @property
@@ -165,6 +168,7 @@ class Worker:
                 self._courtesy.lower_priority()
             self._threads.for_load()
             self.instance = self._load()
+            self.instance.on_part = self._part_sent
             give_back_freed_memory()  # checkpoints, and weights that it has in common with others
         except BaseException as error:
             # Else its weights would be there when it is tried again; also of circular handlers.
@@ -256,6 +260,12 @@ class Worker:
                 self._since = None
         self._threads.answered(rows, time.monotonic() - began)
         return replies
+
+    def _part_sent(self) -> None:
+        with self._lock:
+            # One that sends to nobody is not let go on for ever.
+            if self._since is not None and not all(t.future.done() for t in self._batch):
+                self._since = time.monotonic()
 
 
 def with_times(ticket: Ticket, outcome: Outcome, ended: float) -> Outcome:

@@ -31,6 +31,10 @@ def sequence_header(part: str) -> str:
     return os.environ.get(f"TS_REQUEST_SEQUENCE_{part.upper()}", f"ts_request_sequence_{part}")
 
 
+def _nothing() -> None:
+    """What is done after a part if nobody needs to know."""
+
+
 class _RowId(str):
     """A request's id in one call, told by identity: clients choose ids, so two may be equal."""
 
@@ -93,6 +97,7 @@ class Context:
         self._limit_max_image_pixels = limit_max_image_pixels
         self.request_ids: dict[int, str] | None = None
         self.request_processor: list[RequestProcessor] = []
+        self._on_part: Callable[[], object] = _nothing
         self.stopping_criteria: list[Callable[..., Any]] | None = None
         self.cl_socket: Any = None
         self.header_key_sequence_id = sequence_header("id")
@@ -114,7 +119,7 @@ class Context:
         Requests are shared: what waits for a stream cannot be copied.
         """
         requests = [processor.request for processor in self.request_processor]
-        for shared in (self.metrics, *requests):
+        for shared in (self.metrics, self._on_part, *requests):
             memo[id(shared)] = shared
         other = copy.copy(self)
         memo[id(self)] = other
@@ -123,8 +128,16 @@ class Context:
 
     # --- the worker's side ------------------------------------------------------------------------
 
-    def begin(self, requests_by_row: Sequence[Request]) -> None:
-        """Prepare one ``handle()`` call: row ``i`` belongs to ``requests_by_row[i]``."""
+    def begin(
+        self, requests_by_row: Sequence[Request], on_part: Callable[[], object] = _nothing
+    ) -> None:
+        """Prepare one ``handle()`` call.
+
+        Args:
+            requests_by_row: whom row ``i`` belongs to.
+            on_part: called, on the handler's thread, after each intermediate result.
+        """
+        self._on_part = on_part
         self.request_ids = {i: _RowId(request.id) for i, request in enumerate(requests_by_row)}
         self.request_processor = [RequestProcessor.of(request) for request in requests_by_row]
         if self.metrics is not None:
@@ -134,6 +147,7 @@ class Context:
         """Drop the call and its requests, which may be large."""
         self.request_ids = None
         self.request_processor = []
+        self._on_part = _nothing
 
     def row_replies(self, results: Sequence[Any]) -> list[RowReply]:
         """The final reply of each row of the batch, or of the first ones, if results are fewer."""
@@ -170,6 +184,8 @@ class Context:
             request = self.request_processor[first].request
             if request is not None and request.emit is not None:
                 request.emit(rows)
+        if parts:
+            self._on_part()
 
     def _row_of(self, index: int, request_id: str) -> int | None:
         """The running call's row with this id object, or with an equal id if a handler made it."""

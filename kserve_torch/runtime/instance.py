@@ -48,6 +48,7 @@ class Instance:
         gpu_id: index of its accelerator; None for the CPU.
         on_write: called, on the thread of a call, when its handler has written to weights that it
             shared: the other instances are to be loaded anew.
+        on_part: called, on the handler's thread, after each intermediate result of `run`.
         signature: the input and output tensors of the warm-up; empty without one.
         weights: those of its handler, which other instances may share.
     """
@@ -74,6 +75,7 @@ class Instance:
         self._entry: Entry
         self.weights: Weights
         self.on_write: Callable[[], object] = lambda: None
+        self.on_part: Callable[[], object] = lambda: None
         self._arrays = False
 
     def initialize(self, first: Instance | None) -> None:
@@ -166,7 +168,8 @@ class Instance:
     def _call(self, requests: Sequence[Request], counts: list[int]) -> list[RowReply]:
         data = [row for request in requests for row in _handler_rows(request, self._arrays)]
         self.context.begin(
-            [r for r, count in zip(requests, counts, strict=True) for _ in range(count)]
+            [r for r, count in zip(requests, counts, strict=True) for _ in range(count)],
+            self.on_part,
         )
         output.mend()
         collects = gc.isenabled()
@@ -228,8 +231,12 @@ class Instance:
         with self._namespace.activate(), self._dtype, self._stream:
             self._runner.run(work)
 
-    async def answer(self, request: Request) -> Reply:
+    async def answer(self, request: Request, on_part: Callable[[], object]) -> Reply:
         """Answer one request beside others, with a Context of its own.
+
+        Args:
+            request: the request.
+            on_part: called, on the handler's thread, after each intermediate result.
 
         Raises:
             asyncio.CancelledError: the caller was cancelled.
@@ -237,7 +244,7 @@ class Instance:
         """
         devices.require(self.gpu_id)
         try:
-            rows = await self._call_beside_others(request)
+            rows = await self._call_beside_others(request, on_part)
         except BaseException as error:  # also our own: a handler's context may not be copied
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
@@ -247,13 +254,15 @@ class Instance:
             raise failure from error
         return Reply(model=self.context.model_name, version=self._version, rows=rows)
 
-    async def _call_beside_others(self, request: Request) -> list[RowReply]:
+    async def _call_beside_others(
+        self, request: Request, on_part: Callable[[], object]
+    ) -> list[RowReply]:
         data = _handler_rows(request, self._arrays)
         if not data:
             return []
         context = copy.deepcopy(self.context)
         context.metrics = copy.copy(context.metrics)  # it knows for which requests it measures
-        context.begin([request] * len(data))
+        context.begin([request] * len(data), on_part)
         output.mend()
         collects = gc.isenabled()
         try:

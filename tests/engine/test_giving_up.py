@@ -43,6 +43,27 @@ async def test_a_call_is_not_given_up_for_one_that_has_ended(bench: Bench) -> No
     assert await held.ticket.future
 
 
+async def test_a_call_that_sends_parts_to_somebody_goes_on(bench: Bench) -> None:
+    await bench.pool.scale(1, 1)
+    [worker] = bench.pool.roster.all()
+    held = bench.hold()
+    await held.begun()
+    began = worker.busy_since()
+    assert began is not None
+    assert worker.instance is not None
+    worker.instance.on_part()
+    sent = worker.busy_since()
+    assert sent is not None
+    assert sent > began
+    held.ticket.future.cancel()
+    worker.instance.on_part()
+    assert worker.busy_since() == sent
+    held.gate.set()
+    await bench.result(lambda: None)
+    worker.instance.on_part()  # of a thread that the handler left behind
+    await until(lambda: worker.busy_since() is None)
+
+
 @pytest.mark.parametrize("bench", [{"startup_timeout": 0.1}], indirect=True)
 async def test_a_load_that_hangs_is_given_up(
     bench: Bench, caplog: pytest.LogCaptureFixture

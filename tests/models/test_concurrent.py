@@ -51,6 +51,12 @@ class Meeting:
             while not self.gate.exists():
                 time.sleep(0.002)
         if what == "most": return [self.most]
+        if what == "parts":
+            for part in range(5):
+                await asyncio.sleep(0.25)
+                send_intermediate_predict_response(
+                    [part], context.request_ids, "", 200, context
+                )
         self.inside += 1
         self.most = max(self.most, self.inside)
         try:
@@ -185,6 +191,13 @@ async def test_a_request_that_takes_too_long_is_cancelled(tmp_path: Path) -> Non
         assert left == []
         assert await ask(registry, "left") == [["never"]]
         assert version.statistics().hung == 0
+
+
+async def test_a_stream_may_take_as_long_for_each_part(tmp_path: Path) -> None:
+    archive(tmp_path, config="responseTimeout: 1")
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        assert await ask(registry, "parts") == [["parts", "id of parts"]]
 
 
 async def test_a_handler_that_blocks_its_loop_hangs_with_all_its_requests(

@@ -231,6 +231,21 @@ def test_intermediate_results_go_to_their_own_requests():
     assert [reply.headers for reply in last] == [{"ts_stream_next": "false"}] * 3
 
 
+def test_a_call_hears_of_each_of_its_intermediate_results():
+    heard = []
+    ctx = context()
+    ctx.begin([request(), request()], lambda: heard.append(ctx.request_ids))
+    ids = ctx.request_ids
+    ctx.emit(["a", "b"], ids)
+    copy.deepcopy(ctx).emit({1: "c"}, {1: ids[1]})
+    assert heard == [ids, ids]
+    ctx.begin([request(), request()], lambda: heard.append(None))
+    ctx.emit(["late", "late"], ids)
+    ctx.end()
+    ctx.emit(["late", "late"], ids)
+    assert heard == [ids, ids]
+
+
 def told(parts):
     return [{row: reply.result for row, reply in part.items()} for part in parts]
 

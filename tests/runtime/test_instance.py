@@ -61,6 +61,19 @@ def test_each_row_has_its_requests_context(load: Load) -> None:
     assert results(instance, 1, 2)[0][2] == "False"
 
 
+def test_parts_of_a_stream_are_told_of(load: Load) -> None:
+    instance = load(
+        function("""
+        context.emit(data, context.request_ids)
+        context.emit(data, context.request_ids)
+        return data""")
+    )
+    told: list[bool] = []
+    instance.on_part = lambda: told.append(True)
+    assert results(instance, "x") == ["x"]
+    assert told == [True, True]
+
+
 def test_describing_is_one_empty_row(load: Load) -> None:
     instance = load(function("return [[data, context.get_request_header(0, 'describe')]]"))
     assert results(instance, verb=Verb.DESCRIBE) == [[[{}], "True"]]
