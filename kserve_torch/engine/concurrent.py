@@ -1,8 +1,8 @@
 """A worker whose handler is asynchronous: it runs many requests at once (CONTRACT H4).
 
-Each request is a task on the worker's event loop. One that takes longer than ``responseTimeout``,
-or as long from one part of a stream to the next, is cancelled. A handler that blocks the loop makes
-the worker hang, with all its requests.
+Each request is a task on the worker's event loop. One whose client leaves is cancelled, and so is
+one that takes longer than ``responseTimeout``, or as long from one part of a stream to the next. A
+handler that blocks the loop makes the worker hang, with all its requests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from contextlib import suppress
 from kserve_torch.engine.batcher import Outcome, Ticket, deliver
 from kserve_torch.engine.failures import log_failed
 from kserve_torch.engine.worker import Ran, Worker, WorkerState, too_slow, with_times
-from kserve_torch.errors import DeviceLost, HandlerError, ServingError
+from kserve_torch.errors import ClientLeft, DeviceLost, HandlerError, ServingError
+from kserve_torch.messages import Reply
 from kserve_torch.runtime.fault import RequestFault
 from kserve_torch.runtime.reasons import forget_tracebacks, handler_failure
 
@@ -97,6 +98,7 @@ class ConcurrentWorker(Worker):
     async def _answer(self, ticket: Ticket) -> None:
         began = ticket.began = time.monotonic()
         rows = ticket.rows = len(ticket.request.rows)
+        _end_with(ticket)
         outcome = await self._outcome(ticket)
         with self._lock:
             if self.state is WorkerState.HUNG:
@@ -118,6 +120,8 @@ class ConcurrentWorker(Worker):
                 return await self.instance.answer(request, on_part)
         except TimeoutError:
             error = too_slow(limit)
+        except asyncio.CancelledError:
+            return ClientLeft("its call was cancelled")
         except RequestFault as fault:
             error = fault.error
         except Exception as failure:
@@ -144,3 +148,18 @@ class ConcurrentWorker(Worker):
 def _prolong(timeout: asyncio.Timeout, seconds: float) -> None:
     with suppress(RuntimeError):  # the call has ended meanwhile
         timeout.reschedule(asyncio.get_running_loop().time() + seconds)
+
+
+def _end_with(ticket: Ticket) -> None:
+    """Cancel the running task once the request's client has left or waits no longer."""
+    call, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert call is not None
+
+    def settled(future: asyncio.Future[Reply]) -> None:
+        # If the call itself has failed, its task has ended, and cancelling does nothing.
+        if future.cancelled() or future.exception() is not None:
+            with suppress(RuntimeError):  # the worker has ended meanwhile
+                loop.call_soon_threadsafe(call.cancel)
+
+    with suppress(RuntimeError):  # the client's event loop has ended
+        ticket.loop.call_soon_threadsafe(ticket.future.add_done_callback, settled)

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,25 @@ async def test_a_stream_may_take_as_long_for_each_part(tmp_path: Path) -> None:
     async with serving(tmp_path) as registry:
         await registry.register("m.mar")
         assert await ask(registry, "parts") == [["parts", "id of parts"]]
+
+
+async def test_a_call_ends_when_its_client_leaves(tmp_path: Path) -> None:
+    archive(tmp_path)
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        asked = asyncio.ensure_future(ask(registry, "gate", "never"))
+        await until(lambda: version.statistics().running == 2)
+        asked.cancel()
+        await until(lambda: version.statistics().running == 0)
+        late, left = await asyncio.gather(
+            registry.submit(request("never", deadline=time.monotonic() + 0.1)),
+            registry.submit(request("left")),
+            return_exceptions=True,
+        )
+        assert isinstance(late, DeadlineExceeded)
+        assert left.results == [["gate", "never"]]
+        await until(lambda: version.statistics().running == 0)
+        assert await ask(registry, "left") == [["gate", "never", "never"]]
 
 
 async def test_a_handler_that_blocks_its_loop_hangs_with_all_its_requests(
