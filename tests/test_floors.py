@@ -49,8 +49,8 @@ FLOORS: list[dict[str, str]] = [
         "namespace.loader": (
             "namespace.aliases namespace.exits namespace.figures namespace.imports "
             "namespace.lent namespace.loggers namespace.messages namespace.names "
-            "namespace.processes namespace.registrations namespace.scopes namespace.searchpath "
-            "namespace.workdir"
+            "namespace.pretrained namespace.processes namespace.registrations namespace.scopes "
+            "namespace.searchpath namespace.workdir"
         ),
         "namespace.loggers": "namespace.scopes",
         "namespace.messages": "namespace.around",
@@ -60,6 +60,7 @@ FLOORS: list[dict[str, str]] = [
         ),
         "namespace.packages": "archives.archive namespace.loader",
         "namespace.portions": "",
+        "namespace.pretrained": "namespace.around",
         "namespace.processes": "namespace.around namespace.scopes",
         "namespace.registrations": "namespace.around namespace.scopes",
         "namespace.scopes": "namespace.exits",

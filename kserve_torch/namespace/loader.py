@@ -29,6 +29,7 @@ from kserve_torch.namespace import (
     lent,
     loggers,
     messages,
+    pretrained,
     processes,
     registrations,
     searchpath,
@@ -229,7 +230,7 @@ class Namespace:
 @cache
 def _install() -> None:
     """Put in place what lets archives share one interpreter."""
-    for part in (imports, lent, figures, messages, processes, registrations):
+    for part in (imports, lent, figures, messages, pretrained, processes, registrations):
         part.install()
 
 
