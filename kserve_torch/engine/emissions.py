@@ -7,7 +7,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -26,9 +26,13 @@ class Emissions:
 
     It is true once there was one: the client may have part of its answer then, and the request must
     not be run a second time.
+
+    Attributes:
+        withdraw: called, on the event loop, when the client is given up: ends its request.
     """
 
     def __init__(self) -> None:
+        self.withdraw: Callable[[], object] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[Mapping[int, RowReply] | RequestTimeout | None] = asyncio.Queue()
         self._started = False
@@ -67,6 +71,7 @@ class Emissions:
         while not self._queue.empty():
             self._queue.get_nowait()
         self._queue.put_nowait(RequestTimeout("the client did not take what the handler sent"))
+        self.withdraw()
 
     def end(self) -> None:
         """Note that no more will come, or is wanted; on the event loop only."""

@@ -37,6 +37,7 @@ async def answer_or_stream(
             send instead.
     """
     task = asyncio.create_task(_ending(answering, emissions))
+    emissions.withdraw = task.cancel
     try:
         first = await emissions.next()
         if first is None:

@@ -91,6 +91,7 @@ class Registry(Catalogue):
         emissions = Emissions()
         answering = asyncio.ensure_future(self.submit(replace(request, emit=emissions)))
         answering.add_done_callback(lambda _: emissions.end())
+        emissions.withdraw = answering.cancel
         try:
             yield emissions, answering
         finally:

@@ -63,6 +63,10 @@ def answer(row, i, context):
         for part in ("a ", "b "):
             send_intermediate_predict_response([part], context.request_ids, "", 200, context)
         return "end"
+    if mode == "long stream":
+        for _ in range(9):
+            send_intermediate_predict_response(["a "], context.request_ids, "", 200, context)
+        return "end"
     if mode == "stream of an error":
         context.set_response_status(422, "", i)
         send_intermediate_predict_response(["a "], context.request_ids, "", 200, context)

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from kserve_torch.engine import emissions
 from kserve_torch.engine.worker import WorkerState
-from kserve_torch.errors import HandlerError
+from kserve_torch.errors import HandlerError, RequestTimeout
 from kserve_torch.events import Accepted, Event, Responded, Shed
 from kserve_torch.http.exchange import Answer
 from kserve_torch.http.native import Native
@@ -422,6 +423,22 @@ async def test_a_streaming_handler(native: Native) -> None:
     answer = await ask(native, "POST", "/predictions/echo", mode="stream")
     assert (answer.status, header(answer, "ts_stream_next")) == (200, "true")
     assert await chunks(answer) == [b"a ", b"b ", b"end"]
+
+
+async def test_a_client_that_does_not_read_on_is_no_success(
+    native: Native, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emissions, "MOST", 3000)
+    monkeypatch.setattr(emissions, "PATIENCE_SECONDS", 0.1)
+    told: asyncio.Queue[Event] = asyncio.Queue()
+    registry.observers.add(told.put_nowait, [Responded])
+    answer = await ask(native, "POST", "/predictions/echo", mode="long stream")
+    event = await told.get()
+    assert isinstance(event, Responded)
+    assert (event.status, event.rows) == (499, 1)
+    with pytest.raises(RequestTimeout, match="did not take"):
+        await chunks(answer)
+    assert told.empty()
 
 
 async def test_a_stream_whose_first_part_says_that_it_is_an_error_has_an_end(
