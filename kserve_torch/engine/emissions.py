@@ -16,6 +16,8 @@ from kserve_torch.messages import RowReply
 
 #: Bytes that may be queued for a client; beyond that, the handler that sends them waits.
 MOST = 64 * 1024 * 1024
+#: The same for an asynchronous handler, which cannot wait: other requests share its event loop.
+MOST_UNAWAITED = 4 * MOST
 #: Seconds in which a client that is so far behind must catch up: other clients wait for the worker,
 #: in the same batch and after it.
 PATIENCE_SECONDS = 10.0
@@ -49,12 +51,12 @@ class Emissions:
     def __call__(self, rows: Mapping[int, RowReply]) -> None:
         """Hand over intermediate results of some rows; on any thread but the event loop's.
 
-        Waits for a client that is `MOST` bytes behind, and gives it up if it stays behind. After
-        the end, results are dropped.
+        Waits for a client that is `MOST` bytes behind, unless on an event loop, and gives it up if
+        it stays behind. After the end, results are dropped.
         """
         self._started = True
         with self._room:
-            if not self._room.wait_for(self._has_room, self._late - time.monotonic()):
+            if not self._catches_up():
                 self._ended = True
                 self._loop.call_soon_threadsafe(self._give_up)
             if self._ended:
@@ -63,6 +65,12 @@ class Emissions:
             if self._waiting >= MOST:  # counts from now, so that several clients' waits overlap
                 self._late = min(self._late, time.monotonic() + PATIENCE_SECONDS)
             self._loop.call_soon_threadsafe(self._queue.put_nowait, rows)
+
+    def _catches_up(self) -> bool:
+        left = self._late - time.monotonic()
+        if asyncio._get_running_loop() is None:
+            return self._room.wait_for(self._has_room, left)
+        return self._ended or (left > 0 and self._waiting < MOST_UNAWAITED)
 
     def _has_room(self) -> bool:
         return self._ended or self._waiting < MOST

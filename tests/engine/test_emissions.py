@@ -64,6 +64,37 @@ async def test_a_client_that_does_not_catch_up_is_given_up(
         await parts.next()
 
 
+@pytest.mark.parametrize(("most", "patience"), [(MOST, 60.0), (10 * MOST * PARTS, 0.0)])
+async def test_an_event_loop_does_not_wait_for_a_client(
+    most: int, patience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emissions, "PATIENCE_SECONDS", patience)
+    monkeypatch.setattr(emissions, "MOST_UNAWAITED", most)
+    parts = Emissions()
+
+    async def handle() -> None:
+        for number in range(PARTS):
+            parts(part(number))
+
+    began = time.monotonic()
+    await asyncio.to_thread(asyncio.run, handle())
+    assert time.monotonic() - began < 30
+    with pytest.raises(RequestTimeout, match="did not take"):
+        await parts.next()
+
+
+async def test_an_event_loop_may_get_ahead_of_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = Emissions()
+
+    async def handle() -> None:
+        for number in range(10):
+            parts(part(number))
+
+    await asyncio.to_thread(asyncio.run, handle())
+    parts.end()
+    assert [rows[0].result[0] async for rows in parts] == list(range(10))
+
+
 async def test_clients_of_one_batch_have_the_same_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emissions, "PATIENCE_SECONDS", 0.2)
     clients = [Emissions() for _ in range(20)]
