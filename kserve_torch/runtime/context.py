@@ -171,6 +171,7 @@ class Context:
                 renumbered them, as for a micro batch.
         """
         parts: dict[int, dict[int, RowReply]] = {}
+        firsts: dict[int, int] = {}
         for index, request_id in sorted(request_ids.items()):
             row = self._row_of(index, request_id)
             if row is None:
@@ -178,7 +179,10 @@ class Context:
                 continue
             processor = self.request_processor[row]
             processor.add_response_property(STREAM_NEXT, "true")
-            first = self._first_row(row)
+            which = id(processor.request)
+            if which not in firsts:
+                firsts[which] = self._first_row(row)
+            first = firsts[which]
             parts.setdefault(first, {})[row - first] = processor.reply(results[index])
         for first, rows in parts.items():
             request = self.request_processor[first].request
@@ -191,8 +195,9 @@ class Context:
         """The running call's row with this id object, or with an equal id if a handler made it."""
         own = self.request_ids or {}
         same = operator.is_ if isinstance(request_id, _RowId) else operator.eq
-        found = [row for row, one in own.items() if same(one, request_id)]
-        return index if index in found else next(iter(found), None)
+        if index in own and same(own[index], request_id):
+            return index
+        return next((row for row, one in own.items() if same(one, request_id)), None)
 
     def _first_row(self, index: int) -> int:
         """The first row of the request that row ``index`` belongs to."""
