@@ -1,16 +1,20 @@
-"""transformers' models: made one after the other, whatever archive they are of.
+"""transformers' and accelerate's models: made one after the other, whatever archive they are of.
 
 While ``from_pretrained`` makes a model, it changes functions that all threads use, so that weights
 are not tied or initialised yet. Two threads in it at once would leave random weights in the place
 of tied ones, such as the language head of GPT-2, and each would put back the other's change: from
 then on no model would be tied. Nothing fails, the answers are wrong.
+
+accelerate, with which diffusers and transformers 4 make models, has modules of all threads put
+their parameters on another device, mostly one that holds no data.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kserve_torch.namespace.around import after_import
@@ -20,8 +24,10 @@ _turn = threading.RLock()
 
 @functools.cache
 def install() -> None:
-    """Have models made one after the other, now or once transformers is imported."""
+    """Have models made one after the other, now or once the libraries are imported."""
     after_import("transformers.modeling_utils", _take_turns)
+    for module in ("accelerate.big_modeling", "transformers.integrations.accelerate"):
+        after_import(module, _stay_on_thread)
 
 
 def _take_turns(modeling: Any) -> None:
@@ -37,3 +43,27 @@ def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
     return alone
+
+
+def _stay_on_thread(making: Any) -> None:
+    init_on_device = getattr(making, "init_on_device", None)  # transformers 5 has none
+    if init_on_device is None:
+        return
+    modules = making.nn.Module
+
+    @contextmanager
+    @functools.wraps(init_on_device)
+    def alone(*args: Any, **kwargs: Any) -> Iterator[None]:
+        with _turn:
+            usual = modules.register_parameter
+            with init_on_device(*args, **kwargs):
+                changed, here = modules.register_parameter, threading.get_ident()
+
+                def register_parameter(*args: Any, **kwargs: Any) -> None:
+                    register = changed if threading.get_ident() == here else usual
+                    register(*args, **kwargs)
+
+                modules.register_parameter = register_parameter
+                yield
+
+    making.init_on_device = alone

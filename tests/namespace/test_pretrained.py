@@ -1,3 +1,5 @@
+import importlib
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -6,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from kserve_torch.namespace import pretrained
+
+from ..makers import write
 
 transformers = pytest.importorskip("transformers")
 
@@ -47,3 +52,52 @@ def test_a_model_is_whole_that_is_made_while_another_loads(config: Any, tmp_path
     Model(config).save_pretrained(tmp_path)
     both.reset()
     make_both(lambda: Model.from_pretrained(tmp_path), lambda: Model(config))
+
+
+#: As accelerate's.
+BIG_MODELING = """
+from contextlib import contextmanager
+import torch
+from torch import nn
+
+@contextmanager
+def init_on_device(device):
+    register = nn.Module.register_parameter
+    def register_there(module, name, param):
+        register(module, name, param)
+        if param is not None:
+            module._parameters[name] = nn.Parameter(param.to(device))
+    nn.Module.register_parameter = register_there
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register
+"""
+
+
+def test_parameters_go_to_another_device_on_the_thread_that_wants_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "accelerate", {"__init__.py": "", "big_modeling.py": BIG_MODELING})
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("accelerate", "accelerate.big_modeling"):
+        monkeypatch.setitem(sys.modules, name, None)  # is not there in the end either
+        monkeypatch.delitem(sys.modules, name)
+    pretrained.install()
+    big_modeling = importlib.import_module("accelerate.big_modeling")
+    both.reset()
+
+    def make() -> str:
+        with big_modeling.init_on_device(torch.device("meta")):
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.2)
+            return str(torch.nn.Linear(1, 1).weight.device)
+
+    usual = torch.nn.Module.register_parameter
+    with ThreadPoolExecutor(3) as pool:
+        with big_modeling.init_on_device(torch.device("meta")):
+            other = pool.submit(torch.nn.Linear, 1, 1).result()
+        made = [pool.submit(make), pool.submit(make)]
+        assert [one.result() for one in made] == ["meta"] * 2
+    assert str(other.weight.device) == "cpu"
+    assert torch.nn.Module.register_parameter is usual
