@@ -62,4 +62,5 @@ class KServeKeys(TorchServeKeys):
     log_config_file: Path | None = key(
         None, PATH, "logging configuration file, YAML or JSON", shown="built in"
     )
-    workers: int = key(1, WORKERS, "number of processes")
+    # TorchServe's performance guide praises a key ``workers``, which TorchServe does not read.
+    workers: int = key(1, WORKERS, "number of processes", properties=())

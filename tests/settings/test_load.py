@@ -517,6 +517,7 @@ def test_more_processes_are_refused_with_what_to_do_instead(load: Load) -> None:
     assert load("--workers", "1").workers == 1
     with pytest.raises(SettingError, match="add replicas, or raise the model's maxWorkers"):
         load("--workers", "2")
+    assert load(file="workers=4").unknown == ("workers",)
 
 
 def test_something_must_be_served() -> None:
