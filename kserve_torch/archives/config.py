@@ -85,6 +85,8 @@ def checked_config(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
             good[key] = _KEYS[key](value) if key in _KEYS else value
         except ValueError as error:
             log.warning("%s: %s: %r is not %s; ignored", name, key, value, error)
+    if good.get("sequenceMaxIdleMSec"):  # alone, it was TorchServe 0.10's switch
+        good.setdefault("sequenceBatching", True)
     return MappingProxyType(good)
 
 

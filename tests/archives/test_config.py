@@ -46,6 +46,21 @@ def test_a_misspelt_key_of_the_configuration_is_guessed(
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "stateful"),
+    [
+        ("sequenceMaxIdleMSec: 60000\nmaxNumSequence: 4\n", True),
+        ("sequenceMaxIdleMSec: 60000\nsequenceBatching: false\n", False),
+        ("sequenceMaxIdleMSec: 0\n", False),
+    ],
+)
+def test_sequences_as_in_torchserve_0_10(
+    tmp_path: Path, work: Path, text: str, stateful: bool
+) -> None:
+    source = make_archive(tmp_path / "a.mar", {**FILES, "c.yaml": text}, configFile="c.yaml")
+    assert open_archive(source, work).config.get("sequenceBatching", False) is stateful
+
+
 def test_an_empty_configuration(tmp_path: Path, work: Path) -> None:
     source = make_archive(tmp_path / "a.mar", {**FILES, "c.yaml": ""}, configFile="c.yaml")
     assert open_archive(source, work).config == {}
