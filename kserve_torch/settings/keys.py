@@ -45,6 +45,8 @@ IGNORED = frozenset(
         "cpu_launcher_args",
         "cpu_launcher_enable",
         "enable_envvars_config",
+        "grpc_inference_max_connection_age_grace_ms",
+        "grpc_management_max_connection_age_grace_ms",
         "initial_distribution_port",
         "initial_worker_port",
         "io_ratio",

@@ -175,6 +175,12 @@ def test_the_file_of_the_kserve_guide_starts_unchanged(tmp_path: Path) -> None:
     assert settings.unknown == ()
 
 
+def test_torchserves_grace_of_grpc_connections_is_known(load: Load) -> None:
+    name = "grpc_inference_max_connection_age_grace_ms"
+    settings = load(file=f"{name}=1000")
+    assert (settings.ignored, settings.unknown) == ((name,), ())
+
+
 def test_the_command_line_of_the_stock_runtime_starts_unchanged(tmp_path: Path) -> None:
     folder = kserve_layout(tmp_path / "models")
     argv = ["torchserve", "--start", f"--model-store={folder}/model-store"]
