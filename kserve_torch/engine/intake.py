@@ -25,6 +25,8 @@ class Intake:
     Args:
         client_timeout: seconds after which any request expires; None for no such limit.
         emit: takes every event, with the model's name and version.
+        workers: says how many are free when nothing is in flight, if no request is to wait for one
+            (``useJobTicket``); None if requests may wait.
 
     Attributes:
         inflight: requests that are queued or run.
@@ -36,12 +38,14 @@ class Intake:
         version: str,
         client_timeout: float | None,
         emit: Callable[[Event], None],
+        workers: Callable[[], int] | None = None,
     ) -> None:
         self.inflight = 0
         self._model = model
         self._version = version
         self._client_timeout = client_timeout
         self._emit = emit
+        self._workers = workers
         self._pacing = Pacing()
         self._drained: asyncio.Future[None] | None = None
 
@@ -56,7 +60,7 @@ class Intake:
         """Queue a request and wait for its answer; cancelling the wait withdraws the request.
 
         Raises:
-            Overloaded: the queue is full.
+            Overloaded: the queue is full, or no worker is free and it may not wait for one.
             NotReady: it was closed.
             DeadlineExceeded: the request's deadline or ``responseTimeout`` passed.
             HandlerError: the handler failed it.
@@ -93,6 +97,11 @@ class Intake:
                 pool.staffing.relieve()
 
     def _enqueue(self, pool: Pool, request: Request) -> Ticket:
+        if self._workers is not None and self.inflight >= self._workers():
+            pool.staffing.relieve()
+            raise Overloaded(
+                f"{pool.lane.label}: no worker is free, and with useJobTicket no request waits"
+            )
         ticket = pool.lane.submit(request)
         if ticket.pressure > pool.patience or not pool.roster.size:
             pool.staffing.relieve()

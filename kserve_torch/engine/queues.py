@@ -63,7 +63,7 @@ class Queues:
         ran: called on the event loop after each batch.
         changed: called on any thread whenever a worker changes its state.
         inflight: how many requests wait or run.
-        singly: whether requests run one at a time, whatever the limits say.
+        singly: whether each request is a batch of its own, whatever the limits say.
         concurrent: whether a worker runs many at once, each in a call of its own.
 
     Attributes:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PAGE_LIMIT = 100
 
 # Members of a description that come from the archive's model-config.yaml: the member's name, its
-# key there and its default. Handlers and clients read them; this server does not act on them.
+# key there and its default. Handlers and clients read them.
 _FROM_CONFIG: tuple[tuple[str, str, Any], ...] = (
     ("continuousBatching", "continuousBatching", False),
     ("useJobTicket", "useJobTicket", False),

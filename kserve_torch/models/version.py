@@ -78,7 +78,11 @@ class ModelVersion(VersionState):
         config = archive.config if archive is not None else NOTHING
         stateful = config.get("sequenceBatching", False)
         self._sequences = Sequences(f"{name} {version}") if stateful else None
-        self._intake = Intake(name, version, limits.client_timeout, emit)
+        concurrent = config.get("asyncCommunication", False) and not stateful
+        tickets = config.get("useJobTicket", False) and not concurrent
+        self._singly = stateful or tickets
+        free = (lambda: self._queues.predict.roster.ready) if tickets else None
+        self._intake = Intake(name, version, limits.client_timeout, emit, free)
         queues = Queues(
             f"{name} {version}",
             limits,
@@ -86,8 +90,8 @@ class ModelVersion(VersionState):
             ran=self._ran,
             changed=self._worker_changed,
             inflight=lambda: self._intake.inflight,
-            singly=stateful,
-            concurrent=config.get("asyncCommunication", False) and not stateful,
+            singly=self._singly,
+            concurrent=concurrent,
         )
         super().__init__(name, version, queues, emit)
 
@@ -201,7 +205,7 @@ class ModelVersion(VersionState):
     @property
     def batches(self) -> bool:
         """Whether requests may share a call of the handler."""
-        return self._sequences is None
+        return not self._singly
 
     @property
     def workers(self) -> Sequence[Worker]:
@@ -238,7 +242,7 @@ class ModelVersion(VersionState):
 
         Raises:
             NotReady: no worker can take it.
-            Overloaded: the queue is full.
+            Overloaded: the queue is full, or no worker is free and it may not wait for one.
             DeadlineExceeded: its deadline or ``responseTimeout`` passed.
             HandlerError: the handler failed it.
         """

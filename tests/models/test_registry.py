@@ -34,6 +34,7 @@ from kserve_torch.namespace.scopes import PREFIX
 from kserve_torch.server import startup_models
 
 from ..makers import ECHO, make_archive
+from ..waiting import until
 from .actor import ACTOR, WARM, YAML, actor, request
 from .serving import Gate, serving
 
@@ -273,6 +274,24 @@ async def test_too_many_hung_threads_end_liveness(tmp_path: Path, gate: Gate) ->
         with pytest.raises(NotReady, match=r"[45] handler threads are hung"):
             await registry.submit(request("x"))
         assert await registry.drain(1)
+
+
+@pytest.mark.parametrize("yaml", ["", "sequenceBatching: true\n"])
+async def test_with_job_tickets_no_request_waits(tmp_path: Path, gate: Gate, yaml: str) -> None:
+    free = 1 if yaml else 2
+    yaml += "useJobTicket: true\nminWorkers: 2\nbatchSize: 8\nmaxBatchDelay: 60000\n"
+    hanging(tmp_path / "m.mar", gate, yaml)
+    async with serving(tmp_path, gate=gate) as registry:
+        version = await registry.register("m.mar")
+        assert not version.batches
+        running = [asyncio.ensure_future(registry.submit(request(n))) for n in range(free)]
+        await until(lambda: version.statistics().running == free)
+        with pytest.raises(Overloaded, match="no worker is free, and with useJobTicket no request"):
+            await registry.submit(request("x"))
+        gate.open()
+        replies = await asyncio.gather(*running)
+        assert [reply.results for reply in replies] == [[{"data": n}] for n in range(free)]
+        assert (await registry.submit(request("x"))).results == [{"data": "x"}]
 
 
 async def test_a_handler_hangs_also_if_nobody_waits_for_it(tmp_path: Path, gate: Gate) -> None:
