@@ -60,6 +60,7 @@ class TorchServeManagement:
             batch_size=message.batch_size,
             max_batch_delay=message.max_batch_delay,
             response_timeout=message.response_timeout,
+            startup_timeout=message.startup_timeout,
             initial_workers=message.initial_workers,
             synchronous="true" if message.synchronous else "false",
         )

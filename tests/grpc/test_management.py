@@ -62,6 +62,17 @@ async def test_the_life_of_a_model(models: Serving) -> None:
     assert [v.version for v in models.registry.versions("m")] == ["2.0"]
 
 
+async def test_the_limits_of_a_registration(models: Serving) -> None:
+    stub = manage(models)
+    limits = {"max_batch_delay": 20, "response_timeout": 30, "startup_timeout": 600}
+    await stub.RegisterModel(register("1.0", synchronous=True, **limits))
+    (described,) = json.loads(
+        (await stub.DescribeModel(pb.DescribeModelRequest(model_name="m"))).msg
+    )
+    of_rest = ("maxBatchDelay", "responseTimeout", "startupTimeout")
+    assert [described[name] for name in of_rest] == [20, 30, 600]
+
+
 async def test_registration_does_not_wait_unless_asked_to(models: Serving) -> None:
     said = await manage(models).RegisterModel(register("1.0"))
     assert said.msg == "Processing worker updates..."

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)kserve_torch/grpc/protos/management.proto\x12!org.pytorch.serve.grpc.management\"!\n\x12ManagementResponse\x12\x0b\n\x03msg\x18\x01 \x01(\t\"U\n\x14\x44\x65scribeModelRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\x12\n\ncustomized\x18\x03 \x01(\x08\";\n\x11ListModelsRequest\x12\r\n\x05limit\x18\x01 \x01(\x05\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\x05\"\xf9\x01\n\x14RegisterModelRequest\x12\x12\n\nbatch_size\x18\x01 \x01(\x05\x12\x0f\n\x07handler\x18\x02 \x01(\t\x12\x17\n\x0finitial_workers\x18\x03 \x01(\x05\x12\x17\n\x0fmax_batch_delay\x18\x04 \x01(\x05\x12\x12\n\nmodel_name\x18\x05 \x01(\t\x12\x18\n\x10response_timeout\x18\x06 \x01(\x05\x12\x0f\n\x07runtime\x18\x07 \x01(\t\x12\x13\n\x0bsynchronous\x18\x08 \x01(\x08\x12\x0b\n\x03url\x18\t \x01(\t\x12\x12\n\ns3_sse_kms\x18\n \x01(\x08\x12\x15\n\rqueue_timeout\x18\x0b \x01(\x05\"\xa1\x01\n\x12ScaleWorkerRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\x12\n\nmax_worker\x18\x03 \x01(\x05\x12\x12\n\nmin_worker\x18\x04 \x01(\x05\x12\x12\n\nnumber_gpu\x18\x05 \x01(\x05\x12\x13\n\x0bsynchronous\x18\x06 \x01(\x08\x12\x0f\n\x07timeout\x18\x07 \x01(\x05\">\n\x11SetDefaultRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\"C\n\x16UnregisterModelRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t2\x92\x06\n\x15ManagementAPIsService\x12\x7f\n\rDescribeModel\x12\x37.org.pytorch.serve.grpc.management.DescribeModelRequest\x1a\x35.org.pytorch.serve.grpc.management.ManagementResponse\x12y\n\nListModels\x12\x34.org.pytorch.serve.grpc.management.ListModelsRequest\x1a\x35.org.pytorch.serve.grpc.management.ManagementResponse\x12\x7f\n\rRegisterModel\x12\x37.org.pytorch.serve.grpc.management.RegisterModelRequest\x1a\x35.org.pytorch.serve.grpc.management.ManagementResponse\x12{\n\x0bScaleWorker\x12\x35.org.pytorch.serve.grpc.management.ScaleWorkerRequest\x1a\x35.org.pytorch.serve.grpc.management.ManagementResponse\x12y\n\nSetDefault\x12\x34.org.pytorch.serve.grpc.management.SetDefaultRequest\x1a\x35.org.pytorch.serve.grpc.management.ManagementResponse\x12\x83\x01\n\x0fUnregisterModel\x12\x39.org.pytorch.serve.grpc.management.UnregisterModelRequest\x1a\x35.org.pytorch.serve.grpc.management.ManagementResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)kserve_torch/grpc/protos/management.proto\x12!org.pytorch.serve.grpc.management\"!\n\x12ManagementResponse\x12\x0b\n\x03msg\x18\x01 \x01(\t\"U\n\x14\x44\x65scribeModelRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\x12\n\ncustomized\x18\x03 \x01(\x08\";\n\x11ListModelsRequest\x12\r\n\x05limit\x18\x01 \x01(\x05\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\x05\"\xfb\x01\n\x14RegisterModelRequest\x12\x12\n\nbatch_size\x18\x01 \x01(\x05\x12\x0f\n\x07handler\x18\x02 \x01(\t\x12\x17\n\x0finitial_workers\x18\x03 \x01(\x05\x12\x17\n\x0fmax_batch_delay\x18\x04 \x01(\x05\x12\x12\n\nmodel_name\x18\x05 \x01(\t\x12\x18\n\x10response_timeout\x18\x06 \x01(\x05\x12\x0f\n\x07runtime\x18\x07 \x01(\t\x12\x13\n\x0bsynchronous\x18\x08 \x01(\x08\x12\x0b\n\x03url\x18\t \x01(\t\x12\x12\n\ns3_sse_kms\x18\n \x01(\x08\x12\x17\n\x0fstartup_timeout\x18\x0b \x01(\x05\"\xa1\x01\n\x12ScaleWorkerRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12\x12\n\nmax_worker\x18\x03 \x01(\x05\x12\x12\n\nmin_worker\x18\x04 \x01(\x05\x12\x12\n\nnumber_gpu\x18\x05 \x01(\x05\x12\x13\n\x0bsynchronous\x18\x06 \x01(\x08\x12\x0f\n\x07timeout\x18\x07 \x01(\x05\">\n\x11SetDefaultRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\"C\n\x16UnregisterModelRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t2\x92\x06\n\x15ManagementAPIsService\x12\x7f\n\rDescribeModel\x12\x37.org.pytorch.serve.grpc.management.DescribeModelRequest\x1a\x35.org.pytorch.serve.grpc.management.ManagementResponse\x12y\n\nListModels\x12\x34.org.pytorch.serve.grpc.management.ListModelsRequest\x1a\x35.org.pytorch.serve.grpc.management.ManagementResponse\x12\x7f\n\rRegisterModel\x12\x37.org.pytorch.serve.grpc.management.RegisterModelRequest\x1a\x35.org.pytorch.serve.grpc.management.ManagementResponse\x12{\n\x0bScaleWorker\x12\x35.org.pytorch.serve.grpc.management.ScaleWorkerRequest\x1a\x35.org.pytorch.serve.grpc.management.ManagementResponse\x12y\n\nSetDefault\x12\x34.org.pytorch.serve.grpc.management.SetDefaultRequest\x1a\x35.org.pytorch.serve.grpc.management.ManagementResponse\x12\x83\x01\n\x0fUnregisterModel\x12\x39.org.pytorch.serve.grpc.management.UnregisterModelRequest\x1a\x35.org.pytorch.serve.grpc.management.ManagementResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,13 +38,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTMODELSREQUEST']._serialized_start=202
   _globals['_LISTMODELSREQUEST']._serialized_end=261
   _globals['_REGISTERMODELREQUEST']._serialized_start=264
-  _globals['_REGISTERMODELREQUEST']._serialized_end=513
-  _globals['_SCALEWORKERREQUEST']._serialized_start=516
-  _globals['_SCALEWORKERREQUEST']._serialized_end=677
-  _globals['_SETDEFAULTREQUEST']._serialized_start=679
-  _globals['_SETDEFAULTREQUEST']._serialized_end=741
-  _globals['_UNREGISTERMODELREQUEST']._serialized_start=743
-  _globals['_UNREGISTERMODELREQUEST']._serialized_end=810
-  _globals['_MANAGEMENTAPISSERVICE']._serialized_start=813
-  _globals['_MANAGEMENTAPISSERVICE']._serialized_end=1599
+  _globals['_REGISTERMODELREQUEST']._serialized_end=515
+  _globals['_SCALEWORKERREQUEST']._serialized_start=518
+  _globals['_SCALEWORKERREQUEST']._serialized_end=679
+  _globals['_SETDEFAULTREQUEST']._serialized_start=681
+  _globals['_SETDEFAULTREQUEST']._serialized_end=743
+  _globals['_UNREGISTERMODELREQUEST']._serialized_start=745
+  _globals['_UNREGISTERMODELREQUEST']._serialized_end=812
+  _globals['_MANAGEMENTAPISSERVICE']._serialized_start=815
+  _globals['_MANAGEMENTAPISSERVICE']._serialized_end=1601
 # @@protoc_insertion_point(module_scope)

@@ -29,7 +29,7 @@ class ListModelsRequest(_message.Message):
     def __init__(self, limit: _Optional[int] = ..., next_page_token: _Optional[int] = ...) -> None: ...
 
 class RegisterModelRequest(_message.Message):
-    __slots__ = ("batch_size", "handler", "initial_workers", "max_batch_delay", "model_name", "response_timeout", "runtime", "synchronous", "url", "s3_sse_kms", "queue_timeout")
+    __slots__ = ("batch_size", "handler", "initial_workers", "max_batch_delay", "model_name", "response_timeout", "runtime", "synchronous", "url", "s3_sse_kms", "startup_timeout")
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     HANDLER_FIELD_NUMBER: _ClassVar[int]
     INITIAL_WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -40,7 +40,7 @@ class RegisterModelRequest(_message.Message):
     SYNCHRONOUS_FIELD_NUMBER: _ClassVar[int]
     URL_FIELD_NUMBER: _ClassVar[int]
     S3_SSE_KMS_FIELD_NUMBER: _ClassVar[int]
-    QUEUE_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    STARTUP_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     batch_size: int
     handler: str
     initial_workers: int
@@ -51,8 +51,8 @@ class RegisterModelRequest(_message.Message):
     synchronous: bool
     url: str
     s3_sse_kms: bool
-    queue_timeout: int
-    def __init__(self, batch_size: _Optional[int] = ..., handler: _Optional[str] = ..., initial_workers: _Optional[int] = ..., max_batch_delay: _Optional[int] = ..., model_name: _Optional[str] = ..., response_timeout: _Optional[int] = ..., runtime: _Optional[str] = ..., synchronous: _Optional[bool] = ..., url: _Optional[str] = ..., s3_sse_kms: _Optional[bool] = ..., queue_timeout: _Optional[int] = ...) -> None: ...
+    startup_timeout: int
+    def __init__(self, batch_size: _Optional[int] = ..., handler: _Optional[str] = ..., initial_workers: _Optional[int] = ..., max_batch_delay: _Optional[int] = ..., model_name: _Optional[str] = ..., response_timeout: _Optional[int] = ..., runtime: _Optional[str] = ..., synchronous: _Optional[bool] = ..., url: _Optional[str] = ..., s3_sse_kms: _Optional[bool] = ..., startup_timeout: _Optional[int] = ...) -> None: ...
 
 class ScaleWorkerRequest(_message.Message):
     __slots__ = ("model_name", "model_version", "max_worker", "min_worker", "number_gpu", "synchronous", "timeout")
