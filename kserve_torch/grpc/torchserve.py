@@ -84,13 +84,14 @@ class TorchServeInference:
         seen: set[str] = set()
         async for message in messages:
             try:
-                if not message.sequenceId:
+                if not message.sequence_id:
                     raise InvalidInput("Parameter sequenceId is required.")
                 headers = dict(call.headers)
-                if message.sequenceId not in seen:
+                if message.sequence_id not in seen:
                     headers[self._settings.ts_header_key_sequence_start] = "true"
-                seen.add(message.sequenceId)
-                sequence = pb.PredictionResponse(sequenceId=message.sequenceId).SerializeToString()
+                seen.add(message.sequence_id)
+                named = pb.PredictionResponse(sequence_id=message.sequence_id)
+                sequence = named.SerializeToString()
                 in_sequence = Call(headers=headers, deadline=call.deadline)
                 async with aclosing(self.StreamPredictions(message, in_sequence)) as responses:
                     async for response in responses:
@@ -98,7 +99,7 @@ class TorchServeInference:
             except Exception as error:
                 status = status_of(error, f"{SERVICE.full_name}/StreamPredictions2")
                 yield pb.PredictionResponse(
-                    sequenceId=message.sequenceId,
+                    sequence_id=message.sequence_id,
                     status=pb.Status(code=status.code.value[0], message=status.text),
                 )
 
@@ -130,8 +131,8 @@ class Prediction:
 
         self._opened = opened()
         headers = call.headers
-        if message.sequenceId:  # where stateful handlers and `Context.get_sequence_id` look (C4)
-            headers = {**headers, settings.ts_header_key_sequence_id: message.sequenceId}
+        if message.sequence_id:  # where stateful handlers and `Context.get_sequence_id` look (C4)
+            headers = {**headers, settings.ts_header_key_sequence_id: message.sequence_id}
         self.request = Request(
             id=fresh_id(),
             model=version.name,

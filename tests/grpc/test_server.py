@@ -344,7 +344,7 @@ async def test_stop_ends_streams_after_the_answers_that_they_wait_for(
     await serving.start(["gate"])
     native = serving.stub(torchserve.SERVICE, serving.settings.grpc_inference_port)
     idle, busy = native.StreamPredictions2(), native.StreamPredictions2()
-    request = inference_pb2.PredictionsRequest(model_name="absent", sequenceId="a")
+    request = inference_pb2.PredictionsRequest(model_name="absent", sequence_id="a")
     await idle.write(request)
     assert (await idle.read()).status.code == grpc.StatusCode.NOT_FOUND.value[0]
     request.model_name = "gate"

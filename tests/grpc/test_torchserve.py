@@ -22,7 +22,7 @@ def native(serving: Serving) -> Any:
 def predict(model: str, sequence: str | None = None, **fields: bytes) -> pb.PredictionsRequest:
     request = pb.PredictionsRequest(model_name=model, input=fields)
     if sequence is not None:
-        request.sequenceId = sequence
+        request.sequence_id = sequence
     return request
 
 
@@ -172,7 +172,15 @@ async def test_sequences_in_both_directions(serving: Serving) -> None:
     assert "nobody" in responses[2].status.message
     assert responses[3].status.message == "Parameter sequenceId is required."
     assert [r.prediction for r in responses[4:]] == [b"five", b"six"]
-    assert [r.sequenceId for r in responses] == ["s1", "s1", "s1", "", "s2", "s2"]
+    assert [r.sequence_id for r in responses] == ["s1", "s1", "s1", "", "s2", "s2"]
+
+
+def test_clients_may_use_stubs_of_torchserves_own_files() -> None:
+    """Fields that clients set have TorchServe 0.12's names and numbers."""
+    names = {field.name: field.number for field in pb.PredictionsRequest.DESCRIPTOR.fields}
+    assert names == {"model_name": 1, "model_version": 2, "input": 3, "sequence_id": 4}
+    names = {field.name: field.number for field in pb.PredictionResponse.DESCRIPTOR.fields}
+    assert names == {"prediction": 1, "sequence_id": 2, "status": 3}
 
 
 async def test_a_single_request_of_a_sequence(serving: Serving) -> None:

@@ -26,7 +26,7 @@ from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
 from google.protobuf import empty_pb2 as google_dot_protobuf_dot_empty__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(kserve_torch/grpc/protos/inference.proto\x12 org.pytorch.serve.grpc.inference\x1a\x19google/protobuf/any.proto\x1a\x1bgoogle/protobuf/empty.proto\"*\n\x18TorchServeHealthResponse\x12\x0e\n\x06health\x18\x01 \x01(\t\"\xe5\x01\n\x12PredictionsRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12N\n\x05input\x18\x03 \x03(\x0b\x32?.org.pytorch.serve.grpc.inference.PredictionsRequest.InputEntry\x12\x17\n\nsequenceId\x18\x04 \x01(\tH\x00\x88\x01\x01\x1a,\n\nInputEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\x42\r\n\x0b_sequenceId\"\x9a\x01\n\x12PredictionResponse\x12\x12\n\nprediction\x18\x01 \x01(\x0c\x12\x17\n\nsequenceId\x18\x02 \x01(\tH\x00\x88\x01\x01\x12=\n\x06status\x18\x03 \x01(\x0b\x32(.org.pytorch.serve.grpc.inference.StatusH\x01\x88\x01\x01\x42\r\n\x0b_sequenceIdB\t\n\x07_status\"N\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12%\n\x07\x64\x65tails\x18\x03 \x03(\x0b\x32\x14.google.protobuf.Any2\xf8\x03\n\x14InferenceAPIsService\x12Z\n\x04Ping\x12\x16.google.protobuf.Empty\x1a:.org.pytorch.serve.grpc.inference.TorchServeHealthResponse\x12y\n\x0bPredictions\x12\x34.org.pytorch.serve.grpc.inference.PredictionsRequest\x1a\x34.org.pytorch.serve.grpc.inference.PredictionResponse\x12\x81\x01\n\x11StreamPredictions\x12\x34.org.pytorch.serve.grpc.inference.PredictionsRequest\x1a\x34.org.pytorch.serve.grpc.inference.PredictionResponse0\x01\x12\x84\x01\n\x12StreamPredictions2\x12\x34.org.pytorch.serve.grpc.inference.PredictionsRequest\x1a\x34.org.pytorch.serve.grpc.inference.PredictionResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(kserve_torch/grpc/protos/inference.proto\x12 org.pytorch.serve.grpc.inference\x1a\x19google/protobuf/any.proto\x1a\x1bgoogle/protobuf/empty.proto\"*\n\x18TorchServeHealthResponse\x12\x0e\n\x06health\x18\x01 \x01(\t\"\xe7\x01\n\x12PredictionsRequest\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rmodel_version\x18\x02 \x01(\t\x12N\n\x05input\x18\x03 \x03(\x0b\x32?.org.pytorch.serve.grpc.inference.PredictionsRequest.InputEntry\x12\x18\n\x0bsequence_id\x18\x04 \x01(\tH\x00\x88\x01\x01\x1a,\n\nInputEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\x42\x0e\n\x0c_sequence_id\"\x9c\x01\n\x12PredictionResponse\x12\x12\n\nprediction\x18\x01 \x01(\x0c\x12\x18\n\x0bsequence_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x12=\n\x06status\x18\x03 \x01(\x0b\x32(.org.pytorch.serve.grpc.inference.StatusH\x01\x88\x01\x01\x42\x0e\n\x0c_sequence_idB\t\n\x07_status\"N\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12%\n\x07\x64\x65tails\x18\x03 \x03(\x0b\x32\x14.google.protobuf.Any2\xf8\x03\n\x14InferenceAPIsService\x12Z\n\x04Ping\x12\x16.google.protobuf.Empty\x1a:.org.pytorch.serve.grpc.inference.TorchServeHealthResponse\x12y\n\x0bPredictions\x12\x34.org.pytorch.serve.grpc.inference.PredictionsRequest\x1a\x34.org.pytorch.serve.grpc.inference.PredictionResponse\x12\x81\x01\n\x11StreamPredictions\x12\x34.org.pytorch.serve.grpc.inference.PredictionsRequest\x1a\x34.org.pytorch.serve.grpc.inference.PredictionResponse0\x01\x12\x84\x01\n\x12StreamPredictions2\x12\x34.org.pytorch.serve.grpc.inference.PredictionsRequest\x1a\x34.org.pytorch.serve.grpc.inference.PredictionResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,13 +38,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TORCHSERVEHEALTHRESPONSE']._serialized_start=134
   _globals['_TORCHSERVEHEALTHRESPONSE']._serialized_end=176
   _globals['_PREDICTIONSREQUEST']._serialized_start=179
-  _globals['_PREDICTIONSREQUEST']._serialized_end=408
-  _globals['_PREDICTIONSREQUEST_INPUTENTRY']._serialized_start=349
-  _globals['_PREDICTIONSREQUEST_INPUTENTRY']._serialized_end=393
-  _globals['_PREDICTIONRESPONSE']._serialized_start=411
-  _globals['_PREDICTIONRESPONSE']._serialized_end=565
-  _globals['_STATUS']._serialized_start=567
-  _globals['_STATUS']._serialized_end=645
-  _globals['_INFERENCEAPISSERVICE']._serialized_start=648
-  _globals['_INFERENCEAPISSERVICE']._serialized_end=1152
+  _globals['_PREDICTIONSREQUEST']._serialized_end=410
+  _globals['_PREDICTIONSREQUEST_INPUTENTRY']._serialized_start=350
+  _globals['_PREDICTIONSREQUEST_INPUTENTRY']._serialized_end=394
+  _globals['_PREDICTIONRESPONSE']._serialized_start=413
+  _globals['_PREDICTIONRESPONSE']._serialized_end=569
+  _globals['_STATUS']._serialized_start=571
+  _globals['_STATUS']._serialized_end=649
+  _globals['_INFERENCEAPISSERVICE']._serialized_start=652
+  _globals['_INFERENCEAPISSERVICE']._serialized_end=1156
 # @@protoc_insertion_point(module_scope)

@@ -15,7 +15,7 @@ class TorchServeHealthResponse(_message.Message):
     def __init__(self, health: _Optional[str] = ...) -> None: ...
 
 class PredictionsRequest(_message.Message):
-    __slots__ = ("model_name", "model_version", "input", "sequenceId")
+    __slots__ = ("model_name", "model_version", "input", "sequence_id")
     class InputEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -26,22 +26,22 @@ class PredictionsRequest(_message.Message):
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
     INPUT_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCEID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     model_name: str
     model_version: str
     input: _containers.ScalarMap[str, bytes]
-    sequenceId: str
-    def __init__(self, model_name: _Optional[str] = ..., model_version: _Optional[str] = ..., input: _Optional[_Mapping[str, bytes]] = ..., sequenceId: _Optional[str] = ...) -> None: ...
+    sequence_id: str
+    def __init__(self, model_name: _Optional[str] = ..., model_version: _Optional[str] = ..., input: _Optional[_Mapping[str, bytes]] = ..., sequence_id: _Optional[str] = ...) -> None: ...
 
 class PredictionResponse(_message.Message):
-    __slots__ = ("prediction", "sequenceId", "status")
+    __slots__ = ("prediction", "sequence_id", "status")
     PREDICTION_FIELD_NUMBER: _ClassVar[int]
-    SEQUENCEID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     prediction: bytes
-    sequenceId: str
+    sequence_id: str
     status: Status
-    def __init__(self, prediction: _Optional[bytes] = ..., sequenceId: _Optional[str] = ..., status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
+    def __init__(self, prediction: _Optional[bytes] = ..., sequence_id: _Optional[str] = ..., status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("code", "message", "details")
