@@ -126,6 +126,19 @@ async def test_a_handler_does_not_wait_for_a_client_that_has_gone() -> None:
         await handling
 
 
+async def test_other_work_has_its_turn_while_parts_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emissions, "TURN", 2)
+    parts, turns = Emissions(), []
+    for number in range(3):
+        parts(part(number))
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_soon(turns.append, "other work")
+    assert await parts.next() == part(0)
+    assert not turns
+    assert await parts.next() == part(1)
+    assert turns
+
+
 async def test_a_sparse_tensor_is_a_part_too() -> None:
     parts, row = Emissions(), RowReply(result=torch.eye(3).to_sparse())
     parts({0: row})
