@@ -14,6 +14,9 @@ from kserve_torch.codec import datatypes
 from kserve_torch.errors import InvalidInput
 from kserve_torch.messages import MAX_ROWS, Row, Tensor
 
+#: Elements of which lists are made at once: numpy holds the interpreter's lock, and so keeps all
+#: other threads waiting, until it is done.
+PORTION = 32 * 1024
 #: The parameter of an input that says which class its explanation is about.
 TARGET = "target"
 
@@ -56,7 +59,20 @@ def data_of(tensor: Tensor, arrays: bool = False) -> Any:
     values = tensor.array
     if tensor.datatype == "BF16":
         values = datatypes.bf16_to_fp32(values)
-    return _read_only(values) if arrays else values.tolist()
+    return _read_only(values) if arrays else _lists(values)
+
+
+def _lists(values: np.ndarray) -> Any:
+    """As ``values.tolist()``, in portions."""
+    if values.size <= PORTION:
+        return values.tolist()
+    count = PORTION * len(values) // values.size
+    if not count:
+        return [_lists(part) for part in values]
+    lists: list[Any] = []
+    for start in range(0, len(values), count):
+        lists += values[start : start + count].tolist()
+    return lists
 
 
 def _read_only(values: np.ndarray) -> np.ndarray:

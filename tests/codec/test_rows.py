@@ -11,7 +11,7 @@ from kserve_torch.messages import Tensor
 
 
 def tensor(values, datatype="INT64", name="x", **members):
-    return Tensor(name=name, datatype=datatype, array=np.asarray(values), **members)
+    return Tensor(name=name, datatype=datatype, array=np.asanyarray(values), **members)
 
 
 def words(*values, name="x"):
@@ -59,6 +59,21 @@ def test_a_tensor_as_an_array():
 def test_data(sent, data):
     assert rows.data_of(sent) == data
     assert type(rows.data_of(sent)) is type(data)
+
+
+class Watched(np.ndarray):
+    """Lists are made of few elements at once."""
+
+    def tolist(self):
+        assert self.size <= rows.PORTION
+        return super().tolist()
+
+
+@pytest.mark.parametrize("shape", [(0,), (13,), (6, 2), (2, 6), (3, 0), (2, 3, 4), (3, 1, 1, 7)])
+def test_lists_of_many_elements_are_made_in_portions(shape, monkeypatch):
+    monkeypatch.setattr(rows, "PORTION", 4)
+    values = np.arange(np.prod(shape)).reshape(shape)
+    assert rows.data_of(tensor(values.view(Watched))) == values.tolist()
 
 
 @pytest.mark.parametrize("shape", [(1,), ()])
