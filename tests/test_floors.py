@@ -110,6 +110,7 @@ FLOORS: list[dict[str, str]] = [
         "runtime.warmup": "runtime.context runtime.fault runtime.torchstate",
     },
     {
+        "engine.aside": "",
         "engine.background": "",
         "engine.batcher": "",
         "engine.concurrent": "engine.batcher engine.failures engine.worker",

@@ -1,9 +1,15 @@
-"""Worker threads that a test leaves to themselves, as those that hang."""
+"""Threads beside that of a test: workers that it leaves to themselves, those that read bodies."""
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from kserve_torch.engine import aside
 
 #: Seconds until a thread that was let go has surely ended.
 END_SECONDS = 30.0
@@ -20,3 +26,22 @@ async def workers_end() -> AsyncIterator[None]:
     for thread in workers:
         await asyncio.to_thread(thread.join, END_SECONDS)
     assert not [thread.name for thread in workers if thread.is_alive()]
+
+
+class Readers(ThreadPoolExecutor):
+    """The threads that read large bodies, as which all count.
+
+    Attributes:
+        works: the names of the functions that they have run.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(1)
+        self.works: list[str] = []
+        monkeypatch.setattr(aside, "SMALL", 0)
+        monkeypatch.setattr(aside, "_THREADS", self)
+
+    def submit(self, work: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run ``work(*args, **kwargs)``."""
+        self.works.append(work.__qualname__)
+        return super().submit(work, *args, **kwargs)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from kserve_torch.codec.mapping import MAPPINGS
 from kserve_torch.codec.v2 import V2Request, verb_of
+from kserve_torch.engine.aside import aside
 from kserve_torch.grpc import convert
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.grpc.rpc import Call
@@ -17,6 +18,7 @@ from kserve_torch.messages import Reply, RowReply, Tensor
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
+    from kserve_torch.models.version import ModelVersion
 
 #: Triton's parameters: a client asks for an empty last response, and that response says so.
 WANTS_FINAL = "triton_enable_empty_final_response"
@@ -30,29 +32,32 @@ class Inference:
     trailing metadata.
 
     Args:
-        registry: the models, whose limits say how tensors become rows.
-        message: the request.
+        version: the one that answers, whose limits say how tensors become rows.
+        decoded: the message.
+        asked: the version that the client named, "" for none.
         call: its RPC.
-
-    Raises:
-        InvalidInput: the message cannot be decoded.
-        ModelNotFound: no such model or version.
     """
 
-    def __init__(self, registry: Registry, message: pb.ModelInferRequest, call: Call) -> None:
-        version = registry.find(message.model_name, message.model_version or None)
+    def __init__(self, version: ModelVersion, decoded: V2Request, asked: str, call: Call) -> None:
         self._version = version
         self._trailing = call.trailing
-        self._decoded: V2Request = convert.decode(message)
+        self._decoded = decoded
         self.request = request_of(
-            version,
-            self._decoded,
-            call.headers,
-            verb_of(self._decoded),
-            message.model_version,
-            call.deadline,
+            *(version, decoded, call.headers, verb_of(decoded), asked, call.deadline),
             from_grpc=True,
         )
+
+    @classmethod
+    async def of(cls, registry: Registry, message: pb.ModelInferRequest, call: Call) -> Self:
+        """The request in a message.
+
+        Raises:
+            InvalidInput: the message cannot be decoded.
+            ModelNotFound: no such model or version.
+        """
+        version = registry.find(message.model_name, message.model_version or None)
+        decoded = await aside(message.ByteSize(), convert.decode, message)
+        return cls(version, decoded, message.model_version, call)
 
     def response(self, reply: Reply) -> bytes:
         """The encoded response with the results of a reply.

@@ -86,7 +86,7 @@ class OpenInference:
     async def ModelInfer(self, message: pb.ModelInferRequest, call: Call) -> bytes:
         """Answer one request; ``verb: "explain"`` among its parameters asks for explanations."""
         with self._exchange(message, call) as exchange:
-            infer = Inference(self._registry, message, call)
+            infer = await Inference.of(self._registry, message, call)
             exchange.request = infer.request
             exchange.reply = await self._registry.submit(infer.request)
             return exchange.serialize(infer.response, exchange.reply)
@@ -116,7 +116,7 @@ class OpenInference:
         self, message: pb.ModelInferRequest, call: Call
     ) -> AsyncGenerator[pb.ModelStreamInferResponse | bytes]:
         with self._exchange(message, call) as exchange:
-            infer = Inference(self._registry, message, call)
+            infer = await Inference.of(self._registry, message, call)
             request = exchange.request = infer.request
             async with self._registry.stream(request) as (parts, answering):
                 async for rows in parts:

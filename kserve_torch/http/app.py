@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from kserve_torch.codec.content import decode_body
+from kserve_torch.engine.aside import aside
 from kserve_torch.errors import (
     ClientLeft,
     PayloadTooLarge,
@@ -37,6 +38,8 @@ INFERENCE, MANAGEMENT, METRICS = "inference", "management", "metrics"
 
 #: Seconds after which a task is started that watches for the client's departure.
 WATCH_AFTER = 0.05
+#: How many times as long as to read a body's bytes it takes to decompress them.
+INFLATES = 16
 #: A client that sends this many bytes per second gets more time for its body.
 LEAST_RATE = 16 * 1024
 
@@ -211,7 +214,8 @@ class App:
         coding = call.headers.get("content-encoding")
         if coding and call.body:
             try:
-                call.body = decode_body(call.body, coding, self.max_body)
+                size = INFLATES * len(call.body)
+                call.body = await aside(size, decode_body, call.body, coding, self.max_body)
             except ServingError as error:
                 return self._refusal(call, error)
             call.headers = decoded(call.headers, len(call.body))

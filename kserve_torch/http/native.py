@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kserve_torch.codec import native
 from kserve_torch.codec.envelope import Opened, Seal, open_envelope
+from kserve_torch.engine.aside import aside
 from kserve_torch.engine.emissions import Emissions
 from kserve_torch.errors import AnswerTooLarge, InvalidInput, ServingError
 from kserve_torch.http.api import model_api, whole_api
@@ -146,7 +147,9 @@ class Native:
             find(self._registry, target.model, target.version)
             if call.method == "OPTIONS":
                 return native_json(model_api(target.model, management=False))
-            request, seal = self._read(call, request_id, target, emissions)
+            request, seal = await aside(
+                len(call.body), self._read, call, request_id, target, emissions
+            )
         except ServingError as error:
             return self._serve.refuse(call, target.model, error, target.version, request_id)
 

@@ -14,6 +14,7 @@ from kserve_torch.codec.document import JSON
 from kserve_torch.codec.snapshot import written
 from kserve_torch.codec.v1 import V1Request
 from kserve_torch.codec.v2 import V2Request
+from kserve_torch.engine.aside import aside
 from kserve_torch.errors import ServingError
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import Answer, Call
@@ -54,7 +55,7 @@ class V1:
             return method_not_allowed(call.method, call.path, ["POST"])
         model, verb = match["model"], _VERBS[match["verb"]]
         try:
-            decoded = self._decoded(call, model)
+            decoded = await self._decoded(call, model)
             event = decoded.event
             if event is None and "ce-specversion" in call.headers:
                 event = cloudevents.from_headers(call.headers)
@@ -65,13 +66,14 @@ class V1:
             return self._serve.refuse(call, model, error)
         return await self._serve(call, request, lambda reply: _answer(request, reply, event))
 
-    def _decoded(self, call: Call, model: str) -> V1Request | V2Request:
+    async def _decoded(self, call: Call, model: str) -> V1Request | V2Request:
         found = self._registry.find(model)
         # v2's own header: v2 clients send binary data with a type that means bytes in v1.
         length = call.headers.get(HEADER_LENGTH)
         if length in (None, str(len(call.body))):
-            return _read(call)
-        return v2.decode(call.body, length, found.signature("inputs"))
+            return await aside(len(call.body), _read, call)
+        inputs = found.signature("inputs")
+        return await aside(len(call.body), v2.decode, call.body, length, inputs)
 
     async def _as_v2(
         self, call: Call, model: str, verb: Verb, decoded: V2Request, event: Event | None

@@ -11,6 +11,7 @@ import orjson
 from kserve_torch.codec import v2, v2_reply
 from kserve_torch.codec.document import JSON
 from kserve_torch.codec.v2 import V2Request
+from kserve_torch.engine.aside import aside
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.http.inference import outputs_of, request_of
@@ -69,7 +70,8 @@ class V2:
             found = self._registry.find(model, version)
             if decoded is None:
                 length = call.headers.get(HEADER_LENGTH)
-                decoded = v2.decode(call.body, length, found.signature("inputs"))
+                inputs = found.signature("inputs")
+                decoded = await aside(len(call.body), v2.decode, call.body, length, inputs)
             request = request_of(found, decoded, call.headers, verb, version, deadline(call))
         except Exception as error:
             return self._serve.refuse(call, model, error, version, _refused_id(call))

@@ -15,6 +15,7 @@ from kserve_torch.grpc import oip
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.messages import Tensor
 
+from ..threads import Readers
 from ..waiting import until
 from .serving import Serving, refused, write_archive
 
@@ -418,3 +419,11 @@ class Slow:
     await asyncio.to_thread(lambda: (tmp_path / "pipe").open("w").close())
     await until(serving.registry.ready)
     await serving.stop()
+
+
+async def test_large_messages_are_read_aside(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers = Readers(monkeypatch)
+    await serving.oip().ModelInfer(infer("echo", ("FP32", [1.0])))
+    assert readers.works == ["decode"]

@@ -20,6 +20,8 @@ from kserve_torch.http import sending
 from kserve_torch.http.app import INFERENCE, MANAGEMENT, METRICS, App
 from kserve_torch.http.exchange import Answer, Call
 
+from ..threads import Readers
+
 ROLES: Mapping[int | str, frozenset[str]] = {
     1: frozenset({INFERENCE}),
     2: frozenset({INFERENCE, MANAGEMENT}),
@@ -207,6 +209,14 @@ async def test_bodies_over_the_limit() -> None:
         assert sent[1]["connection"] == "close"
         assert b"max_request_size" in sent[2]
     assert (await exchange(app(), "/told", b"x" * LIMIT))[0] == 200
+
+
+async def test_large_bodies_are_decompressed_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    readers = Readers(monkeypatch)
+    headers = [("transfer-encoding", "chunked"), ("content-encoding", "gzip")]
+    _, _, body = await exchange(app(), "/told", gzip.compress(b"abc"), headers=headers)
+    assert orjson.loads(body)[1] == "abc"
+    assert readers.works == ["decode_body"]
 
 
 async def test_codings() -> None:

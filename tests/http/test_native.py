@@ -24,6 +24,7 @@ from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 from kserve_torch.tokens import Tokens
 
+from ..threads import Readers
 from .conftest import call, routed
 
 MULTIPART = (
@@ -655,3 +656,9 @@ async def test_refused_requests_are_booked_on_their_version_with_the_answers_id(
     assert answer.status in (400, 404)
     [event] = told
     assert (event.version, event.request_id) == (version, header(answer, "x-request-id"))
+
+
+async def test_large_bodies_are_read_aside(native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers = Readers(monkeypatch)
+    assert (await ask(native, "POST", "/predictions/echo", b"x", mode="text")).status == 200
+    assert readers.works == ["Native._read"]

@@ -17,12 +17,13 @@ from kserve_torch.engine import failures
 from kserve_torch.events import Responded
 from kserve_torch.http.exchange import Answer, Headers
 from kserve_torch.http.v1 import V1
-from kserve_torch.http.v2 import V2
+from kserve_torch.http.v2 import HEADER_LENGTH, V2
 from kserve_torch.messages import Reply, Request
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings.models import StartupModel
 
 from ..makers import make_archive
+from ..threads import Readers
 from .conftest import call
 
 PREDICT = "/v1/models/echo:predict"
@@ -322,3 +323,17 @@ async def test_headers_are_told_of_to_who_asks_for_them_alone(
         await answered(registry, PREDICT, body, x_request_id="mine")
         await asyncio.sleep(0)
     assert [event.headers.get("x-request-id") for event in events] == [None, "mine"]
+
+
+async def test_large_bodies_are_read_aside(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers = Readers(monkeypatch)
+    assert (await answered(registry, PREDICT, {"instances": [1]}, mode="text")).status == 200
+    assert readers.works == ["_read"]
+    tensor = b'{"inputs":[{"name":"a","shape":[1],"datatype":"UINT8","data":[1]}]}'
+    headers = {HEADER_LENGTH: str(len(tensor)), "mode": "text"}
+    assert (await answered(registry, PREDICT, tensor, **headers)).status == 200
+    assert readers.works == ["_read", "_read"]
+    assert (await answered(registry, PREDICT, tensor + b" ", **headers)).status == 400
+    assert readers.works == ["_read", "_read", "decode"]

@@ -17,6 +17,7 @@ from kserve_torch.http.v2 import HEADER_LENGTH, V2
 from kserve_torch.models.registry import Registry
 
 from ..makers import ECHO, make_archive
+from ..threads import Readers
 from .conftest import call
 
 INFER = "/v2/models/echo/infer"
@@ -280,3 +281,12 @@ def responses(registry: Registry) -> list[Responded]:
     told: list[Any] = []
     registry.observers.add(told.append, [Responded])
     return told
+
+
+async def test_large_bodies_are_read_aside(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers = Readers(monkeypatch)
+    assert (await answered(registry, {"inputs": [text("x")]}, mode="text")).status == 200
+    assert (await answered(registry, b"{")).status == 400
+    assert readers.works == ["decode", "decode"]
