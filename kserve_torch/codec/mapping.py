@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
-from kserve_torch.codec.results import join_batch, result_to_tensors
+from kserve_torch.codec.results import join_batch, result_to_tensors, taken
 from kserve_torch.codec.rows import split_batch
 from kserve_torch.messages import Row, Tensor
 
@@ -19,18 +20,20 @@ class RowMapping:
         rows: the rows of a request's inputs; see `split_batch`.
         element: how errors name row ``i``, as a format.
         outputs: the tensors of the rows' results; arguments as for `result_to_tensors`.
+        take: what `Request.take` makes of a result.
     """
 
     rows: Callable[[Sequence[Tensor]], Sequence[Row]]
     element: str
     outputs: Callable[..., list[Tensor]]
+    take: Callable[[Any], Any] | None
 
 
 #: By the value of a model's ``v2_rows``: each input is a row, or each element of dimension 0, which
 #: all inputs share (CONTRACT D2).
 MAPPINGS: Mapping[str, RowMapping] = MappingProxyType(
     {
-        "tensor": RowMapping(lambda inputs: inputs, "inputs[{}]", result_to_tensors),
-        "batch": RowMapping(split_batch, "inputs[0] row {}", join_batch),
+        "tensor": RowMapping(lambda inputs: inputs, "inputs[{}]", result_to_tensors, taken),
+        "batch": RowMapping(split_batch, "inputs[0] row {}", join_batch, None),
     }
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -11,6 +12,7 @@ import orjson
 
 from kserve_torch.codec import datatypes
 from kserve_torch.codec.document import is_sendable
+from kserve_torch.codec.snapshot import snapshot
 from kserve_torch.codec.values import as_array, as_numbers, is_array, json_text
 from kserve_torch.errors import HandlerError
 from kserve_torch.messages import Tensor
@@ -59,6 +61,17 @@ def result_to_tensors(
     return [_flat(tensor) for tensor in outputs] if flatten else outputs
 
 
+def taken(result: Any) -> Any:
+    """``result`` as `snapshot` takes it, but what has to be converted as a `Tensor` without a name.
+
+    For `result_to_tensors`; to convert it takes hardly longer than to copy it.
+    """
+    if isinstance(result, dict | list | tuple) and not _is_named(result):
+        with suppress(HandlerError):  # said again with the output's name
+            return tensor_from_result("", result)
+    return snapshot(result)
+
+
 def join_batch(
     results: Sequence[Any], input_names: Sequence[str], flatten: bool = False
 ) -> list[Tensor]:
@@ -98,7 +111,9 @@ def tensor_from_result(name: str, result: Any) -> Tensor:
     """
     if not is_sendable(name):
         raise HandlerError(f'output "{name}": the name holds a lone surrogate')
-    if is_array(result):
+    if isinstance(result, Tensor):
+        datatype, values = result.datatype, result.array
+    elif is_array(result):
         datatype, values = _from_array(result, name)
     elif isinstance(result, list | tuple):
         datatype, values = _from_list(result, name)

@@ -50,6 +50,7 @@ def request_of(
         parameters=decoded.parameters,
         element=mapping.element,
         deadline=deadline,
+        take=mapping.take,
     )
 
 

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kserve_torch.codec import v2, v2_reply
-from kserve_torch.codec.results import join_batch, result_to_tensors
+from kserve_torch.codec.results import join_batch, result_to_tensors, taken
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.errors import HandlerError
+from kserve_torch.messages import Tensor
 
 BF16_ONE = 0x3F80
 
@@ -98,9 +99,20 @@ def only(result):
     ],
 )
 def test_one_result(result, expected):
-    datatype, shape, values = only(result)
-    assert (datatype, shape) == expected[:2]
-    assert expected[2] is None or values == expected[2]
+    for same in (result, taken(result)):
+        datatype, shape, values = only(same)
+        assert (datatype, shape) == expected[:2]
+        assert expected[2] is None or values == expected[2]
+
+
+def test_lists_and_objects_are_converted_when_they_are_taken():
+    assert isinstance(taken([1]), Tensor)
+    assert isinstance(taken(({"a": 1},)), Tensor)
+    assert isinstance(taken({"a": 1}), Tensor)
+    arrays = {"a": np.ones(1)}
+    assert taken(arrays)["a"] is not arrays["a"]
+    with pytest.raises(HandlerError, match='output "x": object'):
+        only(taken([object()]))
 
 
 class Foreign:

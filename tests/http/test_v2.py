@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from kserve_torch.codec import results
 from kserve_torch.events import Accepted, Finished, Responded
 from kserve_torch.http.exchange import Answer
 from kserve_torch.http.v2 import HEADER_LENGTH, V2
@@ -65,6 +67,21 @@ async def test_what_the_handler_sees(registry: Registry) -> None:
         "data": "[[1, 2]]",
         "parameters": "{'k': 1}",
     }
+
+
+async def test_what_the_handler_answers_is_converted_on_its_thread(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    real = results._text
+
+    def text_of(*args: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return real(*args)
+
+    monkeypatch.setattr(results, "_text", text_of)
+    assert (await answered(registry, {"inputs": [text("x")]})).status == 200
+    assert [" worker " in thread for thread in threads] == [True]
 
 
 async def test_ids(registry: Registry) -> None:
