@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from kserve_torch.codec import pieces
 from kserve_torch.errors import InvalidInput
 from kserve_torch.messages import NOTHING
 
@@ -31,7 +32,7 @@ def parse_object(body: bytes | bytearray | memoryview | str) -> dict[str, Any]:
             no object (CONTRACT K12).
     """
     try:
-        value = orjson.loads(body)
+        value = pieces.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"Unrecognized request format: {_fault(body, error)}") from None
     if not isinstance(value, dict):

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from kserve_torch.codec import content, multipart, values
+from kserve_torch.codec import content, multipart, pieces, values
 from kserve_torch.codec.content import FORM
 from kserve_torch.codec.document import JSON
 from kserve_torch.codec.snapshot import written
@@ -111,7 +111,7 @@ def _json(value: bytearray) -> Any:
     """The JSON value; what orjson refuses (NaN) or rounds is read as TorchServe does (R2)."""
     if not _has_long_number(value):
         with suppress(orjson.JSONDecodeError):
-            return orjson.loads(value)
+            return pieces.loads(value)
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
