@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kserve_torch.codec import large, v2
+from kserve_torch.codec import large, pieces, v2
 from kserve_torch.codec.datatypes import DATATYPES
 from kserve_torch.errors import InvalidInput
 
@@ -18,6 +18,13 @@ from kserve_torch.errors import InvalidInput
 def _nothing_is_too_small() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(large, "WORTH", 0)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module", params=[pieces.PIECE, 1])
+def _pieces(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "PIECE", request.param)
         yield
 
 
