@@ -12,6 +12,14 @@ import orjson
 
 from kserve_torch.codec import datatypes
 
+#: Values that are written at once: orjson keeps all other threads waiting until it is done.
+PORTION = 32 * 1024
+#: Levels of nesting that are looked at: a list may hold itself.
+_DEPTH = 4
+
+_LISTS = (list, tuple)
+_NESTED = (list, tuple, dict)
+
 
 def is_array(value: object) -> bool:
     """Whether ``value`` is a numpy array or scalar, a torch tensor, or the like."""
@@ -74,11 +82,60 @@ def json_text(value: Any, option: int = 0) -> bytes:
 
 def _by_orjson(value: Any, option: int) -> bytes:
     with suppress(TypeError):
-        return orjson.dumps(value, default, option | orjson.OPT_SERIALIZE_NUMPY)
+        return _dumps(value, option | orjson.OPT_SERIALIZE_NUMPY)
     option |= orjson.OPT_NON_STR_KEYS  # slower, so only where needed
     with suppress(TypeError):
-        return orjson.dumps(value, default, option | orjson.OPT_SERIALIZE_NUMPY)
-    return orjson.dumps(value, default, option)  # arrays that are not in the machine's byte order
+        return _dumps(value, option | orjson.OPT_SERIALIZE_NUMPY)
+    return _dumps(value, option)  # arrays that are not in the machine's byte order
+
+
+def _dumps(value: Any, option: int, depth: int = _DEPTH) -> bytes:
+    """As `orjson.dumps`, but long lists in portions."""
+    if _weight(value, depth) <= PORTION:
+        return orjson.dumps(value, default, option)
+    indented = option & orjson.OPT_INDENT_2
+    if isinstance(value, _LISTS) and (count := PORTION // _weight(value[0], depth - 1)):
+        edge = b"\n" if indented else b""
+        portions = (value[start : start + count] for start in range(0, len(value), count))
+        texts = [
+            orjson.dumps(portion, default, option)[1 + len(edge) : -1 - len(edge)]
+            for portion in portions
+        ]
+        texts[0] = b"[" + edge + texts[0]
+        texts[-1] += edge + b"]"
+        return (b"," + edge).join(texts)
+    if not indented:  # a Fragment is not indented further
+        value = _with_fragments(value, option, depth - 1)
+    return orjson.dumps(value, default, option)
+
+
+def _weight(value: Any, depth: int) -> int:
+    """About how many values are in ``value``, as if all elements of a list were like its first."""
+    weight = 1
+    while isinstance(value, _LISTS) and value and depth:
+        weight *= len(value)
+        value = value[0]
+        depth -= 1
+    if isinstance(value, dict) and depth and len(value) <= PORTION:
+        members = 1
+        for member in value.values():
+            if isinstance(member, _NESTED):
+                members += _weight(member, depth - 1)
+        weight *= members
+    return weight
+
+
+def _with_fragments(value: Any, option: int, depth: int) -> Any:
+    """A list or dict with the texts of those members that are written in portions."""
+    if isinstance(value, dict):
+        return {key: _fragment(member, option, depth) for key, member in value.items()}
+    return [_fragment(member, option, depth) for member in value]
+
+
+def _fragment(value: Any, option: int, depth: int) -> Any:
+    if _weight(value, depth) <= PORTION:
+        return value
+    return orjson.Fragment(_dumps(value, option, depth))
 
 
 def default(value: Any) -> Any:
