@@ -43,5 +43,5 @@ class Readers(ThreadPoolExecutor):
 
     def submit(self, work: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run ``work(*args, **kwargs)``."""
-        self.works.append(work.__qualname__)
+        self.works.append(getattr(work, "func", work).__qualname__)
         return super().submit(work, *args, **kwargs)

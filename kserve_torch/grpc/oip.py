@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+from kserve_torch.engine.aside import aside
 from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc import wire
@@ -15,6 +16,7 @@ from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.grpc.report import Exchange
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
+from kserve_torch.http.inference import size_of
 from kserve_torch.http.metadata import model_metadata, repository_index, server_metadata
 from kserve_torch.tokens import Access
 
@@ -89,7 +91,8 @@ class OpenInference:
             infer = await Inference.of(self._registry, message, call)
             exchange.request = infer.request
             exchange.reply = await self._registry.submit(infer.request)
-            return exchange.serialize(infer.response, exchange.reply)
+            size = size_of(exchange.reply)
+            return await aside(size, exchange.serialize, infer.response, exchange.reply)
 
     async def ModelStreamInfer(
         self, messages: AsyncIterator[pb.ModelInferRequest], call: Call

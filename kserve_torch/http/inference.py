@@ -54,6 +54,12 @@ def request_of(
     )
 
 
+def size_of(reply: Reply) -> int:
+    """About how many bytes the answer will have that are still to be written one by one."""
+    arrays = [row.result.array for row in reply.rows if isinstance(row.result, Tensor)]
+    return 8 * sum(array.nbytes for array in arrays)
+
+
 def outputs_of(found: ModelVersion, decoded: V2Request, reply: Reply) -> list[Tensor]:
     """The output tensors of a v2 request.
 

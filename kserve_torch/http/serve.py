@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kserve_torch.engine.aside import aside
 from kserve_torch.engine.failures import log_failed
 from kserve_torch.engine.intake import timing_of
 from kserve_torch.errors import ClientLeft, HandlerError, InvalidInput, PredictionError
@@ -63,7 +64,11 @@ class Serve:
         self._untold: list[Responded] = []
 
     async def __call__(
-        self, call: Call, request: Request, write: Callable[[Reply], Answer]
+        self,
+        call: Call,
+        request: Request,
+        write: Callable[[Reply], Answer],
+        size: Callable[[Reply], int] = lambda reply: 0,
     ) -> Answer:
         """Submit a request and ``write`` the reply; all errors become answers.
 
@@ -73,11 +78,12 @@ class Serve:
             call: the HTTP request.
             request: what was decoded from it.
             write: makes the answer.
+            size: how many bytes that is about, if it takes time.
         """
         reply: Reply | None = None
         try:
             reply = await self._registry.submit(request)
-            answer = write(reply)
+            answer = await aside(size(reply), write, reply)
         except asyncio.CancelledError as gone:
             self._tell(call, request, ClientLeft.http, timing_of(gone))
             raise

@@ -14,7 +14,7 @@ from kserve_torch.codec.v2 import V2Request
 from kserve_torch.engine.aside import aside
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import Answer, Call
-from kserve_torch.http.inference import outputs_of, request_of
+from kserve_torch.http.inference import outputs_of, request_of, size_of
 from kserve_torch.http.replies import check_rows, row_headers
 from kserve_torch.http.serve import Serve, deadline
 from kserve_torch.messages import Reply, Request, Verb
@@ -75,7 +75,8 @@ class V2:
             request = request_of(found, decoded, call.headers, verb, version, deadline(call))
         except Exception as error:
             return self._serve.refuse(call, model, error, version, _refused_id(call))
-        return await self._serve(call, request, partial(_answer, request, found, decoded))
+        write = partial(_answer, request, found, decoded)
+        return await self._serve(call, request, write, size_of)
 
 
 def _refused_id(call: Call) -> str:

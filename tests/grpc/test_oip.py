@@ -427,3 +427,11 @@ async def test_large_messages_are_read_aside(
     readers = Readers(monkeypatch)
     await serving.oip().ModelInfer(infer("echo", ("FP32", [1.0])))
     assert readers.works == ["decode"]
+
+
+async def test_large_answers_are_written_aside(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers = Readers(monkeypatch)
+    await serving.oip().ModelInfer(infer("echo", ("BYTES", [b"a", b"b"])))
+    assert readers.works == ["decode", "Exchange.serialize"]

@@ -307,3 +307,11 @@ async def test_large_bodies_are_read_aside(
     assert (await answered(registry, {"inputs": [text("x")]}, mode="text")).status == 200
     assert (await answered(registry, b"{")).status == 400
     assert readers.works == ["decode", "decode"]
+
+
+async def test_large_answers_are_written_aside(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers = Readers(monkeypatch)
+    assert (await answered(registry, {"inputs": [text("x")]})).status == 200
+    assert readers.works == ["decode", "_answer"]
