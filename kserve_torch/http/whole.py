@@ -22,6 +22,9 @@ from kserve_torch.http.exchange import Answer
 from kserve_torch.http.http10 import STAYING
 from kserve_torch.http.sending import BODILESS, respond, unsized_headers
 
+#: Bytes of a body that are copied behind their head: that takes less time than to write two pieces.
+COPIED = 64 * 1024
+
 
 def is_whole(cycle: RequestResponseCycle, app: App) -> bool:
     """Whether this is a POST whose body is complete and within the limit."""
@@ -63,7 +66,10 @@ def _write(cycle: RequestResponseCycle, answer: Answer, body: bytes, close: bool
     cycle.keep_alive = cycle.keep_alive and not (close or answer.close)
     head = _head(cycle, answer, len(body))
     cycle.response_started = cycle.response_complete = True
-    cycle.transport.write(head + body)
+    if len(body) > COPIED:
+        cycle.transport.writelines((head, body))
+    else:
+        cycle.transport.write(head + body)
     cycle.message_event.set()
     if not cycle.keep_alive:
         cycle.transport.close()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from kserve_torch.http import whole
+from kserve_torch.http.exchange import Answer
 
 from ..makers import make_archive
 from ..server import Server
@@ -112,3 +118,26 @@ def test_an_answer_that_says_that_the_connection_closes_closes_it(server: Server
         status, headers, _ = client.answer()
         assert (status, headers["connection"]) == (404, "close")
         assert client.ended()
+
+
+def test_a_large_answer_is_complete(server: Server) -> None:
+    row = "a" * 2 * whole.COPIED
+    with Client(server) as client:
+        client.send(post(row), post("b"))
+        assert [client.answer()[2] for _ in range(2)] == [predicted(row), predicted("b")]
+
+
+def test_a_large_answer_is_not_copied() -> None:
+    body = bytes(whole.COPIED + 1)
+    written: list[bytes] = []
+    cycle: Any = SimpleNamespace(
+        disconnected=False,
+        keep_alive=True,
+        scope={"http_version": "1.1"},
+        default_headers=[],
+        transport=SimpleNamespace(writelines=written.extend),
+        message_event=asyncio.Event(),
+        on_response=lambda: None,
+    )
+    whole._write(cycle, Answer(), body, close=False)
+    assert written[1] is body
