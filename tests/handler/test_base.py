@@ -214,10 +214,7 @@ def test_one_clients_wrong_indices_are_no_floats_and_make_none_of_others_indices
     ("row", "said"),
     [
         (torch.zeros(3, 8, 8), r"\[1, 3, 8, 8\] float32: Given groups=1"),
-        (
-            torch.zeros(1, 9, 9, dtype=torch.int64),
-            r"\[1, 1, 9, 9\] float32: mat1 and mat2 shapes",
-        ),
+        (torch.zeros(1, 9, 9, dtype=torch.int64), r"\[1, 1, 9, 9\] float32: .*mat1 and mat2"),
     ],
 )
 def test_a_shape_that_a_scripted_model_does_not_take(folder, load, row, said):
