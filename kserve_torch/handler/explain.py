@@ -46,7 +46,7 @@ class LazyAttribution:
         if self._made is None:
             try:
                 import captum.attr
-            except ImportError as error:
+            except ModuleNotFoundError as error:
                 raise Unsupported("explanations need the package captum") from error
             method = getattr(captum.attr, self._method)
             if method is captum.attr.IntegratedGradients:

@@ -22,7 +22,7 @@ class OnnxModel:
         try:
             import onnxruntime
             from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             raise LoadFailed(f"{path.name}: serving it needs the package onnxruntime") from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()

@@ -156,7 +156,7 @@ LOADERS: dict[str, Callable[[Path, torch.device], Any]] = {
 def _load_safetensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         safetensors = importlib.import_module("safetensors.torch")
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise LoadFailed(f"{path.name}: reading it needs the package safetensors") from error
     with reading(path):
         state: dict[str, torch.Tensor] = safetensors.load_file(path)

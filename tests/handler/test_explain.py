@@ -102,6 +102,15 @@ def test_without_captum_the_error_names_it(ig, monkeypatch):
         integrated_gradients(ig, torch.rand(1, 1, 8, 8), 0)
 
 
+def test_why_captum_cannot_be_imported_is_told(ig, monkeypatch, tmp_path):
+    (tmp_path / "captum.py").write_text("raise ImportError('Matplotlib requires numpy>=1.25')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "captum")
+    monkeypatch.delitem(sys.modules, "captum.attr")
+    with pytest.raises(ImportError, match="numpy"):
+        integrated_gradients(ig, torch.rand(1, 1, 8, 8), 0)
+
+
 def test_archives_that_set_captums_object_themselves(model):
     captum = pytest.importorskip("captum.attr")
     own = captum.IntegratedGradients(model)

@@ -321,6 +321,16 @@ def test_onnx_without_its_package_is_named(tmp_path, monkeypatch):
     assert message == "m.onnx: serving it needs the package onnxruntime"
 
 
+def test_a_package_that_cannot_be_imported_says_why(tmp_path, monkeypatch):
+    (tmp_path / "onnxruntime.py").write_text("raise ImportError('libcudart.so.13: no such file')")
+    (tmp_path / "m.onnx").write_bytes(b"")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.split(".")[0] == "onnxruntime"]:
+        monkeypatch.delitem(sys.modules, name)
+    message = reason(weights.load_serialized, tmp_path / "m.onnx", CPU)
+    assert message == "m.onnx: cannot be read: libcudart.so.13: no such file"
+
+
 def test_pickles_that_run_code_are_not_run_when_weights_would_do(tmp_path, monkeypatch):
     class Bomb:
         def __reduce__(self):
