@@ -26,7 +26,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 ARG VARIANT=cpu
 ARG TORCH_INDEX=
-COPY constraints.txt /tmp/constraints.txt
+COPY --chmod=0644 constraints.txt /tmp/constraints.txt
 RUN pip install --no-cache-dir --constraint /tmp/constraints.txt \
         ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} torch torchvision \
     && if [ "$VARIANT" = gpu ]; then \
