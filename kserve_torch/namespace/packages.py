@@ -260,20 +260,34 @@ def _pip(arguments: list[str], folder: Path) -> str:
         raise PackagesFailed(f"installing packages took longer than {TIMEOUT:.0f} s") from error
     if done.returncode != 0:
         log.error("pip failed: %s", done.stderr)
-        raise PackagesFailed(f"packages cannot be installed: {_reason(done.stderr)}")
+        reason = _naming(_reason(done.stderr), Path(arguments[-1]))
+        raise PackagesFailed(f"packages cannot be installed: {reason}")
     return done.stdout
+
+
+def _naming(reason: str, file: Path) -> str:
+    """``reason`` with the requirements in place of their lines in ``file``, which nobody knows."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return re.sub(
+        rf"-r {re.escape(str(file))} \(line (\d+)\)",
+        lambda found: _SECRET.sub(r"://\2", lines[int(found[1]) - 1]),
+        reason,
+    )
 
 
 def _reason(stderr: str) -> str:
     """Pip's last error line, which names the package; the lines before it describe the search.
 
-    Of an index that it could not reach, pip speaks in these only. If a package cannot be built, pip
-    may have none, and the last line of the build says why. Without pip the one line is the
-    interpreter's, which begins with a path.
+    Of an index that it could not reach, pip speaks in these only, and of a conflict in the line
+    before the last. If a package cannot be built, pip may have none, and the last line of the build
+    says why. Without pip the one line is the interpreter's, which begins with a path.
     """
-    errors = [line for line in stderr.splitlines() if line.startswith("ERROR: ")]
-    lines = (stderr.rpartition("[end of output]")[0] or stderr).strip().splitlines()
-    last = (errors or lines or ["pip gives no reason"])[-1]
-    reason = re.sub(r"^ERROR: |^/\S*: ", "", last.strip())
+    errors = re.findall(r"^ERROR: (?!Exception:|ResolutionImpossible:)(.*)", stderr, re.MULTILINE)
+    built = stderr.rpartition("[end of output]")[0].strip().splitlines()
+    headlines = re.findall(r"^[x\u00d7] (.*)", stderr, re.MULTILINE)
+    last = (errors or built or headlines or stderr.strip().splitlines() or ["pip gives no reason"])[
+        -1
+    ]
+    reason = re.sub(r"^/\S*: ", "", last.strip())
     unreached = "Retrying (Retry(total=0," in stderr
     return f"{reason} (the package index cannot be reached)" if unreached else reason

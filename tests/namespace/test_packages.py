@@ -361,10 +361,16 @@ def test_a_host_with_a_password(
         ("kt_demo ==== 1", "kt_demo ==== 1"),
         ("-r absent.txt", "absent.txt"),
         ("-e .", "does not appear to be a Python project"),
+        ("numpy\nkt-more\nkt-demo<1", "Cannot install kt-more and kt-demo<1 because"),
     ],
 )
 def test_failures_name_the_package(tmp_path: Path, text: str, reason: str) -> None:
-    archive = opened(tmp_path, OPTIONS + text, wheel("demo", "1.0", ""))
+    wheels = (
+        wheel("demo", "1.0", ""),
+        wheel("demo", "0.9", ""),
+        wheel("more", "1", "", "kt-demo>=1"),
+    )
+    archive = opened(tmp_path, OPTIONS + text, *wheels)
     with pytest.raises(LoadFailed) as caught:
         load(archive, tmp_path, install_packages=True)
     assert caught.value.message.startswith("packages cannot be installed: ")
@@ -394,6 +400,20 @@ def test_a_package_that_cannot_be_built_says_why(tmp_path: Path) -> None:
     archive = opened(tmp_path, OPTIONS + "./own", files)
     with pytest.raises(LoadFailed, match=r"no compiler|Failed to build"):
         load(archive, tmp_path, install_packages=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("ERROR: Exception:\nTraceback\n  File ...\nTimeoutError: read\n\n", "TimeoutError: read"),
+        ("error: no-download\n\n\u00d7 Download failed\n-> URL\n\nhint: more\n", "Download failed"),
+        ("error: no-download\n\nx Download failed\n-> URL\n\nhint: more\n", "Download failed"),
+        ("/bin/python: No module named pip\n", "No module named pip"),
+        ("", "pip gives no reason"),
+    ],
+)
+def test_failures_for_which_pip_has_no_error_line(said: str, reason: str) -> None:
+    assert packages._reason(said).startswith(reason)
 
 
 def test_a_missing_requirements_file(tmp_path: Path) -> None:
