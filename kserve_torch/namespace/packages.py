@@ -104,10 +104,10 @@ def install(lines: Sequence[str], target: Path, folder: Path) -> None:
         file, staged = Path(scratch, "requirements.txt"), Path(scratch, "packages")
         file.write_text("\n".join(lines), encoding="utf-8")
         # --target alone ignores what is installed: it would install a second torch.
-        report = json.loads(
-            _pip(["--dry-run", "--quiet", "--report", "-", "-r", str(file)], folder)
-        )
-        items = [item for item in report["install"] if not _is_kept(item)]
+        report = Path(scratch, "report.json")
+        _pip(["--dry-run", "--quiet", "--report", str(report), "-r", str(file)], folder)
+        found = json.loads(report.read_text(encoding="utf-8"))["install"]
+        items = [item for item in found if not _is_kept(item)]
         links = [_link(item) for item in items]
         log.info("%s: installing for this model only: %s", target.name, ", ".join(links))
         if seconds := [*_seconds(items)]:
@@ -244,9 +244,10 @@ def _satisfied(line: str) -> bool:
     return True
 
 
-def _pip(arguments: list[str], folder: Path) -> str:
-    """Run ``pip install`` and return its standard output."""
+def _pip(arguments: list[str], folder: Path) -> None:
+    """Run ``pip install``; the last of ``arguments`` is a file of requirements."""
     command = [sys.executable, "-m", "pip", "--no-input", "--disable-pip-version-check", "install"]
+    command += ["--no-user"]  # which PIP_USER asks for, and --target forbids
     try:
         done = subprocess.run(
             [*command, *arguments],
@@ -262,7 +263,6 @@ def _pip(arguments: list[str], folder: Path) -> str:
         log.error("pip failed: %s", done.stderr)
         reason = _naming(_reason(done.stderr), Path(arguments[-1]))
         raise PackagesFailed(f"packages cannot be installed: {reason}")
-    return done.stdout
 
 
 def _naming(reason: str, file: Path) -> str:

@@ -317,6 +317,15 @@ def test_a_file_of_the_archive_as_requirement(tmp_path: Path) -> None:
     instance.close()
 
 
+def test_pips_own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_VERBOSE", "1")
+    monkeypatch.setenv("PIP_USER", "1")
+    archive = opened(tmp_path, OPTIONS + "kt-demo", wheel("demo", "1.0", "VALUE = 1"))
+    namespace = packages.packages_of(archive, "m", tmp_path / "work")
+    assert namespace is not None
+    assert namespace.import_module("demo").VALUE == 1
+
+
 class Private(BaseHTTPRequestHandler):
     """A wheel, and a page that links to it, for those who have the password."""
 
