@@ -160,7 +160,7 @@ def _importing(interrupted: int) -> Iterator[None]:
     gc.disable()  # nothing of what an import makes is garbage, and to look for it takes 0.2 s
     try:
         yield
-    except ImportError as error:  # as where other versions were installed on top
+    except Exception as error:  # as where other versions were installed on top
         raise SettingError(f"the server's packages do not fit together: {error}") from error
     if own is None:
         del os.environ[_FORKS]  # programs that handlers start may have clients of their own
