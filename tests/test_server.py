@@ -150,7 +150,7 @@ def test_a_model_in_a_relative_folder_is_found_from_anywhere(
 
 def test_a_store_that_cannot_be_read_is_one_line() -> None:
     with locked_folder() as folder:
-        folder.chmod(0o711)  # KServe's layout would be found in it
+        folder.chmod(0o111)  # KServe's layout would be found in it
         with unprivileged(), pytest.raises(SettingError, match=f"model_dir: {folder}: Permission"):
             found(folder)
 
@@ -158,7 +158,7 @@ def test_a_store_that_cannot_be_read_is_one_line() -> None:
 def test_what_cannot_be_read_in_a_store_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
     with locked_folder() as folder:
         folder.chmod(0o755)
-        (folder / "lost+found").mkdir(0o700)
+        (folder / "lost+found").mkdir(0)
         make_archive(folder / "a.mar", {"handler.py": ECHO})
         with unprivileged():
             assert found(folder) == [(None, "a.mar")]

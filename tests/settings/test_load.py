@@ -551,7 +551,9 @@ def test_a_working_directory_that_cannot_be_looked_into_has_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with locked_folder() as folder:
+        folder.chmod(0o700)
         monkeypatch.chdir(folder)
+        folder.chmod(0)
         with unprivileged():
             assert load_settings(["--model_store", "/"], {}).ts_config is None
         monkeypatch.undo()
