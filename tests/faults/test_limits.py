@@ -341,11 +341,11 @@ def test_a_client_that_leaves_in_mid_body(client: Client) -> None:
         return client.metric("requests_total", protocol="v1", code="499")
 
     before = noticed()
-    for _ in range(50):
+    for _ in range(CONNECTIONS // 2):
         with closing(connect(client)) as sock:
             sock.sendall(b"POST /v1/models/m:predict HTTP/1.1\r\nhost: x\r\n")
             sock.sendall(b'content-length: 5000\r\n\r\n{"instances": [')
-    until(lambda: noticed() == before + 50)
+    until(lambda: noticed() == before + CONNECTIONS // 2)
     assert "Traceback" not in client.server.log
 
 
