@@ -142,6 +142,8 @@ class Family(Generic[S]):
         Args:
             names: names of families or samples to keep (CONTRACT X1); None keeps all.
         """
+        if names is not None and not any(name in names for name in self.names):
+            return
         whole = names is None or self.name in names
         samples = [line for name, line in self._samples() if whole or name in (names or ())]
         if whole or samples:

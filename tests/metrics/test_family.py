@@ -3,7 +3,7 @@ import threading
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kserve_torch.metrics.family import counter, gauge, histogram
+from kserve_torch.metrics.family import Family, counter, gauge, histogram
 
 
 def text(family, names=None):
@@ -65,6 +65,18 @@ def test_numbers_that_json_does_not_know(value, written):
     assert text(family).endswith(f"g {written}")
     (parsed,) = text_string_to_metric_families(text(family) + "\n")
     assert repr(parsed.samples[0].value) == repr(value)
+
+
+class Unread:
+    def samples(self):
+        pytest.fail("they were read")
+
+
+def test_samples_that_nobody_asked_for_are_not_even_read():
+    """With hundreds of models, that would take longer than all the rest of the answer."""
+    family = Family("wait", "histogram", "Wait", (), Unread)
+    family.series()
+    assert text(family, ["other"]) == ""
 
 
 def test_names_select_families_and_samples():
