@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -58,6 +58,30 @@ def give_up() -> None:
         if not awaited.done():
             awaited.set_exception(NotReady("the server is being stopped"))
             task.add_done_callback(log_failure)
+
+
+class Shared:
+    """Work that is done once for all who want it at the moment.
+
+    Whoever wants it while it is being done shares the next time with all others who do.
+
+    Args:
+        work: what is to be done; it must not fail.
+    """
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._work = work
+        self._turn = asyncio.Lock()
+        self._wanted = self._begun = 0
+
+    async def __call__(self) -> None:
+        """Wait until the work was done once, from its beginning."""
+        self._wanted += 1
+        wanted = self._wanted
+        async with self._turn:
+            if self._begun < wanted:
+                self._begun = self._wanted
+                await self._work()
 
 
 async def joined(threads: Iterable[threading.Thread], seconds: float) -> None:

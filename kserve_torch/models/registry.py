@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kserve_torch.archives.archive import close_archive
 from kserve_torch.archives.store import ModelStore
-from kserve_torch.engine.background import keep
+from kserve_torch.engine.background import Shared, keep
 from kserve_torch.engine.emissions import Emissions
 from kserve_torch.errors import Forbidden, InvalidInput, NotReady, ServingError
 from kserve_torch.events import DefaultChanged, Observers
@@ -64,6 +64,7 @@ class Registry(Catalogue):
         self._configured = ConfiguredModels(
             self, self.store, self._factory, self._enter, self.withdraw
         )
+        self._give_back_memory = Shared(_give_back_memory)
         self._reloads = Reloads(
             self, self._configured.origins, self.store, self._factory, self.retire, self.withdraw
         )
@@ -200,8 +201,7 @@ class Registry(Catalogue):
     async def retire(self, versions: Iterable[ModelVersion]) -> None:
         """Drain forgotten versions, then stop them and close their archives."""
         await asyncio.gather(*map(self._retire, versions))
-        await asyncio.to_thread(give_back_memory)
-        await asyncio.to_thread(free_cache)
+        await self._give_back_memory()
 
     async def _retire(self, version: ModelVersion) -> None:
         await version.drain()
@@ -253,3 +253,9 @@ class Registry(Catalogue):
         for version in self.clear():
             await version.stop(max(0.0, ends - time.monotonic()))
         self._scratch.close()
+
+
+async def _give_back_memory() -> None:
+    """Give back what removed versions have left; to look for it holds Python up, for all models."""
+    await asyncio.to_thread(give_back_memory)
+    await asyncio.to_thread(free_cache)

@@ -7,7 +7,14 @@ import weakref
 
 import pytest
 
-from kserve_torch.engine.background import give_up, joined, keep, log_failure, to_the_end
+from kserve_torch.engine.background import (
+    Shared,
+    give_up,
+    joined,
+    keep,
+    log_failure,
+    to_the_end,
+)
 from kserve_torch.errors import DownloadFailed, LoadFailed, NotReady
 
 
@@ -102,6 +109,27 @@ async def test_kept_work_is_a_task_that_no_collection_of_garbage_ends() -> None:
     del task
     gc.collect()
     assert kept() is None
+
+
+async def test_who_comes_while_work_is_done_shares_the_next_time() -> None:
+    times = 0
+    let_go = asyncio.Event()
+
+    async def work() -> None:
+        nonlocal times
+        times += 1
+        await let_go.wait()
+
+    shared = Shared(work)
+    wanted = [asyncio.create_task(shared())]
+    await asyncio.sleep(0)
+    wanted += [asyncio.create_task(shared()) for _ in range(10)]
+    await asyncio.sleep(0)
+    let_go.set()
+    await asyncio.gather(*wanted)
+    assert times == 2
+    await shared()
+    assert times == 3
 
 
 async def test_threads_are_waited_for_as_long_as_is_said() -> None:

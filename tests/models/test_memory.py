@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import linecache
 import logging
@@ -18,6 +19,7 @@ from kserve_torch.errors import (
     LoadFailed,
 )
 from kserve_torch.messages import Request
+from kserve_torch.models import registry as registries
 from kserve_torch.models.state import State
 from kserve_torch.runtime.instance import Instance
 from kserve_torch.runtime.sharing import Weights
@@ -50,6 +52,17 @@ async def test_the_handler_of_a_worker_that_left_is_not_kept_in_memory(tmp_path:
         await until(lambda: number not in [worker.number for worker in version.workers])
         await until(lambda: version.ready_workers == 2)
         await until(gone)
+
+
+async def test_garbage_is_looked_for_once_for_all_models_that_leave_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time takes as long as all the models that stay have objects."""
+    times: list[None] = []
+    monkeypatch.setattr(registries, "give_back_memory", lambda: times.append(None))
+    async with serving(tmp_path) as registry:
+        await asyncio.gather(*(registry.retire([]) for _ in range(10)))
+        assert 1 <= len(times) <= 2
 
 
 #: Loads the weights that a request asks for, and remembers which it has loaded.
