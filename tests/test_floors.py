@@ -120,17 +120,20 @@ FLOORS: list[dict[str, str]] = [
         "engine.hung": "engine.batcher engine.roster engine.worker",
         "engine.intake": "engine.batcher engine.pacing engine.pool",
         "engine.isolation": "engine.batcher engine.failures",
+        "engine.loads": "",
         "engine.pauses": "",
         "engine.pool": (
-            "engine.background engine.batcher engine.courtesy engine.hung engine.roster "
-            "engine.staffing engine.threads engine.worker"
+            "engine.background engine.batcher engine.courtesy engine.hung engine.loads "
+            "engine.roster engine.staffing engine.threads engine.worker"
         ),
         "engine.queues": (
             "engine.batcher engine.concurrent engine.courtesy engine.pool engine.worker"
         ),
         "engine.roster": "engine.worker",
         "engine.sequences": "",
-        "engine.staffing": ("engine.batcher engine.hung engine.pauses engine.roster engine.worker"),
+        "engine.staffing": (
+            "engine.batcher engine.hung engine.loads engine.pauses engine.roster engine.worker"
+        ),
         "engine.threads": "",
         "engine.worker": "engine.batcher engine.courtesy engine.isolation engine.threads",
     },

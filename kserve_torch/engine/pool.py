@@ -19,6 +19,7 @@ from kserve_torch.engine.background import joined
 from kserve_torch.engine.batcher import Lane, deliver
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.hung import Hung, place_of
+from kserve_torch.engine.loads import LOADS
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.staffing import Staffing
 from kserve_torch.engine.threads import CallThreads
@@ -220,6 +221,8 @@ class Pool:
                 self.staffing.ready()
             else:
                 self.roster.remove(worker)
+        if started is not None:
+            LOADS.end()
         self._changed_hook(worker)
         if error is not None:
             self._failed(worker, started, error)
@@ -256,6 +259,8 @@ class Pool:
             if batch is None:
                 return False
             started = self.staffing.ended(worker)
+        if started is not None:
+            LOADS.end()
         if self._courtesy is not None:
             self._courtesy.give_up_turn()
         self._changed_hook(worker)

@@ -1,12 +1,13 @@
 """How many workers a pool is to have; those that are missing are started.
 
-Each start has a time limit. A worker that dies is replaced after a growing pause (CONTRACT B4),
-until replacements have failed for ``max_retry_timeout``. Once too many hang, none is started any
-more (DESIGN law 3).
+Loads take turns, see `loads`, and each has a time limit. A worker that dies is replaced after a
+growing pause (CONTRACT B4), until replacements have failed for ``max_retry_timeout``. Once too many
+hang, none is started any more (DESIGN law 3).
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import threading
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kserve_torch.engine.batcher import Lane, deliver
 from kserve_torch.engine.hung import Hung
+from kserve_torch.engine.loads import LOADS
 from kserve_torch.engine.pauses import BackOff, Pauses
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.worker import Worker, WorkerState
@@ -30,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class _Start(NamedTuple):
-    """A worker that is loading: the future of its start, and the timer that limits it."""
+    """A worker that is to load: the future of its start, and the timer that limits its load."""
 
     started: Future[Worker]
     clock: threading.Timer
@@ -139,7 +141,8 @@ class Staffing:
         """Note that a worker loads no more.
 
         Returns:
-            The future of its start, for the caller to set; None if that had ended before.
+            The future of its start, for the caller to set after it let the next load begin; None if
+            that had ended before.
         """
         with self._lock:
             start = self._starting.pop(worker.number, None)
@@ -169,13 +172,16 @@ class Staffing:
             started: Future[Worker] = Future()
             self._roster.enter(worker)
             self._starting[worker.number] = _Start(started, clock)
-            try:
-                clock.start()
-                worker.start()
-            except RuntimeError as error:  # the system has no more threads
-                worker.state = WorkerState.FAILED
-                self._failed(worker, error)
+            LOADS.begin(functools.partial(self._load, worker, clock))
         return started
+
+    def _load(self, worker: Worker, clock: threading.Timer) -> None:
+        try:
+            clock.start()
+            worker.start()
+        except RuntimeError as error:  # the system has no more threads
+            worker.state = WorkerState.FAILED
+            self._failed(worker, error)
 
     def _try_again(self, started: Future[Worker]) -> None:
         if started.exception() is None:

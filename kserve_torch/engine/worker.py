@@ -162,6 +162,9 @@ class Worker:
     # --- the worker's thread ---
 
     def _main(self) -> None:
+        if self._stopping.is_set():  # its model left while it waited for its turn to load
+            self._become(WorkerState.STOPPED)
+            return
         started = time.monotonic()
         try:
             if self._courtesy is not None:

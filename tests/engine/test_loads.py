@@ -1,0 +1,99 @@
+"""Loads take turns, and those that compute nothing let others begin."""
+
+import asyncio
+from math import inf
+
+import pytest
+
+from kserve_torch.engine import loads as module
+from kserve_torch.engine import pool, staffing
+from kserve_torch.engine.loads import Loads
+from kserve_torch.engine.worker import WorkerState
+from kserve_torch.errors import NotReady
+
+from ..waiting import until
+from .bench import Bench, Held
+
+
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process counts as busy, whatever it does."""
+    monkeypatch.setattr(module, "IDLE", 0.0)
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch, busy: None) -> Loads:
+    """One load at a time, for the bench; one runs already."""
+    turns = Loads(1)
+    for user in (pool, staffing):
+        monkeypatch.setattr(user, "LOADS", turns)
+    turns.begin(lambda: None)
+    return turns
+
+
+@pytest.mark.usefixtures("busy")
+def test_so_many_run_at_a_time_in_the_order_in_which_they_came() -> None:
+    turns, begun = Loads(2), list[int]()
+    for number in range(4):
+        turns.begin(lambda number=number: begun.append(number))
+    assert begun == [0, 1]
+    turns.end()
+    assert begun == [0, 1, 2]
+    turns.end()
+    turns.end()
+    assert begun == [0, 1, 2, 3]
+
+
+async def test_others_begin_while_those_that_run_leave_the_process_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "IDLE", inf)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.001)
+    turns, begun = Loads(2), list[int]()
+    for number in range(7):
+        turns.begin(lambda number=number: begun.append(number))
+    await until(lambda: len(begun) == 7)
+    for _ in range(7):
+        turns.end()
+    monkeypatch.setattr(module, "IDLE", 0.0)
+    for number in range(3):
+        turns.begin(lambda number=number: begun.append(number))
+    assert len(begun) == 9
+
+
+async def test_the_time_limit_of_a_load_begins_with_its_turn(bench: Bench, turns: Loads) -> None:
+    """Hundreds of models take longer together than one may."""
+    scaled = asyncio.create_task(bench.pool.scale(1, 1))
+    await until(bench.pool.roster.all)
+    [worker] = bench.pool.roster.all()
+    [start] = bench.pool.staffing._starting.values()
+    assert (worker.busy_since(), start.clock.is_alive()) == (None, False)
+    turns.end()
+    await scaled
+    assert worker.state is WorkerState.READY
+
+
+@pytest.mark.parametrize("bench", [{"startup_timeout": 0.05}], indirect=True)
+async def test_a_load_that_hangs_does_not_keep_its_turn(bench: Bench, turns: Loads) -> None:
+    turns.end()
+    bench.load = held = Held()
+    with pytest.raises(NotReady, match="startupTimeout"):
+        await bench.pool.scale(1, 1)
+    begun: list[bool] = []
+    turns.begin(lambda: begun.append(True))
+    assert begun
+    held.gate.set()
+
+
+async def test_a_model_that_leaves_before_its_turn_is_not_loaded(
+    bench: Bench, turns: Loads
+) -> None:
+    loads: list[int] = []
+    bench.load = loads.append
+    scaled = asyncio.create_task(bench.pool.scale(1, 1))
+    await until(bench.pool.roster.all)
+    bench.pool.close()
+    turns.end()
+    await scaled
+    assert (loads, [state for _, state in bench.changes]) == ([], [WorkerState.STOPPED])
+    assert not bench.pool.roster.all()
