@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -125,7 +124,6 @@ class ModelVersion(VersionState):
                 await self._start(self.limits.min_workers, self.limits.max_workers)
 
     async def _start(self, minimum: int, maximum: int) -> None:
-        began = time.monotonic()
         try:
             await self._bring(minimum, maximum)
         except ServingError as error:
@@ -135,7 +133,7 @@ class ModelVersion(VersionState):
         if self.state is State.UNLOADING:
             raise NotReady(f"Model {self.name} {self.version} was unloaded while it was loaded")
         self._queues.open_explain()
-        self.load_seconds = time.monotonic() - began
+        self.load_seconds = max((worker.load_seconds for worker in self.workers), default=0.0)
         self.reason = ""
         self._become(State.READY)
 

@@ -177,3 +177,11 @@ async def test_nothing_is_loaded_once_the_server_is_being_stopped(tmp_path: Path
         for load in (registry.load("m"), registry.register("m.mar")):
             with pytest.raises(NotReady, match="the server is being stopped"):
                 await load
+
+
+async def test_a_load_takes_as_long_as_its_worker_says(tmp_path: Path) -> None:
+    """Without the time for which it waited for its turn behind other models."""
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    async with serving(tmp_path) as registry:
+        version = await registry.load("m")
+        assert version.load_seconds == version.workers[0].load_seconds > 0
