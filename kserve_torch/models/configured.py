@@ -163,12 +163,9 @@ class ConfiguredModels:
             await version.start()
         except ServingError as error:
             _log_failure(model, error)
-            if not self._has(version):
-                self._withdraw(version)
-            elif version in self._to_fetch or worth_another_try(error):
-                return version
-        else:
-            log.info("model %s %s is ready", version.name, version.version)
+            again = version in self._to_fetch or worth_another_try(error)
+            return version if again and self._has(version) else None
+        log.info("model %s %s is ready", version.name, version.version)
         return None
 
     def _choose_defaults(self, entered: Iterable[tuple[StartupModel, ModelVersion]]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from kserve_torch.archives import extract
 from kserve_torch.engine import pauses
-from kserve_torch.errors import LoadFailed
+from kserve_torch.errors import LoadFailed, NotReady
 from kserve_torch.events import StateChanged
 from kserve_torch.messages import Request
 from kserve_torch.models.catalogue import Catalogue
@@ -102,6 +102,19 @@ async def test_who_fails_for_long_is_given_up(
         await ended(asyncio.create_task(keep_trying(registry, version)))
         assert version.state is State.UNAVAILABLE
     assert "m 1.0 is not loaded again: it has failed for 0 s" in caplog.text
+
+
+async def test_a_try_that_hangs_is_the_last_one(tmp_path: Path, hub: Path) -> None:
+    tries = 0
+
+    async def hang() -> None:
+        nonlocal tries
+        tries += 1
+        raise NotReady("not ready within startupTimeout, 0.1 s")
+
+    async with started(tmp_path / "store") as (registry, (version,)):
+        await ended(asyncio.create_task(keep_trying(registry, version, hang)))
+        assert tries == 1
 
 
 async def test_who_is_removed_or_loaded_by_others_is_left_alone(tmp_path: Path, hub: Path) -> None:
