@@ -58,11 +58,14 @@ class _Operator:
         """A function for torch that dispatches to the calling archive's function for ``key``."""
         functions = self._functions.setdefault(key, {})
         functions[_user(function)] = function
+        # An archive without a kernel for this device computes with its operator's own function.
+        defaults = self._functions["run"] if key[0] == "register_kernel" else {}
 
         @functools.wraps(function)
         def run(*args: Any, **named: Any) -> Any:
             scope = current_scope()
-            chosen = None if scope is None else functions.get(scope.name)
+            user = "" if scope is None else scope.name
+            chosen = functions.get(user) or defaults.get(user)
             # On torch's own threads the caller is unknown.
             return (chosen or next(reversed(functions.values())))(*args, **named)
 

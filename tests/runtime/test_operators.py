@@ -22,7 +22,10 @@ def scale(x: torch.Tensor) -> torch.Tensor:
 def _(x):
     return torch.empty_like(x)
 
-scale.register_autograd(lambda context, grad: grad * FACTOR)
+scale.register_autograd(
+    lambda context, grad: grad * context.factor,
+    setup_context=lambda ctx, inputs, output: setattr(ctx, "factor", FACTOR),
+)
 
 def handle(data, context):
     x = torch.ones(1, requires_grad=True)
@@ -59,6 +62,19 @@ def test_an_operator_does_what_its_own_archive_says(
         assert results(second, 1) == [answer]
     first.close()
     assert results(second, 1) == [answer]
+
+
+def test_a_kernel_is_for_its_own_archive(load: Load) -> None:
+    plain = OPERATOR.replace("NAME", "kernel")
+    kernel = '@scale.register_kernel("cpu")\ndef _(x):\n    return x * FACTOR ** 2\n'
+    other = plain.replace("2.0", "3.0") + kernel
+    first, second, third = load(plain + kernel), load(plain), load(other)
+    assert results(first, 1) == [[4.0, 2.0, 4.0]]
+    assert results(second, 1) == [[2.0, 2.0, 2.0]]
+    assert results(third, 1) == [[9.0, 3.0, 9.0]]
+    first.close()
+    third.close()
+    assert results(load(plain), 1) == results(second, 1) == [[2.0, 2.0, 2.0]]
 
 
 def test_an_operator_has_one_form_as_long_as_it_is_used(load: Load) -> None:
