@@ -101,3 +101,13 @@ def test_only_the_calling_threads_priority_is_lowered(lower: int) -> None:
     thread.join()
     assert seen == [max(NICE + lower, before)]
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_who_may_not_change_priorities_works_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError("a sandbox says no")
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    Courtesy(lambda: True).lower_priority()

@@ -95,6 +95,26 @@ async def test_an_event_loop_may_get_ahead_of_a_client(monkeypatch: pytest.Monke
     assert [rows[0].result[0] async for rows in parts] == list(range(10))
 
 
+async def test_a_client_that_has_caught_up_has_as_long_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = Emissions()
+
+    def fill(patience: float) -> None:
+        monkeypatch.setattr(emissions, "PATIENCE_SECONDS", patience)
+        for number in range(3):
+            parts(part(number))
+
+    await asyncio.to_thread(fill, 0.0)
+    for _ in range(3):
+        await parts.next()
+    await asyncio.to_thread(fill, 10.0)
+    waits = asyncio.create_task(asyncio.to_thread(parts, part(3)))
+    assert await asyncio.wait([waits], timeout=0.01) == (set(), {waits})
+    await parts.next()
+    await waits
+
+
 async def test_clients_of_one_batch_have_the_same_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emissions, "PATIENCE_SECONDS", 0.2)
     clients = [Emissions() for _ in range(20)]

@@ -1,6 +1,7 @@
 """`Pool` with real threads; what its workers load is made here, and a row is what is to be done."""
 
 import asyncio
+import os
 import platform
 import threading
 import weakref
@@ -151,6 +152,13 @@ async def test_who_leaves_while_its_worker_waits_for_its_turn_is_not_run(
         left.future.cancel()
     assert await bench.result(lambda: calls.append("stayed")) is None
     assert calls == ["stayed"]
+
+
+@pytest.mark.parametrize("bench", [Courtesy(lambda: True)], indirect=True)
+async def test_a_worker_of_the_background_has_a_low_priority(bench: Bench) -> None:
+    await bench.pool.scale(1, 1)
+    thread = await bench.result(threading.get_native_id)
+    assert os.getpriority(os.PRIO_PROCESS, thread) >= courtesy.NICE
 
 
 async def test_indexes_of_lost_workers_are_given_again(bench: Bench) -> None:

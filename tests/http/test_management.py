@@ -253,6 +253,7 @@ async def test_register_passes_over_what_is_no_number(management: Management, ta
     assert await ask(management, "POST", target) == (200, status(text))
     _, [described] = await ask(management, "GET", "/models/echo/2.0")
     assert (described["batchSize"], described["maxBatchDelay"]) == (1, 100)
+    assert described["runtime"] == "python"
 
 
 async def test_register_with_limits(management: Management) -> None:

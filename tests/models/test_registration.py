@@ -97,7 +97,7 @@ async def test_what_cannot_be_installed_is_the_reason_why_no_worker_was_started(
 
 
 async def test_a_registration_installs_nothing_before_workers_are_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def absent(*_: object) -> None:
         raise PackagesFailed("no package absent")
@@ -110,6 +110,7 @@ async def test_a_registration_installs_nothing_before_workers_are_started(
         with pytest.raises(UnmetRequirements, match="no package absent"):
             await wish.start(registry, version, 1)
         assert registry.names() == []
+    assert "m: no package absent" in caplog.messages
 
 
 async def test_what_is_unregistered_while_its_packages_are_installed_starts_no_worker(

@@ -104,7 +104,10 @@ async def test_who_fails_for_long_is_given_up(
     assert "m 1.0 is not loaded again: it has failed for 0 s" in caplog.text
 
 
-async def test_a_try_that_hangs_is_the_last_one(tmp_path: Path, hub: Path) -> None:
+@pytest.mark.parametrize(("stops", "most"), [(False, 1), (True, 0)])
+async def test_no_try_follows_one_that_hangs_or_the_servers_stop(
+    tmp_path: Path, hub: Path, stops: bool, most: int
+) -> None:
     tries = 0
 
     async def hang() -> None:
@@ -113,8 +116,9 @@ async def test_a_try_that_hangs_is_the_last_one(tmp_path: Path, hub: Path) -> No
         raise NotReady("not ready within startupTimeout, 0.1 s")
 
     async with started(tmp_path / "store") as (registry, (version,)):
+        registry.draining = stops
         await ended(asyncio.create_task(keep_trying(registry, version, hang)))
-        assert tries == 1
+        assert tries == most
 
 
 async def test_who_is_removed_or_loaded_by_others_is_left_alone(tmp_path: Path, hub: Path) -> None:

@@ -167,6 +167,7 @@ def test_url_path_and_content_types_of_fields():
 
 def test_untouched_rows_reply_with_200():
     ctx = context()
+    ctx.set_response_status(404)  # of no row: no call runs
     ctx.begin([request()] * 2)
     assert ctx.row_replies(["a", b"b"]) == [RowReply(result="a"), RowReply(result=b"b")]
 

@@ -69,7 +69,9 @@ def test_exceptions(load: Load, statement: str, kind: type[ServingError], text: 
     assert caught.value.__cause__ is not None
 
 
-@pytest.mark.parametrize(("code", "status"), [("513", 513), ("None", 500), ("99999", 500)])
+@pytest.mark.parametrize(
+    ("code", "status"), [("200", 200), ("599", 599), ("199", 500), ("600", 500), ("None", 500)]
+)
 def test_the_status_of_a_prediction_exception(load: Load, code: str, status: int) -> None:
     text = f"from ts.service import PredictionException as P; raise P('no', {code})"
     with pytest.raises(PredictionError) as caught:
@@ -192,6 +194,7 @@ def test_one_clear_reason(
         load(None, files, **model)
     assert caught.value.message.startswith(reason)
     assert "/" not in caught.value.message
+    assert "install_py_dep_per_model" not in caught.value.message  # there are no requirements
     assert "kserve_torch_archive" not in caught.value.message
     assert not [name for name in set(sys.modules) - before if "archive_" in name]
 
