@@ -420,6 +420,11 @@ async def test_the_first_of_several_start_up_versions_is_the_default(tmp_path: P
             await registry.start(startup_models(registry.settings))
             assert [v.version for v in registry.versions("m")] == ["2.0", "10.0"]
             assert registry.find("m").version == default
+    make_archive(tmp_path / "a.mar", {"handler.py": "broken"}, modelVersion="2.0")
+    async with serving(tmp_path) as registry:
+        await registry.start(startup_models(registry.settings))
+        assert registry.find("m").version == "10.0"
+        assert registry.ready()
 
 
 async def test_drain_waits_for_the_last_answer(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ async def test_an_archive_that_cannot_be_opened_says_so_until_it_is_loaded_or_un
         assert registry.names() == []
         with pytest.raises(ModelNotFound):
             await registry.load("absent")
+        assert not registry._reloads._by_name
         assert registry.names() == []
 
 

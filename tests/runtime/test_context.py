@@ -172,6 +172,12 @@ def test_untouched_rows_reply_with_200():
     assert ctx.row_replies(["a", b"b"]) == [RowReply(result="a"), RowReply(result=b"b")]
 
 
+def test_a_request_says_what_its_results_become():
+    ctx = context()
+    ctx.begin([request(take=str.upper), request()])
+    assert [row.result for row in ctx.row_replies(["a", "b"])] == ["A", "b"]
+
+
 def test_what_a_handler_sets_goes_into_its_rows_reply_only():
     ctx = context()
     ctx.begin([request()] * 2)

@@ -53,8 +53,11 @@ def test_workers_are_placed_in_turn(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_the_cpu_is_used() -> None:
+def test_without_a_gpu_the_cpu_is_used(caplog: pytest.LogCaptureFixture) -> None:
     assert gpu_for(0, 0, "gpu", (0,), None) is None
+    assert caplog.messages == [
+        "deviceType is gpu, but no GPU is available: the model runs on the CPU"
+    ]
     with devices.stream_on(0):
         devices.settle(0)
         devices.free_cache()

@@ -65,7 +65,8 @@ def test_an_operator_does_what_its_own_archive_says(
 
 
 def test_a_kernel_is_for_its_own_archive(load: Load) -> None:
-    plain = OPERATOR.replace("NAME", "kernel")
+    plain = OPERATOR.replace("NAME", "kernel").replace("x: torch.Tensor) -> torch.Tensor", "x)")
+    plain = plain.replace("mutates_args=()", 'mutates_args=(), schema="(Tensor x) -> Tensor"')
     kernel = '@scale.register_kernel("cpu")\ndef _(x):\n    return x * FACTOR ** 2\n'
     other = plain.replace("2.0", "3.0") + kernel
     first, second, third = load(plain + kernel), load(plain), load(other)

@@ -46,6 +46,7 @@ FAULTS = {
 }
 NO_MEMORY = {
     "raise MemoryError": "out of memory: MemoryError",
+    "a, b = MemoryError(), KeyError(); a.__cause__, b.__cause__ = b, a; raise a": "MemoryError",
     "raise RuntimeError('CUDA out of memory. Tried')": "CUDA out of memory",
     "raise RuntimeError('CUDA error: out of memory')": "error: out of memory",
     "import torch; raise torch.OutOfMemoryError('x')": "OutOfMemoryError: x",

@@ -27,7 +27,7 @@ class Handler:
 
     def handle(self, data, context):
         if "body" in data[0]:
-            return [torch.load(data[0]["body"])]
+            return [torch.load(data[0]["body"], **data[0].get("options", {}))]
         return [type(self.net) is type(self.again) is Net]
 """
 WHOLE = "class Net:\n    pass\n"
@@ -64,6 +64,14 @@ def test_a_handlers_own_threads_load_whole_objects_too(load: Load) -> None:
     for _ in range(2):
         instance = load(text, {"net.py": WHOLE, "net.pt": pickled_net()})
         assert results(instance, {}) == [True]
+
+
+def test_a_handler_may_ask_for_weights_only(load: Load) -> None:
+    instance = load(PICKLED, {"net.py": WHOLE, "net.pt": pickled_net()})
+    own = instance.context.system_properties["model_dir"] + "/net.pt"
+    assert type(results(instance, {"body": own})[0]).__name__ == "Net"
+    with pytest.raises(HandlerError, match="Weights only load failed"):
+        results(instance, {"body": own, "options": {"weights_only": True}})
 
 
 def test_what_is_not_the_archives_is_weights_only(load: Load, tmp_path: Path) -> None:

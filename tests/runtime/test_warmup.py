@@ -9,6 +9,7 @@ from kserve_torch.errors import (
     LoadFailed,
     OutOfMemory,
 )
+from kserve_torch.runtime import warmup
 
 from .loaded import BAD_ROW, Load, function, results
 
@@ -41,6 +42,18 @@ def test_each_warm_up_has_a_sample_of_its_own(load: Load) -> None:
     instance = load(text, {"c.yaml": json.dumps(sample)}, configFile="c.yaml")
     instance.warm_up()
     instance.warm_up()
+
+
+def test_a_compiled_model_may_refuse_two_samples_in_one_batch(
+    load: Load, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(warmup, "compiles", lambda: True)
+    text = function("assert len(data) == 1, 'one at a time'\nreturn data")
+    instance = load(text, {"warmup.json": '{"data": 1}'})
+    instance.context.system_properties["batch_size"] = 2
+    instance.warm_up()
+    said = "warm-up: two samples in one batch: AssertionError: one at a time"
+    assert caplog.messages == [said]
 
 
 @pytest.mark.parametrize(
