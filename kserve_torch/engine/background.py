@@ -91,7 +91,7 @@ async def joined(threads: Iterable[threading.Thread], seconds: float) -> None:
     would block one of them.
     """
     waiting = [thread for thread in threads if thread.is_alive()]
-    if not waiting or seconds <= 0:
+    if not waiting:
         return
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()

@@ -53,8 +53,7 @@ def restore() -> None:
     if _kept is None or not _touched(_kept):
         return
     root = logging.getLogger()
-    if root.level != _kept.level:
-        root.setLevel(_kept.level)
+    root.setLevel(_kept.level)
     # Ours first: the first handler formats a traceback, and the others reuse its text.
     others = [other for other in root.handlers if other not in _kept.handlers]
     root.handlers[:] = _kept.handlers + others

@@ -62,6 +62,8 @@ async def test_a_client_that_does_not_catch_up_is_given_up(
     await asyncio.to_thread(handle)
     with pytest.raises(RequestTimeout, match="did not take"):
         await parts.next()
+    parts.end()
+    assert await parts.next() is None  # what followed was dropped
 
 
 @pytest.mark.parametrize(("most", "patience"), [(MOST, 60.0), (10 * MOST * PARTS, 0.0)])

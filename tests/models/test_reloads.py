@@ -73,8 +73,13 @@ async def test_an_archive_that_cannot_be_opened_says_so_until_it_is_loaded_or_un
         assert registry.names() == []
         with pytest.raises(ModelNotFound):
             await registry.load("absent")
-        assert not registry._reloads._by_name
         assert registry.names() == []
+        make_archive(tmp_path / "other.mar", {"handler.py": ECHO}, modelName="other")
+        await registry.load("other")
+        with pytest.raises(LoadFailed, match="damaged"):
+            await registry.load("m")
+        assert registry.names() == ["m", "other"]
+        assert not registry._reloads._by_name
 
 
 async def test_an_unload_overtakes_a_load_whose_archive_cannot_be_opened(

@@ -266,7 +266,10 @@ def test_intermediate_results_of_an_earlier_call_reach_nobody_else():
     ctx.emit(["of a", "of b"], before)
     assert sent == []
     assert ctx.row_replies(["c"])[0].headers == {}
-    ctx.emit(["of c"], ctx.request_ids)
+    last = ctx.request_ids
+    ctx.emit(["of c"], last)
+    ctx.end()
+    ctx.emit(["late"], last)
     assert told(sent) == [{0: "of c"}]
 
 
