@@ -148,7 +148,7 @@ class Instance:
         failure = handler_failure(error)
         if isinstance(failure, HandlerError | OutOfMemory):
             devices.examine(self.gpu_id)
-        if failure is not error and isinstance(failure, OutOfMemory):
+        if isinstance(failure, OutOfMemory):
             forget_frames(error)
             devices.free_cache()
         return failure

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,21 @@ async def test_refusals_without_end_are_held_back(tmp_path: Path) -> None:
         ended = [when for when in times if when is not None]
         assert len(ended) > BURST + 200
         assert max(ended) - began > (len(ended) - BURST - 2) / RATE
+
+
+class Word(str):
+    """One that can be told from others, also when it is gone."""
+
+
+async def test_an_answered_request_is_not_kept_until_its_deadline(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar", "batchSize: 1")
+    async with serving(tmp_path) as registry:
+        await registry.register("m.mar")
+        word = Word("a")
+        kept = weakref.ref(word)
+        await registry.submit(request(word, deadline=time.monotonic() + 1000.0))
+        del word
+        await until(lambda: kept() is None)
 
 
 async def test_failed_requests_say_where_their_time_went(tmp_path: Path) -> None:

@@ -97,11 +97,17 @@ async def test_who_fails_for_long_is_given_up(
     tmp_path: Path, hub: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = {"config.yaml": "maxRetryTimeoutInSec: 0", "handler.py": NEEDS.format(str(hub))}
-    make_archive(tmp_path / "store" / "m.mar", config, configFile="config.yaml")
-    async with started(tmp_path / "store") as (registry, (version,)):
-        await ended(asyncio.create_task(keep_trying(registry, version)))
-        assert version.state is State.UNAVAILABLE
-    assert "m 1.0 is not loaded again: it has failed for 0 s" in caplog.text
+    for number in ("1.0", "2.0"):
+        file = tmp_path / "store" / f"{number}.mar"
+        make_archive(file, config, configFile="config.yaml", modelName="m", modelVersion=number)
+    (tmp_path / "store" / "m.mar").unlink()
+    async with started(tmp_path / "store") as (registry, failed):
+        registry.try_again(failed)
+        for number in ("1.0", "2.0"):
+            said = f"m {number} is not loaded again: it has failed for 0 s (maxRetryTimeoutInSec)"
+            await until(lambda said=said: f"model {said}" in caplog.messages)
+        assert {version.state for version in failed} == {State.UNAVAILABLE}
+        assert registry.version_of("m") == "1.0"
 
 
 @pytest.mark.parametrize(("stops", "most"), [(False, 1), (True, 0)])

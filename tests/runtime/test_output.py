@@ -67,6 +67,7 @@ def test_redirects_within_redirects_and_to_nothing(name: str) -> None:
             say(name, "inner")
         with REDIRECT[name](None):  # type: ignore[type-var]
             say(name, "lost")
+        assert getattr(sys, name).closed is False
         say(name, "outer")
     assert (outer.getvalue(), inner.getvalue(), written(name)) == ("outer ", "inner ", "")
 
