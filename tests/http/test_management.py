@@ -264,7 +264,7 @@ async def test_register_with_limits(management: Management) -> None:
     assert (await ask(management, "POST", target))[0] == 200
     _, [described] = await ask(management, "GET", "/models/mine")
     limits = ("batchSize", "maxBatchDelay", "responseTimeout", "startupTimeout")
-    assert [described[limit] for limit in limits] == [4, 20, 7, 8]
+    assert str([described[limit] for limit in limits]) == "[4, 20, 7, 8]"
     assert described["runtime"] == "python3"
 
 

@@ -233,6 +233,7 @@ async def test_an_archive_that_could_not_be_downloaded_is_asked_for_again(
         version = registry.find("digits", "2.0")
         await until(lambda: "no route to the hub" in version.reason)
         assert registry.present("download") is None
+        assert not list(registry.workdir.glob("downloads/*"))
         assert not registry.ready()
         reach(late)
         await until(registry.ready)
@@ -255,13 +256,14 @@ async def test_an_archive_that_did_not_fit_on_the_disk_is_unpacked_again(
             await until(registry.ready)
 
 
+@pytest.mark.parametrize(("named", "default"), [(True, "1.0"), (False, "2.0")])
 async def test_a_default_that_is_downloaded_late_is_the_default_all_the_same(
-    tmp_path: Path, hub: Path, host: str
+    tmp_path: Path, hub: Path, host: str, named: bool, default: str
 ) -> None:
     files = {"handler.py": ECHO}
     made = make_archive(tmp_path / "store" / "n.mar", files, modelName="m", modelVersion="2.0")
     models = [
-        StartupModel(name="m", file=f"{host}/m.mar", version="1.0", is_default=True),
+        StartupModel(name="m", file=f"{host}/m.mar", version="1.0", is_default=named),
         StartupModel(name="m", file=made.name, version="2.0"),
     ]
     async with workers_end():
@@ -269,8 +271,9 @@ async def test_a_default_that_is_downloaded_late_is_the_default_all_the_same(
         failed = await registry.start(models)
         make_archive(tmp_path / "remote" / "m.mar", files)
         registry.try_again(failed)
-        await until(registry.ready)
-        assert registry.find("m").version == "1.0"
+        await until(lambda: registry.find("m", "1.0").ready)
+        assert registry.ready()
+        assert registry.find("m").version == default
         await registry.close(5.0)
 
 

@@ -14,6 +14,7 @@ from kserve_torch.engine import queues
 from kserve_torch.errors import DeviceLost, HandlerError, NotReady
 from kserve_torch.messages import Verb
 from kserve_torch.models import factory
+from kserve_torch.models.describe import model_version
 from kserve_torch.runtime import devices, embeddings
 from kserve_torch.runtime.devices import gpu_for, stream_on
 from kserve_torch.settings.models import StartupModel
@@ -362,7 +363,8 @@ async def test_the_workers_gpu_is_the_current_one_in_its_load_and_in_its_calls(
     files = {"handler.py": NAMES_NO_GPU, "model-config.yaml": "deviceIds: [1]"}
     make_archive(tmp_path / "m.mar", files, configFile="model-config.yaml")
     async with serving(tmp_path) as registry:
-        await registry.register("m.mar")
+        version = await registry.register("m.mar")
+        assert [worker["gpuUsage"] for worker in model_version(version)["workers"]] == ["cuda:1"]
         assert (await registry.submit(request({}))).results == [[1, 1]]
 
 

@@ -281,7 +281,7 @@ def test_metrics_of_the_handler(load: Load) -> None:
     events: list[Measured] = []
     text = function("context.metrics.add_counter('Seen', len(data))\nreturn data")
     results(load(text, measured=events.append), 1, 2)
-    assert [(event.name, event.value) for event in events] == [("Seen", 2)]
+    assert [(e.name, e.value, e.request_id) for e in events] == [("Seen", 2, "r,r")]
 
 
 def test_metrics_of_a_handler_that_is_initialised_are_no_errors(load: Load) -> None:
