@@ -30,6 +30,7 @@ async def test_calls_that_may_go_on_are_left_alone(bench: Bench) -> None:
     assert worker.state is WorkerState.READY
     held.gate.set()
     assert await held.ticket.future
+    assert bench.pool.give_up_hung() is None
 
 
 async def test_a_call_is_not_given_up_for_one_that_has_ended(bench: Bench) -> None:

@@ -37,6 +37,7 @@ def test_cancelled_pauses_have_no_effect() -> None:
     pauses.begin(1)
     assert len(pauses) == 2
     first, pending = pauses._timers
+    assert pending.daemon  # else the process would not end before it
     first.join(10)
     pauses.cancel()
     assert len(pauses) == 0

@@ -40,7 +40,7 @@ def watched(one: SimpleNamespace, two: SimpleNamespace) -> Weights:
 
 def test_parameters_are_held_once_and_so_are_large_buffers_of_the_state() -> None:
     one, two, three = (net(qweight=torch.ones(LARGE, dtype=torch.int8)) for _ in range(3))
-    services = [SimpleNamespace(model=module) for module in (one, two, three)]
+    services = [SimpleNamespace(models={"a": module}) for module in (one, two, three)]
     assert tie(services[1], services[0]) == LARGE + 4 * 4 * 4 + 4 * 4
     assert tie(services[2], services[1]) == LARGE + 4 * 4 * 4 + 4 * 4
     assert three[0].weight.data_ptr() == one[0].weight.data_ptr()
