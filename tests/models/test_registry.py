@@ -458,6 +458,17 @@ async def test_drain_waits_for_the_last_answer(tmp_path: Path) -> None:
         await running
 
 
+async def test_whoever_leaves_a_stream_takes_its_request_along(tmp_path: Path) -> None:
+    actor(tmp_path / "m.mar")
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        async with registry.stream(request("a")) as (_, answering):
+            await until(lambda: version.statistics().queued == 1)
+        with pytest.raises(asyncio.CancelledError):
+            await answering
+        assert version.statistics().queued == 0
+
+
 async def test_a_description(tmp_path: Path) -> None:
     handler = ECHO.replace('row.get("data")', "context.get_request_header(0, 'describe')")
     make_archive(tmp_path / "m.mar", {"handler.py": handler})

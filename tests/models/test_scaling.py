@@ -35,6 +35,7 @@ async def test_workers_come_and_go(tmp_path: Path) -> None:
         for thread in threads[1:]:
             await asyncio.to_thread(thread.join, 5)
         assert version.statistics().workers == {"READY": 1}
+        assert await registry.scale(version, 0, 1) == 1
         assert (await registry.submit(request("a"))).results[0][0] == "a"
         assert await registry.scale(version, 0, 0) == 0
         await asyncio.to_thread(threads[0].join, 5)

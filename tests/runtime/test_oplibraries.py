@@ -46,7 +46,10 @@ def handle(data, context):
 """
 
 
-def test_archives_with_equal_files_load_one(tmp_path: Path) -> None:
+def test_archives_with_equal_files_load_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(torch.ops), "load_library", None)
     for model in "ab":
         files = {"handler.py": HANDLER, "ops.so": "kt_ops\0one"}
         archive = open_archive(make_archive(tmp_path / f"{model}.mar", files), tmp_path / "work")
