@@ -142,7 +142,7 @@ async def test_a_start_up_model_without_a_name_shows_no_secrets_of_its_url(
 
 
 async def test_a_start_up_model_leaves_alone_what_a_client_was_quicker_to_register(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     named(tmp_path / "one.mar")
     named(tmp_path / "two.mar")
@@ -152,6 +152,7 @@ async def test_a_start_up_model_leaves_alone_what_a_client_was_quicker_to_regist
         assert await said(registry) == ["one.mar"]
         assert len(registry.all()) == 1
         assert registry.ready()
+    assert "model two.mar failed to load: Model version 1.0 is already registered" in caplog.text
 
 
 @pytest.mark.parametrize("layout", ["archive", "bare", "mar"])
