@@ -40,6 +40,7 @@ async def test_a_call_is_not_given_up_for_one_that_has_ended(bench: Bench) -> No
     held = bench.hold()
     await held.begun()
     assert worker.abandon(began) is None
+    assert not bench.pool._abandon(worker, began, "it is late", DeadlineExceeded("late"))
     held.gate.set()
     assert await held.ticket.future
 

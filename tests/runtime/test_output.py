@@ -59,15 +59,26 @@ def test_two_threads_redirect_at_the_same_time(name: str) -> None:
     assert (files[two].getvalue(), written(name)) == ("more ", "more last ")
 
 
+class Flushed(io.StringIO):
+    """Notes that it was flushed."""
+
+    flushed = False
+
+    def flush(self) -> None:
+        self.flushed = True
+
+
 @shared()
 def test_redirects_within_redirects_and_to_nothing(name: str) -> None:
-    outer, inner = io.StringIO(), io.StringIO()
+    outer, inner = Flushed(), Flushed()
     with REDIRECT[name](outer):
         with REDIRECT[name](inner):
             say(name, "inner")
         with REDIRECT[name](None):  # type: ignore[type-var]
             say(name, "lost")
         assert getattr(sys, name).closed is False
+        getattr(sys, name).flush()
+        assert (outer.flushed, inner.flushed) == (True, False)
         say(name, "outer")
     assert (outer.getvalue(), inner.getvalue(), written(name)) == ("outer ", "inner ", "")
 

@@ -106,6 +106,7 @@ def test_buffers_made_in_inference_mode_are_each_instances_own() -> None:
         one, two = (net(table=torch.ones(LARGE)) for _ in range(2))
     assert shared(two, one) == set()
     assert two[0].weight.data_ptr() == one[0].weight.data_ptr()
+    assert not watched(SimpleNamespace(model=one), SimpleNamespace(model=two)).look()
 
 
 @pytest.mark.parametrize(
