@@ -35,8 +35,6 @@ def install() -> None:
 
 def count(tensor: torch.Tensor, counted: bool) -> None:
     """Whether writes through the ``data`` of a parameter count from now on."""
-    if not isinstance(tensor, nn.Parameter):
-        return
     if counted:
         _shared[tensor] = True
     else:

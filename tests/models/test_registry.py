@@ -218,10 +218,12 @@ async def test_refusals_without_end_are_held_back(tmp_path: Path) -> None:
             return None
 
         await registry.register("m.mar")
+        shed = events(registry, Shed)
         began = time.monotonic()
         times = await asyncio.gather(*(refused() for _ in range(BURST + 300)))
         ended = [when for when in times if when is not None]
         assert len(ended) > BURST + 200
+        assert [event.reason for event in shed] == ["queue_full"] * len(ended)
         assert max(ended) - began > (len(ended) - BURST - 2) / RATE
 
 

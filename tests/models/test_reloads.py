@@ -71,7 +71,7 @@ async def test_an_archive_that_cannot_be_opened_says_so_until_it_is_loaded_or_un
             await registry.load("m")
         await registry.unload("m")
         assert registry.names() == []
-        with pytest.raises(ModelNotFound):
+        with pytest.raises(ModelNotFound, match="name absent"):
             await registry.load("absent")
         assert registry.names() == []
         make_archive(tmp_path / "other.mar", {"handler.py": ECHO}, modelName="other")

@@ -289,6 +289,7 @@ async def test_what_is_unloaded_while_it_is_downloaded_again_stays_away(
         await registry.unload("m")
         await ended(fetching)
         assert registry.all() == []
+        await until(lambda: not list(registry.workdir.glob("models/*")))
 
 
 async def test_what_cannot_be_read_or_hangs_is_not_tried_again(

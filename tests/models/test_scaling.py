@@ -13,6 +13,7 @@ from kserve_torch.errors import (
     NotReady,
     OutOfMemory,
 )
+from kserve_torch.events import WorkerChanged
 from kserve_torch.messages import Verb
 from kserve_torch.models.state import State
 from kserve_torch.models.version import ModelVersion
@@ -27,9 +28,12 @@ from .serving import serving
 async def test_workers_come_and_go(tmp_path: Path) -> None:
     actor(tmp_path / "m.mar", "batchSize: 1\nminWorkers: 1\nmaxWorkers: 1")
     async with serving(tmp_path) as registry:
+        changes: list[WorkerChanged] = []
+        registry.observers.add(changes.append, [WorkerChanged])
         version = await registry.register("m.mar")
         assert await registry.scale(version, 3, 3) == 3
         assert version.statistics().workers == {"READY": 3}
+        assert [(change.state, change.seconds > 0) for change in changes] == [("READY", True)] * 3
         threads = [worker.thread for worker in version.workers]
         await registry.scale(version, 1, 1)
         for thread in threads[1:]:

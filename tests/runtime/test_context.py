@@ -64,8 +64,10 @@ def test_a_copy_is_for_the_same_instance():
     emitted = Emitted()
     ctx = context(metrics=threading.local())
     ctx.cache = {"a": [1]}
+    ctx.own = ctx
     ctx.begin([request(emit=emitted.take)])
     other = copy.deepcopy(ctx)
+    assert other.own is other
     assert other.metrics is ctx.metrics
     other.cache["a"].append(2)
     other.set_response_status(404)

@@ -12,6 +12,8 @@ import pytest
 
 from kserve_torch.runtime import output
 
+from .loaded import Load, function, results
+
 REDIRECT = {"stdout": contextlib.redirect_stdout, "stderr": contextlib.redirect_stderr}
 
 
@@ -181,3 +183,22 @@ def test_it_cannot_be_written(
     getattr(sys, name).close()
     with contextlib.suppress(OSError):  # what it still holds is lost
         file.close()
+
+
+@shared()
+def test_a_program_without_a_console(name: str) -> None:
+    setattr(sys, name, None)
+    output.share()
+    assert getattr(sys, name) is None
+
+
+@shared()
+def test_a_call_that_leaves_a_closed_file_in_its_place_is_the_last_one(
+    name: str, load: Load
+) -> None:
+    closes = f"sys.{name} = io.StringIO()\nsys.{name}.close()\nreturn data"
+    instance = load("import io, sys\n" + function(f"print('said', file=sys.{name})\n{closes}"))
+    for _ in range(2):
+        assert results(instance, 1) == [1]
+    load(f"import sys\nprint('loaded', file=sys.{name})\n" + function("return data"))
+    assert written(name) == "said\nsaid\nloaded\n"

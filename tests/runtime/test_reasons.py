@@ -1,6 +1,7 @@
 """What is told of handlers that fail, and of archives that cannot be loaded."""
 
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from kserve_torch.errors import (
     Unsupported,
 )
 from kserve_torch.runtime.fault import RequestFault
+from kserve_torch.runtime.reasons import forget_frames
 
 from ..makers import ECHO
 from .loaded import BAD_ROW, Load, function, request, results
@@ -209,6 +211,26 @@ def test_a_handler_that_sets_a_signal_handler_is_told_what_to_do(load: Load) -> 
         "handler.py, line 2: handlers run on threads, and signal.signal works in the main thread "
         "only: leave it out, or catch its ValueError"
     )
+
+
+def test_what_a_failed_load_held_is_let_go() -> None:
+    kept: list[weakref.ref[object]] = []
+
+    def fail(error: Exception) -> None:
+        held = torch.ones(1)
+        kept.append(weakref.ref(held))
+        raise error
+
+    def fail_twice() -> None:
+        try:
+            fail(KeyError("before"))
+        except KeyError:
+            fail(ValueError("after"))
+
+    with pytest.raises(ValueError, match="after") as caught:
+        fail_twice()
+    forget_frames(caught.value)
+    assert [one() for one in kept] == [None, None]
 
 
 def test_no_memory_for_the_weights(load: Load) -> None:

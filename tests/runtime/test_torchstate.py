@@ -135,6 +135,7 @@ def test_nothing_waits_for_ever_for_a_call_that_hangs(caplog: pytest.LogCaptureF
     for _ in range(2):
         with double:  # the second time it waits no more
             assert torch.get_default_dtype() is torch.float64
+        assert torch.get_default_dtype() is torch.float32
     with other:
         hangs.__exit__()
         assert torch.get_default_dtype() is torch.float64
