@@ -37,7 +37,6 @@ class Archive:
         config: model-config.yaml, without known keys of the wrong type; empty if there is none.
         yaml: model-config.yaml as written, for handlers.
         source: the file or folder that was opened.
-        url: the source as a registration call names it.
         extracted: the folder that `close_archive` removes; None if it is served in place.
     """
 
@@ -47,7 +46,6 @@ class Archive:
     config: Mapping[str, Any]
     yaml: Mapping[str, Any]
     source: Path
-    url: str
     extracted: Path | None
 
     @property
@@ -105,7 +103,6 @@ def open_archive(
             config=checked_config(yaml, f"model {name}: {manifest.config_file or CONFIG_NAME}"),
             yaml=yaml,
             source=source,
-            url=source.name,
             extracted=extracted,
         )
     except BaseException as error:

@@ -78,10 +78,10 @@ def list_models(registry: Registry, limit: int = PAGE_LIMIT, token: int = 0) -> 
 
 def _url(version: ModelVersion) -> str:
     """The URL or file it was registered from; who lists models need not know its password."""
-    if version.archive is not None:
-        return redacted(version.archive.url)
     source = version.origin.source
-    return source.name if isinstance(source, Path) else redacted(source or "")
+    if isinstance(source, Path):
+        return version.archive.source.name if version.archive else source.name
+    return redacted(source or "")
 
 
 def _limits(version: ModelVersion) -> dict[str, Any]:

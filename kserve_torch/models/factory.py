@@ -108,7 +108,7 @@ class VersionFactory:
     async def _open(self, source: str | Path, name: str | None, handler: str | None) -> Archive:
         path = source if isinstance(source, Path) else await self._store.resolve(source)
         try:
-            archive = await asyncio.to_thread(
+            return await asyncio.to_thread(
                 open_archive,
                 path,
                 self._options.workdir,
@@ -118,7 +118,6 @@ class VersionFactory:
             )
         finally:
             self._store.discard(path)  # a downloaded file: it was unpacked, or is of no use
-        return replace(archive, url=source) if isinstance(source, str) else archive
 
     def _install(self, archive: Archive, name: str) -> None:
         """Install what the archive requires, which loading it finds done.

@@ -20,7 +20,7 @@ from .opening import FILES, refusal
 def test_every_form_opens(tmp_path: Path, work: Path, name: str) -> None:
     source = make_archive(tmp_path / name, FILES, modelVersion="2.5")
     archive = open_archive(source, work)
-    assert (archive.name, archive.manifest.version, archive.url) == ("m", "2.5", name)
+    assert (archive.name, archive.manifest.version, archive.source.name) == ("m", "2.5", name)
     assert (archive.root / "data/words.txt").read_text() == "a b"
     assert archive.manifest.raw["archiverVersion"] == "0.12.0"
 
