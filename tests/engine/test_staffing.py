@@ -30,6 +30,8 @@ async def test_whoever_scales_waits_for_workers_that_are_loading_already(bench: 
     bench.load = held
     first = asyncio.create_task(bench.pool.scale(1, 1))
     await held.begun()
+    [start] = bench.pool.staffing._starting.values()
+    assert start.clock.daemon  # else the process would not end before it
     second = asyncio.create_task(bench.pool.scale(1, 1))
     done, _ = await asyncio.wait([first, second], timeout=0.05)  # it would have ended by now
     assert not done
