@@ -37,35 +37,34 @@ FLOORS: list[dict[str, str]] = [
         "archives.store": "archives.download archives.folders",
         "archives.text": "archives.extract",
         "namespace.aliases": "namespace.scopes namespace.searchpath",
-        "namespace.around": "",
         "namespace.compiled": "namespace.aliases",
         "namespace.exits": "",
-        "namespace.figures": "namespace.around namespace.scopes",
+        "namespace.importhooks": "",
+        "namespace.importlock": "",
         "namespace.imports": (
-            "namespace.aliases namespace.around namespace.compiled namespace.scopes "
-            "namespace.searchpath namespace.turns"
+            "namespace.aliases namespace.compiled namespace.importhooks namespace.importlock "
+            "namespace.scopes namespace.searchpath"
         ),
-        "namespace.lent": ("namespace.imports namespace.modules namespace.scopes"),
         "namespace.loader": (
-            "namespace.aliases namespace.exits namespace.figures namespace.imports "
-            "namespace.lent namespace.loggers namespace.messages namespace.names "
-            "namespace.pretrained namespace.processes namespace.registrations namespace.scopes "
-            "namespace.searchpath namespace.workdir"
+            "namespace.aliases namespace.exits namespace.imports namespace.loggers "
+            "namespace.pretrained namespace.processes namespace.protobuf namespace.pyplot "
+            "namespace.registrations namespace.resolver namespace.scopes namespace.searchpath "
+            "namespace.stdlib namespace.workdir"
         ),
         "namespace.loggers": "namespace.scopes",
-        "namespace.messages": "namespace.around",
         "namespace.modules": "namespace.aliases namespace.scopes",
-        "namespace.names": (
-            "namespace.aliases namespace.portions namespace.scopes namespace.searchpath"
-        ),
         "namespace.packages": "archives.archive namespace.loader",
         "namespace.portions": "",
-        "namespace.pretrained": "namespace.around",
-        "namespace.processes": "namespace.around namespace.scopes",
-        "namespace.registrations": "namespace.around namespace.scopes",
+        "namespace.processes": "namespace.importhooks namespace.scopes",
+        "namespace.protobuf": "namespace.importhooks",
+        "namespace.pyplot": "namespace.importhooks namespace.scopes",
+        "namespace.registrations": "namespace.importhooks namespace.scopes",
+        "namespace.resolver": (
+            "namespace.aliases namespace.portions namespace.scopes namespace.searchpath"
+        ),
         "namespace.scopes": "namespace.exits",
         "namespace.searchpath": "",
-        "namespace.turns": "",
+        "namespace.stdlib": "namespace.imports namespace.modules namespace.scopes",
         "namespace.workdir": "",
     },
     {

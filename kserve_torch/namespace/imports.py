@@ -30,10 +30,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from kserve_torch.namespace import searchpath, turns
+from kserve_torch.namespace import importlock, searchpath
 from kserve_torch.namespace.aliases import Alias, BareNameFinder, TsFinder, known_elsewhere
-from kserve_torch.namespace.around import after_import, surround
 from kserve_torch.namespace.compiled import CompiledLoader, source_beside
+from kserve_torch.namespace.importhooks import after_import, surround
 from kserve_torch.namespace.scopes import PREFIX, Scope, current_scope, scopes, thread
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _change_imp(imp: Any) -> None:
 def install() -> None:
     """Put the finders in place; a ``ts`` that was imported before is dropped."""
     searchpath.install()
-    turns.install(lambda: thread.scope is not None)
+    importlock.install(lambda: thread.scope is not None)
     _bootstrap._load_module_shim = _load_own
     after_import("imp", _change_imp)
     sys.meta_path[:0] = [ArchiveFinder(), TsFinder()]

@@ -24,18 +24,18 @@ from typing import Any
 
 from kserve_torch.namespace import (
     aliases,
-    figures,
     imports,
-    lent,
     loggers,
-    messages,
     pretrained,
     processes,
+    protobuf,
+    pyplot,
     registrations,
     searchpath,
+    stdlib,
 )
 from kserve_torch.namespace.exits import Exits
-from kserve_torch.namespace.names import Names
+from kserve_torch.namespace.resolver import Resolver
 from kserve_torch.namespace.scopes import PREFIX, calling_package, scopes, thread
 from kserve_torch.namespace.workdir import (
     has_own_directory,
@@ -74,17 +74,17 @@ class Namespace:
         self.packages = packages
         self.closed = False
         self._shares_directory = False
-        own = lent.Builtins(__import__=self._import, open=self._open)
+        own = stdlib.Builtins(__import__=self._import, open=self._open)
         self.builtins: dict[str, Any] = vars(own)
-        self.main: ModuleType = lent.Lent(sys.modules["__main__"])
-        self.pickle_module = lent.pickle_module(self)
+        self.main: ModuleType = stdlib.Lent(sys.modules["__main__"])
+        self.pickle_module = stdlib.pickle_module(self)
         self.exits = Exits()
-        self._lent = lent.lent_to(self, own)
+        self._lent = stdlib.lent_to(self, own)
         self.figures: OrderedDict[Any, Any] = OrderedDict()
         self.registered: dict[int, dict[Any, Any]] = {}
         self.name = _claim(self)
-        self._names = Names(self, folders, packages)
-        self.names = self._names.known
+        self._resolver = Resolver(self, folders, packages)
+        self.names = self._resolver.known
         self.homes: Sequence[str] = (self.name, packages.name) if packages else (self.name,)
         searchpath.claim(root)
 
@@ -92,11 +92,11 @@ class Namespace:
 
     def full_name(self, name: str) -> str | None:
         """The name in ``sys.modules`` of the archive's module ``name``; None if it has none."""
-        return self._names.full_name(name)
+        return self._resolver.full_name(name)
 
     def bind(self, name: str, full: str | None) -> None:
         """Let ``name`` mean the archive's module ``full``; None to search for it again."""
-        self._names.bind(name, full)
+        self._resolver.bind(name, full)
 
     def is_anothers(self, name: str) -> bool:
         """Whether a module ``name``, which is none of the archive's, is only another archive's.
@@ -159,7 +159,7 @@ class Namespace:
         """What the archive has in place of a standard module."""
         if name == "__main__":
             return self.main
-        return self._lent.get(name) or self._names.merged.get(name)
+        return self._lent.get(name) or self._resolver.merged.get(name)
 
     def _open_name(self, name: str) -> str | None:
         full = self.full_name(name)
@@ -220,7 +220,7 @@ class Namespace:
             imports.forget(self.name)
             scopes.pop(self.name, None)
         loggers.forget(self.name)
-        messages.forget(self.name)
+        protobuf.forget(self.name)
         for folder in (str(self.root), *self.path):
             # Copied first, because other threads add to it.
             for name in [name for name in list(sys.path_importer_cache) if name.startswith(folder)]:
@@ -230,7 +230,7 @@ class Namespace:
 @cache
 def _install() -> None:
     """Put in place what lets archives share one interpreter."""
-    for part in (imports, lent, figures, messages, pretrained, processes, registrations):
+    for part in (imports, pretrained, processes, protobuf, pyplot, registrations, stdlib):
         part.install()
 
 

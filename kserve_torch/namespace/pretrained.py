@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kserve_torch.namespace.around import after_import
+from kserve_torch.namespace.importhooks import after_import
 
 _turn = threading.RLock()
 

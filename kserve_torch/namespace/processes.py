@@ -12,7 +12,7 @@ import subprocess
 from functools import wraps
 from typing import Any
 
-from kserve_torch.namespace.around import after_import
+from kserve_torch.namespace.importhooks import after_import
 from kserve_torch.namespace.scopes import PREFIX, current_scope
 
 #: Positional arguments of `subprocess.Popen` up to the environment.

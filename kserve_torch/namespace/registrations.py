@@ -18,7 +18,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from kserve_torch.namespace.around import after_import
+from kserve_torch.namespace.importhooks import after_import
 from kserve_torch.namespace.scopes import current_scope, scopes
 
 #: The package of repositories' code; what the name of a copy's begins with.

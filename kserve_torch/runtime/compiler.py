@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from kserve_torch.namespace.around import around_import
+from kserve_torch.namespace.importhooks import around_import
 
 _PACKAGE, _UTILS = "torch._dynamo", "torch._dynamo.utils"
 

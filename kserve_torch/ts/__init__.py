@@ -6,9 +6,9 @@ imported, but raise when used.
 
 from __future__ import annotations
 
-from kserve_torch.ts.late import modules
+from kserve_torch.ts.lazy import submodules
 from kserve_torch.ts.version import __version__
 
 __all__ = ["__version__"]
 
-__getattr__ = modules(__name__)
+__getattr__ = submodules(__name__)

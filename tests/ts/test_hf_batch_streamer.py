@@ -6,7 +6,7 @@ from kserve_torch.ts.handler_utils.hf_batch_streamer import TextIteratorStreamer
 
 
 def test_without_transformers_the_error_names_it(monkeypatch):
-    monkeypatch.setattr("kserve_torch.ts.absent.find_spec", lambda name: None)
+    monkeypatch.setattr("kserve_torch.ts.unavailable.find_spec", lambda name: None)
     with pytest.raises(LoadFailed, match="needs the package transformers"):
         TextIteratorStreamerBatch(None, 2)
 

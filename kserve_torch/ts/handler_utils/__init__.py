@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from kserve_torch.ts.late import modules
+from kserve_torch.ts.lazy import submodules
 
-__getattr__ = modules(__name__)
+__getattr__ = submodules(__name__)

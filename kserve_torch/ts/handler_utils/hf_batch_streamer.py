@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from kserve_torch.ts.absent import require
+from kserve_torch.ts.unavailable import require
 
 
 class TextIteratorStreamerBatch:

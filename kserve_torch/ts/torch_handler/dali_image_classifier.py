@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kserve_torch.handler.image_classifier import ImageClassifier
-from kserve_torch.ts.absent import AbsentHandler
+from kserve_torch.ts.unavailable import AbsentHandler
 
 
 class DALIImageClassifier(AbsentHandler, ImageClassifier):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kserve_torch.ts.absent import AbsentHandler
+from kserve_torch.ts.unavailable import AbsentHandler
 
 
 class TRTLLMHandler(AbsentHandler):

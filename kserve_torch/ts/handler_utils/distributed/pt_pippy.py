@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kserve_torch.ts.absent import require, unsupported
+from kserve_torch.ts.unavailable import require, unsupported
 
 
 def initialize_rpc_workers(local_rank: int, world_size: int, ctx: Any) -> None:

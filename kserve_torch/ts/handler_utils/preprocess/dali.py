@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from kserve_torch.ts.absent import require
+from kserve_torch.ts.unavailable import require
 
 
 def get_dali_pipeline(dali_file: str | Path) -> Any:

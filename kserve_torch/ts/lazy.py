@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 
-def modules(package: str) -> Callable[[str], Any]:
+def submodules(package: str) -> Callable[[str], Any]:
     """A ``__getattr__`` for ``package`` that imports its modules when asked for them.
 
     On TorchServe ``import ts`` is enough for ``ts.context.Context``, which it imports itself.

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import Any
 
 from kserve_torch.namespace import scopes
-from kserve_torch.namespace.around import after_import
+from kserve_torch.namespace.importhooks import after_import
 
 
 class Figures:

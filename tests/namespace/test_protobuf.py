@@ -10,7 +10,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from kserve_torch.grpc.protos import inference_pb2
-from kserve_torch.namespace import messages
+from kserve_torch.namespace import protobuf
 
 from ..makers import write
 from .made import Make
@@ -102,9 +102,9 @@ def test_packages_of_the_environment_may_come_after_those_of_an_archive(
 def test_a_closed_archives_definitions_are_let_go(make: Make) -> None:
     archive = make("one", one_pb2=generated("one", "One", "a"))
     archive.import_module("one_pb2")
-    assert archive.name in messages._definitions
+    assert archive.name in protobuf._definitions
     archive.close()
-    assert archive.name not in messages._definitions
+    assert archive.name not in protobuf._definitions
 
 
 def test_what_is_no_file_is_refused(make: Make) -> None:
@@ -115,7 +115,7 @@ def test_what_is_no_file_is_refused(make: Make) -> None:
 
 
 def test_other_code_has_protobufs_own_table() -> None:
-    table = ModuleType(messages._MODULE)
+    table = ModuleType(protobuf._MODULE)
     table.Default = descriptor_pool.Default  # type: ignore[attr-defined]
-    messages._separate(table)
+    protobuf._separate(table)
     assert type(table.Default()).__name__ == "DescriptorPool"  # type: ignore[attr-defined]

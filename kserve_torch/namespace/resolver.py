@@ -12,7 +12,7 @@ from kserve_torch.namespace.portions import Portions
 from kserve_torch.namespace.scopes import Scope
 
 
-class Names:
+class Resolver:
     """The names of one archive's modules.
 
     Args:

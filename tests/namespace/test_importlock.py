@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from kserve_torch.namespace import imports
+from kserve_torch.namespace.importlock import Turns, _bootstrap
 from kserve_torch.namespace.loader import Namespace
-from kserve_torch.namespace.turns import Turns, _bootstrap
 
 from ..makers import write
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from kserve_torch.namespace.around import after_import
+from kserve_torch.namespace.importhooks import after_import
 
 _MODULE = "google.protobuf.descriptor_pool"
 

@@ -8,9 +8,9 @@ from types import ModuleType
 import matplotlib
 import pytest
 
-from kserve_torch.namespace import figures
-from kserve_torch.namespace.figures import Figures
+from kserve_torch.namespace import pyplot
 from kserve_torch.namespace.loader import Namespace
+from kserve_torch.namespace.pyplot import Figures
 
 from ..makers import write
 from .test_loader import in_thread
@@ -73,6 +73,6 @@ def test_figures_of_the_program_that_serves_stay(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(plt._pylab_helpers.Gcf, "figs", OrderedDict())
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     figure = plt.figure()
-    figures.install()
+    pyplot.install()
     assert isinstance(vars(plt._pylab_helpers.Gcf)["figs"], Figures)
     assert plt.gcf() is figure
