@@ -11,7 +11,7 @@ from kserve_torch.archives.archive import open_archive
 from kserve_torch.archives.folders import find_archives
 from kserve_torch.events import Measured
 from kserve_torch.messages import Request, Verb
-from kserve_torch.runtime import products
+from kserve_torch.runtime import matmul
 from kserve_torch.runtime.entry import load_entry
 from kserve_torch.runtime.loading import LoadOptions, context_of, namespace_of
 
@@ -31,7 +31,7 @@ class Handler:
         self._workdir = tempfile.TemporaryDirectory(prefix="benchmark-")
         options = LoadOptions(workdir=Path(self._workdir.name))
         opened = open_archive(archive, options.workdir)
-        products.install(opened.root)
+        matmul.install(opened.root)
         self.name = opened.name
         self._context = context_of(opened, opened.name, None, 1, _forget, options)
         self._namespace = namespace_of(opened, opened.name, options)

@@ -55,6 +55,7 @@ FLOORS: list[dict[str, str]] = [
         "namespace.modules": "namespace.aliases namespace.scopes",
         "namespace.packages": "archives.archive namespace.loader",
         "namespace.portions": "",
+        "namespace.pretrained": "namespace.importhooks",
         "namespace.processes": "namespace.importhooks namespace.scopes",
         "namespace.protobuf": "namespace.importhooks",
         "namespace.pyplot": "namespace.importhooks namespace.scopes",
@@ -89,16 +90,16 @@ FLOORS: list[dict[str, str]] = [
         ),
         "runtime.loading": (
             "runtime.context runtime.devices runtime.embeddings runtime.fxtrace runtime.instance "
-            "runtime.operators runtime.oplibraries runtime.paramdata runtime.products "
+            "runtime.matmul runtime.operators runtime.oplibraries runtime.paramdata "
             "runtime.reasons runtime.torchload runtime.torchstate ts"
         ),
         "runtime.machine": "",
+        "runtime.matmul": "",
         "runtime.operators": "",
         "runtime.oplibraries": "",
         "runtime.output": "",
         "runtime.paramdata": "",
         "runtime.processor": "",
-        "runtime.products": "",
         "runtime.profiler": "",
         "runtime.reasons": "handler ts",
         "runtime.rootlog": "",
@@ -110,6 +111,7 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "engine.aside": "",
+        "engine.backoff": "",
         "engine.background": "",
         "engine.batcher": "",
         "engine.concurrent": "engine.batcher engine.failures engine.worker",
@@ -120,7 +122,6 @@ FLOORS: list[dict[str, str]] = [
         "engine.intake": "engine.batcher engine.pacing engine.pool",
         "engine.isolation": "engine.batcher engine.failures",
         "engine.loads": "",
-        "engine.pauses": "",
         "engine.pool": (
             "engine.background engine.batcher engine.courtesy engine.hung engine.loads "
             "engine.roster engine.staffing engine.threads engine.worker"
@@ -131,7 +132,7 @@ FLOORS: list[dict[str, str]] = [
         "engine.roster": "engine.worker",
         "engine.sequences": "",
         "engine.staffing": (
-            "engine.batcher engine.hung engine.loads engine.pauses engine.roster engine.worker"
+            "engine.backoff engine.batcher engine.hung engine.loads engine.roster engine.worker"
         ),
         "engine.threads": "",
         "engine.worker": "engine.batcher engine.courtesy engine.isolation engine.threads",

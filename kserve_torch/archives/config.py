@@ -16,7 +16,7 @@ from kserve_torch.codec.document import kind_of
 from kserve_torch.errors import InvalidArchive
 from kserve_torch.settings.checks import Check, flag, mapping, one_of, whole
 from kserve_torch.settings.limits import LIMITS
-from kserve_torch.settings.near import near
+from kserve_torch.settings.spelling import near
 
 log = logging.getLogger(__name__)
 

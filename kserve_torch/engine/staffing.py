@@ -16,10 +16,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
+from kserve_torch.engine.backoff import BackOff, Pauses
 from kserve_torch.engine.batcher import Lane, deliver
 from kserve_torch.engine.hung import Hung
 from kserve_torch.engine.loads import LOADS
-from kserve_torch.engine.pauses import BackOff, Pauses
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.worker import Worker, WorkerState
 from kserve_torch.errors import NotReady

@@ -54,7 +54,7 @@ _KINDS: dict[type[Exception], type[InvalidInput]] = {
 def last_line(text: str) -> str:
     """The line of an error of TorchScript's that says what is wrong, as ``<Type>: <text>``.
 
-    It follows a traceback. Where a kernel in Python raised it, as those of `products` do, that
+    It follows a traceback. Where a kernel in Python raised it, as those of `matmul` do, that
     kernel's frames follow.
     """
     line = text.partition("\n\nAt:\n")[0].splitlines()[-1]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from kserve_torch.engine.pauses import BackOff
+from kserve_torch.engine.backoff import BackOff
 from kserve_torch.errors import DownloadFailed, LoadFailed, OutOfMemory, ServingError
 from kserve_torch.models.state import State
 

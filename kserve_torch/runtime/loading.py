@@ -18,10 +18,10 @@ from kserve_torch.runtime import (
     devices,
     embeddings,
     fxtrace,
+    matmul,
     operators,
     oplibraries,
     paramdata,
-    products,
     torchload,
     torchstate,
 )
@@ -85,7 +85,7 @@ def load_instance(
     devices.require(gpu_id)
     for part in (fxtrace, operators, oplibraries, paramdata, torchload, torchstate):
         part.install()
-    products.install(archive.root)
+    matmul.install(archive.root)
     instance = None
     collects = gc.isenabled()
     try:

@@ -11,9 +11,9 @@ from typing import Any
 from kserve_torch.settings.complete import check, complete
 from kserve_torch.settings.folders import config_file
 from kserve_torch.settings.keys import COMMAND_LINE, DEFAULT, IGNORED, OF_SNAPSHOTS, Key
-from kserve_torch.settings.near import near, with_guess
 from kserve_torch.settings.options import ACTIONS, read_command_line
 from kserve_torch.settings.properties import read_properties
+from kserve_torch.settings.spelling import near, with_guess
 from kserve_torch.settings.table import KEYS, Settings
 
 _SERVICE = re.compile(r"(tcp|udp|sctp)://[^/]+:[0-9]+$")

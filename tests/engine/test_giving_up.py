@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kserve_torch.engine import courtesy, hung, pauses
+from kserve_torch.engine import backoff, courtesy, hung
 from kserve_torch.engine.batcher import Ticket
 from kserve_torch.engine.worker import Worker, WorkerState
 from kserve_torch.errors import DeadlineExceeded, NotReady
@@ -132,7 +132,7 @@ async def test_once_not_too_many_hang_all_that_are_missing_are_started(
 ) -> None:
     """Not one for each that comes back: the others may never come back."""
     monkeypatch.setattr(hung, "HUNG_LIMIT", 2)
-    monkeypatch.setattr(pauses, "BACK_OFF", (0.0,))
+    monkeypatch.setattr(backoff, "BACK_OFF", (0.0,))
     await bench.pool.scale(3, 3)
     held = [bench.hold(), bench.hold()]
     for one in held:
@@ -154,7 +154,7 @@ async def test_once_not_too_many_hang_all_that_are_missing_are_started(
 async def test_all_that_hang_at_once_are_replaced(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pauses, "BACK_OFF", (0.1,))
+    monkeypatch.setattr(backoff, "BACK_OFF", (0.1,))
     await bench.pool.scale(2, 2)
     held = [bench.hold(), bench.hold()]
     for one in held:
@@ -175,7 +175,7 @@ async def test_who_hangs_again_long_after_is_replaced_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its starts succeed; nobody else would start one, and the server is live."""
-    monkeypatch.setattr(pauses, "BACK_OFF", (0.0,))
+    monkeypatch.setattr(backoff, "BACK_OFF", (0.0,))
     await bench.pool.scale(1, 1)
     for _ in range(2):
         held = bench.hold()

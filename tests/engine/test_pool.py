@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kserve_torch.engine import courtesy, pauses
+from kserve_torch.engine import backoff, courtesy
 from kserve_torch.engine import pool as pools
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.worker import WorkerState
@@ -94,7 +94,7 @@ async def test_it_is_busy_while_a_batch_runs_and_a_moment_longer(
 async def test_a_closed_pool_ends_its_batch_and_starts_nobody(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pauses, "BACK_OFF", (60.0,))
+    monkeypatch.setattr(backoff, "BACK_OFF", (60.0,))
     await bench.pool.scale(2, 2)
     await lose_worker(bench)
     held = bench.hold()

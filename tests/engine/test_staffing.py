@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kserve_torch.engine import pauses
+from kserve_torch.engine import backoff
 from kserve_torch.engine import pool as pools
 from kserve_torch.engine.worker import Worker, WorkerState
 from kserve_torch.errors import HandlerError, LoadFailed, NotReady
@@ -117,7 +117,7 @@ async def test_there_are_no_more_workers_than_the_maximum(bench: Bench) -> None:
 async def test_a_worker_that_is_there_again_is_not_replaced_once_more(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pauses, "BACK_OFF", (0.2,))
+    monkeypatch.setattr(backoff, "BACK_OFF", (0.2,))
     await bench.pool.scale(1, 1)
     await lose_worker(bench)
     bench.pool.staffing.relieve()
@@ -130,7 +130,7 @@ async def test_a_worker_that_came_before_its_turn_and_fails_is_replaced(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody else will: the pause has ended, as it was there."""
-    monkeypatch.setattr(pauses, "BACK_OFF", (0.2, 0.0))
+    monkeypatch.setattr(backoff, "BACK_OFF", (0.2, 0.0))
     await bench.pool.scale(1, 1)
     await lose_worker(bench)
     held = Held()
@@ -173,7 +173,7 @@ async def test_who_was_given_up_and_is_there_after_all_is_not_given_up(bench: Be
 
 async def test_to_load_is_not_yet_to_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that loads and dies on every batch is started less and less often."""
-    monkeypatch.setattr(pauses, "BACK_OFF", (0.0,))
+    monkeypatch.setattr(backoff, "BACK_OFF", (0.0,))
     await bench.pool.scale(1, 1)
     for _ in range(3):
         with pytest.raises(HandlerError):
@@ -188,7 +188,7 @@ async def test_to_load_is_not_yet_to_work(bench: Bench, monkeypatch: pytest.Monk
 async def test_a_worker_that_served_for_long_is_replaced_at_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pauses, "BACK_OFF", (0.0,))
+    monkeypatch.setattr(backoff, "BACK_OFF", (0.0,))
     monkeypatch.setattr(pools, "STEADY_SECONDS", 0.0)
     await bench.pool.scale(1, 1)
     for _ in range(3):
@@ -201,7 +201,7 @@ async def test_a_worker_that_served_for_long_is_replaced_at_once(
 async def test_after_failed_starts_there_is_a_pause_before_the_next_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pauses, "BACK_OFF", (0.0, 60.0))
+    monkeypatch.setattr(backoff, "BACK_OFF", (0.0, 60.0))
     await bench.pool.scale(1, 2)
     loads: list[int] = []
     bench.load = lambda index: loads.append(index) or 1 / 0  # type: ignore[func-returns-value]
@@ -215,7 +215,7 @@ async def test_after_failed_starts_there_is_a_pause_before_the_next_one(
 async def test_in_the_pause_after_failed_starts_requests_without_a_worker_are_refused(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pauses, "BACK_OFF", (60.0,))
+    monkeypatch.setattr(backoff, "BACK_OFF", (60.0,))
     bench.pool.staffing.maximum = 1
     bench.load = lambda index: 1 / 0
     for _ in range(2):  # the first one is there when the start fails
@@ -225,7 +225,7 @@ async def test_in_the_pause_after_failed_starts_requests_without_a_worker_are_re
             await asyncio.wait_for(waiting, 10)
         await until(lambda: time.monotonic() < bench.pool.staffing._may_grow_at)
     assert [state for _, state in bench.changes] == [WorkerState.FAILED]
-    monkeypatch.setattr(pauses, "BACK_OFF", (0.0,))
+    monkeypatch.setattr(backoff, "BACK_OFF", (0.0,))
     bench.pool.staffing._may_grow_at = 0.0
     bench.load = lambda index: Loaded()
     bench.pool.staffing.relieve()

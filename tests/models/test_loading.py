@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kserve_torch.engine import pauses
+from kserve_torch.engine import backoff
 from kserve_torch.errors import (
     LoadFailed,
     NotReady,
@@ -137,7 +137,7 @@ async def test_of_two_of_one_version_the_one_that_is_ready_last_stays(
 async def test_clients_are_told_why_no_worker_is_left(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pauses, "BACK_OFF", (0.0,))
+    monkeypatch.setattr(backoff, "BACK_OFF", (0.0,))
     files = {"config.yaml": "maxRetryTimeoutInSec: 0", **gate.guards(LATER_BROKEN)}
     make_archive(tmp_path / "m.mar", files, configFile="config.yaml")
     gate.open()

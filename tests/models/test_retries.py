@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kserve_torch.archives import extract
-from kserve_torch.engine import pauses
+from kserve_torch.engine import backoff
 from kserve_torch.errors import LoadFailed, NotReady
 from kserve_torch.events import StateChanged
 from kserve_torch.messages import Request
@@ -58,7 +58,7 @@ async def ended(tries: asyncio.Task[None]) -> None:
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the model in the folder ``store`` needs; pauses between tries are short."""
-    monkeypatch.setattr(pauses, "BACK_OFF", (0.0, 0.05))
+    monkeypatch.setattr(backoff, "BACK_OFF", (0.0, 0.05))
     hub = tmp_path / "hub"
     make_archive(tmp_path / "store" / "m.mar", {"handler.py": NEEDS.format(str(hub))})
     return hub

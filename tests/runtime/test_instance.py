@@ -22,7 +22,7 @@ from kserve_torch.errors import (
 from kserve_torch.events import Measured
 from kserve_torch.messages import RowReply, Tensor, Verb
 from kserve_torch.namespace.scopes import scopes
-from kserve_torch.runtime import products
+from kserve_torch.runtime import matmul
 from kserve_torch.runtime.fault import RequestFault
 from kserve_torch.runtime.instance import Instance
 
@@ -498,8 +498,8 @@ def test_request_ids_are_text_for_all(load: Load) -> None:
 
 def test_matrix_products_are_for_large_models(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     installed: list[bool] = []
-    monkeypatch.setattr(products, "_is_mkl_slow", lambda: True)
-    monkeypatch.setattr(products, "_kernels", lambda: installed.append(True))
+    monkeypatch.setattr(matmul, "_is_mkl_slow", lambda: True)
+    monkeypatch.setattr(matmul, "_kernels", lambda: installed.append(True))
     load(ECHO, {"weights.bin": bytes(2**20)})
     assert not installed
     load(ECHO, {"weights.bin": bytes(2**24)})

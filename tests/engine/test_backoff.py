@@ -1,6 +1,6 @@
 import threading
 
-from kserve_torch.engine.pauses import BACK_OFF, BackOff, Pauses
+from kserve_torch.engine.backoff import BACK_OFF, BackOff, Pauses
 
 
 def test_pauses_grow_until_the_limit() -> None:

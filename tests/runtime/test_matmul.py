@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kserve_torch.errors import InvalidInput
 from kserve_torch.handler.shapes import blame_input
-from kserve_torch.runtime import products
+from kserve_torch.runtime import matmul
 from kserve_torch.runtime.reasons import brief
 
 CPUINFO = "processor\t: 0\nvendor_id\t: {}\ncpu family\t: 26\n"
@@ -25,14 +25,14 @@ MODES = {"inference": torch.inference_mode, "none": torch.no_grad, "gradients": 
 def computed(monkeypatch):
     """What went through oneDNN, on a CPU of any kind."""
     given = []
-    product = products._product
+    product = matmul._product
 
     def noted(left, *args):
         given.append(left)
         return product(left, *args)
 
-    monkeypatch.setattr(products, "_product", noted)
-    library = products.replace()
+    monkeypatch.setattr(matmul, "_product", noted)
+    library = matmul.replace()
     yield given
     library._destroy()
 
@@ -307,13 +307,13 @@ def test_which_cpus_use_it(cpu, wanted, tmp_path, monkeypatch):
     cpuinfo = tmp_path / "cpuinfo"
     if cpu:
         cpuinfo.write_text(CPUINFO.format(cpu))
-    monkeypatch.setattr(products, "_CPUINFO", cpuinfo)
-    assert products._is_mkl_slow.__wrapped__() == (wanted and torch.backends.mkl.is_available())
+    monkeypatch.setattr(matmul, "_CPUINFO", cpuinfo)
+    assert matmul._is_mkl_slow.__wrapped__() == (wanted and torch.backends.mkl.is_available())
     installed = []
-    monkeypatch.setattr(products, "_kernels", lambda: installed.append(True))
-    monkeypatch.setattr(products, "_is_mkl_slow", products._is_mkl_slow.__wrapped__)
+    monkeypatch.setattr(matmul, "_kernels", lambda: installed.append(True))
+    monkeypatch.setattr(matmul, "_is_mkl_slow", matmul._is_mkl_slow.__wrapped__)
     (tmp_path / "weights.pt").write_bytes(bytes(2**24))
-    products.install(tmp_path)
+    matmul.install(tmp_path)
     assert bool(installed) == (wanted and torch.backends.mkl.is_available())
 
 
@@ -321,12 +321,12 @@ def test_which_cpus_use_it(cpu, wanted, tmp_path, monkeypatch):
 def test_they_are_for_large_models(mib, wanted, tmp_path, monkeypatch):
     """The files count together, those in folders too; a link to nothing counts for nothing."""
     installed = []
-    monkeypatch.setattr(products, "_is_mkl_slow", lambda: True)
-    monkeypatch.setattr(products, "_kernels", lambda: installed.append(True))
+    monkeypatch.setattr(matmul, "_is_mkl_slow", lambda: True)
+    monkeypatch.setattr(matmul, "_kernels", lambda: installed.append(True))
     (tmp_path / "nowhere").symlink_to("absent")
     (tmp_path / "shards").mkdir()
     for path in (tmp_path / "weights.pt", tmp_path / "shards/weights.pt"):
         with path.open("wb") as file:
             file.truncate(mib * 2**20)
-    products.install(tmp_path)
+    matmul.install(tmp_path)
     assert bool(installed) is wanted
