@@ -68,6 +68,7 @@ class Namespace:
     ) -> None:
         with _lock:
             _install()
+            stdlib.install()  # each time: runpy puts other modules in the place of main
         self.root = root
         folders = [str(folder) for folder in path or (root,)]
         self.path = list(dict.fromkeys(folders))
@@ -230,7 +231,7 @@ class Namespace:
 @cache
 def _install() -> None:
     """Put in place what lets archives share one interpreter."""
-    for part in (imports, pretrained, processes, protobuf, pyplot, registrations, stdlib):
+    for part in (imports, pretrained, processes, protobuf, pyplot, registrations):
         part.install()
 
 

@@ -22,7 +22,6 @@ from kserve_torch.namespace.importhooks import after_import
 _turn = threading.RLock()
 
 
-@functools.cache
 def install() -> None:
     """Have models made one after the other, now or once the libraries are imported."""
     after_import("transformers.modeling_utils", _take_turns)

@@ -63,6 +63,17 @@ def test_names_that_pickles_know_are_each_archives_own(
         pickle.loads(plain)
 
 
+def test_another_module_may_take_the_place_of_main(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"model.py": "class Net: pass\n", "handler.py": f"import model\n{IN_MAIN[0]}"})
+    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
+    namespace = Namespace(tmp_path)
+    net = namespace.import_module("handler").model.Net
+    with namespace.activate():
+        assert type(pickle.loads(b"c__main__\nNet\n(tR.")) is net
+
+
 IN_BOTH = "import __main__\nclass Net: pass\n__main__.Net = Net\n"
 
 
