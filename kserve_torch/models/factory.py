@@ -19,7 +19,7 @@ from kserve_torch.models.firsts import Firsts
 from kserve_torch.models.version import ModelVersion, Origin
 from kserve_torch.namespace.packages import packages_of
 from kserve_torch.redact import redacted
-from kserve_torch.runtime.devices import gpu_for
+from kserve_torch.runtime.devices import gpu_for, gpus
 from kserve_torch.runtime.instance import Instance
 from kserve_torch.runtime.loading import LoadOptions, load_instance
 from kserve_torch.runtime.reasons import load_failure
@@ -69,6 +69,7 @@ class VersionFactory:
         name: str | None = None,
         handler: str | None = None,
         overrides: Mapping[str, Any] = NOTHING,
+        on_all_gpus: bool = True,
     ) -> ModelVersion:
         """Open an archive; nothing of it runs before the version is started.
 
@@ -78,6 +79,7 @@ class VersionFactory:
             name: the name to register under instead of the archive's own.
             handler: the handler to use instead of the archive's own.
             overrides: fields of `Limits` that take precedence over the archive's.
+            on_all_gpus: whether it has a worker on each GPU if nobody says how many it has.
 
         Raises:
             ServingError: `ModelNotFound`, `DownloadFailed`, `InvalidArchive`, ...
@@ -86,7 +88,9 @@ class VersionFactory:
         self._turns.append(0)
         archive = await self._open(source, name, handler)
         name, number = name or archive.name, archive.manifest.version
-        limits = replace(self._settings.limits_for(name, number, archive.yaml), **overrides)
+        present = gpus(self._settings.number_of_gpu) if on_all_gpus else 0
+        limits = self._settings.limits_for(name, number, archive.yaml, present)
+        limits = replace(limits, **overrides)
         installs = self._options.install_packages and archive.manifest.requirements_file
         install = functools.partial(self._install, archive, name) if installs else None
         load = functools.partial(self._load, archive, name, limits, turn)

@@ -7,6 +7,7 @@ that is removed leaves the catalogue first and is stopped after its last answer.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
@@ -137,7 +138,7 @@ class Registry(Catalogue):
             ServingError: `ModelNotFound`, `InvalidArchive`, `Conflict`, `LoadFailed`, ...
         """
         self._check_serving()
-        make = self._factory.make
+        make = functools.partial(self._factory.make, on_all_gpus=workers is None)
         with refusal_logged(source):
             version = await make(source, name=name, handler=handler, overrides=overrides)
         try:

@@ -27,9 +27,10 @@ _lost: set[int] = set()
 _streams: defaultdict[int, list[Any]] = defaultdict(list)
 
 
-def gpus() -> int:
-    """The number of GPUs."""
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+def gpus(most: int | None = None) -> int:
+    """The number of GPUs, up to ``most``."""
+    present = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return present if most is None else min(present, most)
 
 
 def gpu_for(
@@ -50,8 +51,7 @@ def gpu_for(
     """
     if device_type == "cpu":
         return None
-    present = gpus()
-    count = present if number_of_gpu is None else min(present, number_of_gpu)
+    count = gpus(number_of_gpu)
     if device_type == "gpu" and not count:
         log.warning("deviceType is gpu, but no GPU is available: the model runs on the CPU")
     if not count:

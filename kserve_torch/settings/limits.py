@@ -96,7 +96,9 @@ def written(limits: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def merge(defaults: Limits, name: str, yaml: Mapping[str, Any], given: Mapping[str, Any]) -> Limits:
+def merge(
+    defaults: Limits, name: str, yaml: Mapping[str, Any], given: Mapping[str, Any], gpus: int = 0
+) -> Limits:
     """The limits of one version, by the precedence at the top of this file.
 
     Args:
@@ -104,8 +106,13 @@ def merge(defaults: Limits, name: str, yaml: Mapping[str, Any], given: Mapping[s
         name: of the model, for the log.
         yaml: its archive's model-config.yaml.
         given: what ``models`` or a snapshot says, by the fields of `Limits`.
+        gpus: how many there are; a model for which nobody says how many workers it has gets one on
+            each that it may use.
     """
-    limits = replace(defaults, **{**_checked(name, yaml), **given})
+    own = {**_checked(name, yaml), **given}
+    if gpus and own.get("device_type") != "cpu" and not own.get("max_workers"):
+        defaults = replace(defaults, min_workers=len(own.get("device_ids", ())) or gpus)
+    limits = replace(defaults, **own)
     return replace(limits, max_workers=max(limits.min_workers, limits.max_workers))
 
 

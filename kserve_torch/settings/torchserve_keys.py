@@ -57,7 +57,7 @@ class TorchServeKeys:
     models: Entries = key((), MODELS, "models and their limits", flags=(), env=())
     model_snapshot: Entries = key((), SNAPSHOT, "models to load and their limits", flags=(), env=())
     default_workers_per_model: int = key(
-        0, integer(0, MOST_WORKERS), "workers per model; 0: 1 at startup"
+        0, integer(0, MOST_WORKERS), "workers per model; 0: one per GPU, or 1, at startup"
     )
     default_response_timeout: float = key(120.0, TIME_LIMIT, "maximum duration of a handler call")
     default_startup_timeout: float = key(120.0, TIME_LIMIT, "maximum load time of a model")

@@ -81,12 +81,28 @@ async def test_models_that_are_opened_in_any_order_are_placed_in_theirs(
         return archive
 
     monkeypatch.setattr(factory, "open_archive", last_first)
+    files = {"handler.py": ECHOES, "model-config.yaml": "minWorkers: 1"}
     for name in "ab":
-        make_archive(tmp_path / f"{name}.mar", {"handler.py": ECHOES}, modelName=name)
+        archive = tmp_path / f"{name}.mar"
+        make_archive(archive, files, modelName=name, configFile="model-config.yaml")
     async with serving(tmp_path) as registry:
         await registry.start([StartupModel(name=None, file=f"{name}.mar") for name in "ab"])
         instances = [registry.find(name).workers[0].instance for name in "ab"]
     assert [instance and instance.gpu_id for instance in instances] == [0, 1]
+
+
+@pytest.mark.usefixtures("gpu")
+async def test_a_model_is_on_all_gpus_unless_a_client_says_how_many_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHOES})
+    async with serving(tmp_path) as registry:
+        await registry.start([StartupModel(name=None, file="m.mar")])
+        instances = [worker.instance for worker in registry.find("m").workers]
+        assert [instance and instance.gpu_id for instance in instances] == [0, 1]
+        one = await registry.register("m.mar", name="one", workers=1)
+        assert (len(one.workers), one.scaled_to) == (1, (1, 1))
 
 
 ASSERTS = """
@@ -275,7 +291,7 @@ async def test_explanations_are_where_predictions_are(
     loaded = tmp_path / "loaded"
     make_archive(tmp_path / "m.mar", {"handler.py": SAYS_WHERE.format(file=str(loaded))})
     async with serving(tmp_path) as registry:
-        await registry.register("m.mar")
+        await registry.register("m.mar", workers=1)
         await registry.submit(request("go", verb=Verb.EXPLAIN))
         await gather(registry, *(request("stay", verb=Verb.EXPLAIN) for _ in "12"))
     assert loaded.read_text() == "000"
@@ -339,7 +355,8 @@ ECHOES = "def handle(data, context): return data"
 async def test_models_are_placed_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on TorchServe: other GPUs than the first are used also if each model has one worker."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    configs = ("", "minWorkers: 2", "deviceIds: [0]", "deviceType: cpu", "")
+    one, two = "minWorkers: 1", "minWorkers: 2"
+    configs = (one, two, "deviceIds: [0]", "deviceType: cpu", one)
     placed = []
     async with serving(tmp_path) as registry:
         for name, config in zip("abcde", configs, strict=True):

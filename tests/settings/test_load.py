@@ -475,6 +475,26 @@ def test_process_wide_defaults_give_way_to_the_yaml(load: Load) -> None:
     assert (limits.min_workers, limits.response_timeout, limits.queue_size) == (1, 8, 10)
 
 
+@pytest.mark.parametrize(
+    ("yaml", "workers"),
+    [
+        ({}, (3, 3)),
+        ({"minWorkers": 2}, (2, 2)),
+        ({"maxWorkers": 2}, (1, 2)),
+        ({"maxWorkers": 0}, (3, 3)),
+        ({"deviceType": "gpu", "deviceIds": [1, 2]}, (2, 2)),
+        ({"deviceType": "cpu"}, (1, 1)),
+    ],
+)
+def test_a_model_has_a_worker_on_each_gpu_unless_somebody_says_how_many(
+    load: Load, yaml: dict[str, object], workers: tuple[int, int]
+) -> None:
+    limits = load().limits_for("m", "1.0", yaml, gpus=3)
+    assert (limits.min_workers, limits.max_workers) == workers
+    settings = load(file="default_workers_per_model=1")
+    assert settings.limits_for("m", "1.0", {}, gpus=3).min_workers == 1
+
+
 def test_limits_are_found_by_version_and_a_lone_snapshot_entry_by_name(load: Load) -> None:
     two = '{"m": {"1.0": {"batchSize": 2}, "2.0": {"batchSize": 4}}}'
     settings = load(file=f"models={two}")
