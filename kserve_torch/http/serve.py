@@ -13,6 +13,7 @@ from kserve_torch.engine.intake import timing_of
 from kserve_torch.errors import ClientLeft, HandlerError, InvalidInput, PredictionError
 from kserve_torch.events import Responded
 from kserve_torch.http.exchange import Answer, Call
+from kserve_torch.http.inference import size_of
 from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request, Timing
 
 if TYPE_CHECKING:
@@ -64,11 +65,7 @@ class Serve:
         self._untold: list[Responded] = []
 
     async def __call__(
-        self,
-        call: Call,
-        request: Request,
-        write: Callable[[Reply], Answer],
-        size: Callable[[Reply], int] = lambda reply: 0,
+        self, call: Call, request: Request, write: Callable[[Reply], Answer]
     ) -> Answer:
         """Submit a request and ``write`` the reply; all errors become answers.
 
@@ -78,12 +75,11 @@ class Serve:
             call: the HTTP request.
             request: what was decoded from it.
             write: makes the answer.
-            size: how many bytes that is about, if it takes time.
         """
         reply: Reply | None = None
         try:
             reply = await self._registry.submit(request)
-            answer = await aside(size(reply), write, reply)
+            answer = await aside(size_of(reply), write, reply)
         except asyncio.CancelledError as gone:
             self._tell(call, request, ClientLeft.http, timing_of(gone))
             raise

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
-from kserve_torch.codec import cloudevents, v1, v2
+from kserve_torch.codec import cloudevents, v1
 from kserve_torch.codec.cloudevents import Event
 from kserve_torch.codec.document import JSON
 from kserve_torch.codec.snapshot import written
@@ -20,7 +20,7 @@ from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.http.replies import check_rows, row_headers
 from kserve_torch.http.serve import Serve, deadline
-from kserve_torch.http.v2 import HEADER_LENGTH, V2
+from kserve_torch.http.v2 import HEADER_LENGTH, V2, read_v2
 from kserve_torch.messages import Reply, Request, Verb, fresh_id
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ class V1:
         length = call.headers.get(HEADER_LENGTH)
         if length in (None, str(len(call.body))):
             return await aside(len(call.body), _read, call)
-        inputs = found.signature("inputs")
-        return await aside(len(call.body), v2.decode, call.body, length, inputs)
+        return await read_v2(call, found)
 
     async def _as_v2(
         self, call: Call, model: str, verb: Verb, decoded: V2Request, event: Event | None

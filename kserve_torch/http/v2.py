@@ -14,7 +14,7 @@ from kserve_torch.codec.v2 import V2Request
 from kserve_torch.engine.aside import aside
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import Answer, Call
-from kserve_torch.http.inference import outputs_of, request_of, size_of
+from kserve_torch.http.inference import outputs_of, request_of
 from kserve_torch.http.replies import check_rows, row_headers
 from kserve_torch.http.serve import Serve, deadline
 from kserve_torch.messages import Reply, Request, Verb
@@ -69,14 +69,21 @@ class V2:
         try:
             found = self._registry.find(model, version)
             if decoded is None:
-                length = call.headers.get(HEADER_LENGTH)
-                inputs = found.signature("inputs")
-                decoded = await aside(len(call.body), v2.decode, call.body, length, inputs)
+                decoded = await read_v2(call, found)
             request = request_of(found, decoded, call.headers, verb, version, deadline(call))
         except Exception as error:
             return self._serve.refuse(call, model, error, version, _refused_id(call))
-        write = partial(_answer, request, found, decoded)
-        return await self._serve(call, request, write, size_of)
+        return await self._serve(call, request, partial(_answer, request, found, decoded))
+
+
+async def read_v2(call: Call, found: ModelVersion) -> V2Request:
+    """The body of a call for ``found``, a large one beside the event loop.
+
+    Raises:
+        InvalidInput: it cannot be decoded.
+    """
+    length, inputs = call.headers.get(HEADER_LENGTH), found.signature("inputs")
+    return await aside(len(call.body), v2.decode, call.body, length, inputs)
 
 
 def _refused_id(call: Call) -> str:
