@@ -197,7 +197,7 @@ class Server:
         groups: dict[Identity | None, list[socket.socket]] = {}
         for binding, listener in zip(bindings, listeners, strict=True):
             listener.listen(self.settings.receive_timeout)
-            groups.setdefault(self._identity(binding), []).append(listener.sock)
+            groups.setdefault(self._identity(binding), []).extend(listener.copies)
         tasks = []
         for files, group in groups.items():
             config = uvicorn_config(app, self.settings, files)

@@ -13,6 +13,10 @@ from kserve_torch.errors import SettingError
 from kserve_torch.settings.addresses import ANYWHERE, Address
 
 _MOST_MILLISECONDS = 2**31 - 1
+#: How often each socket is given to the event loop. uvloop accepts one connection per socket in
+#: each of its turns (libuv 1.45), and a turn takes up to 60 ms while many models compute: of 200
+#: clients that connect at once, the last would wait for seconds behind the requests of the first.
+_TIMES = 16
 
 
 class Listener:
@@ -25,6 +29,7 @@ class Listener:
     Attributes:
         address: as given.
         sock: the socket.
+        copies: the socket, and duplicates of it that accept beside it; once it listens.
 
     Raises:
         SettingError: the address is taken, or not one of this machine.
@@ -34,6 +39,7 @@ class Listener:
         self.address = address
         self._settings = settings
         self._file: os.stat_result | None = None
+        self.copies: list[socket.socket] = []
         try:
             self.sock = socket.socket(_family(address))
         except (OSError, UnicodeError) as error:  # the host's name is unknown, or cannot be one
@@ -78,6 +84,7 @@ class Listener:
             self.sock.listen(2048)
         except OSError as error:
             raise self._impossible(error) from None
+        self.copies = [self.sock, *(self.sock.dup() for _ in range(_TIMES - 1))]
 
     def close(self) -> None:
         """Close it, and remove its socket file unless another server has replaced that."""
@@ -85,7 +92,8 @@ class Listener:
             if self._is_in_place(self._file):
                 Path(self.address.path).unlink(missing_ok=True)
             self._file = None
-        self.sock.close()
+        for sock in (self.sock, *self.copies):
+            sock.close()
 
     def _is_in_place(self, file: os.stat_result) -> bool:
         """Whether the path has this file, which others take for a leftover until it listens."""

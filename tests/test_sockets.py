@@ -1,11 +1,13 @@
 """Sockets that are bound and later listen, and the files that some of them have."""
 
+import asyncio
 import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from kserve_torch.errors import SettingError
 from kserve_torch.settings.addresses import Address
@@ -29,6 +31,31 @@ def _has_ipv6() -> bool:
         probe.bind(("::1", 0))
         return True
     return False
+
+
+def test_clients_that_connect_at_once_are_accepted_at_once() -> None:
+    accepted: list[asyncio.Protocol] = []
+
+    class Noting(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            accepted.append(self)
+
+    async def turn() -> None:
+        loop = asyncio.get_running_loop()
+        servers = [await loop.create_server(Noting, sock=sock) for sock in listener.copies]
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(16)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for closing in (*servers, *clients):
+            closing.close()
+
+    port = free_ports(1)[0]
+    listener = Listener(Address(host="127.0.0.1", port=port))
+    listener.listen()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(turn())
+    listener.close()
+    assert len(accepted) == 16
 
 
 @pytest.mark.skipif(not _has_ipv6(), reason="no IPv6 here")
