@@ -22,7 +22,7 @@ from kserve_torch.errors import (
 )
 from kserve_torch.events import Responded
 from kserve_torch.http.errors import kserve_answer
-from kserve_torch.http.exchange import METRICS_PATHS, Answer, Call, Headers, decoded
+from kserve_torch.http.exchange import CODING, METRICS_PATHS, Answer, Call, headers_of
 from kserve_torch.http.native_json import NO_ROUTE, native_error, with_native_headers
 from kserve_torch.http.sending import Receive, Send, refuse, respond
 from kserve_torch.messages import fresh_id
@@ -118,7 +118,7 @@ class App:
         return Call(
             method=scope["method"],
             path=scope["path"],
-            headers=Headers(scope["headers"]),
+            headers=headers_of(scope["headers"]),
             query=scope["query_string"].decode("latin-1"),
             management=management,
             metrics_only=metrics_only,
@@ -211,19 +211,25 @@ class App:
             answer = await self._metrics(call)
             return answer or self._not_found(call)
         self._check_key(call)
-        coding = call.headers.get("content-encoding")
+        coding = call.headers.get(CODING)
         if coding and call.body:
             try:
-                size = INFLATES * len(call.body)
-                call.body = await aside(size, decode_body, call.body, coding, self.max_body)
+                await self._decode(call, coding)
             except ServingError as error:
                 return self._refusal(call, error)
-            call.headers = decoded(call.headers, len(call.body))
         for route in self._routes:
             answer = await route(call)
             if answer is not None:
                 return answer
         return self._not_found(call)
+
+    async def _decode(self, call: Call, coding: str) -> None:
+        size = INFLATES * len(call.body)
+        call.body = await aside(size, decode_body, call.body, coding, self.max_body)
+        headers = {name: value for name, value in call.headers.items() if name != CODING}
+        if "content-length" in headers:
+            headers["content-length"] = str(len(call.body))
+        call.headers = headers
 
     def _check_key(self, call: Call) -> None:
         """Require a key of calls that run or change a model; probes and metadata stay open.

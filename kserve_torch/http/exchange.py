@@ -15,61 +15,25 @@ from urllib.parse import parse_qsl
 import orjson
 
 from kserve_torch.codec.document import JSON
+from kserve_torch.messages import NOTHING
 
 #: Where the metrics are, with or without a final slash (CONTRACT N20).
 METRICS_PATHS = ("/metrics", "/metrics/")
 
-_CODING = "content-encoding"
+#: The header that says how a body is compressed.
+CODING = "content-encoding"
 
 
-class Headers(Mapping[str, str]):
-    """Request headers: lookup ignores case, names are in lower case, the last value wins.
+def headers_of(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Request headers, of whose names, in lower case, the last value wins.
 
     Only the values of content-encoding are joined, because all must be decoded (RFC 9110 5.3).
     """
-
-    __slots__ = ("_raw", "_table")
-
-    def __init__(self, raw: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        self._raw = raw
-        self._table: dict[str, str] | None = None
-
-    def _load(self) -> dict[str, str]:
-        if self._table is None:
-            self._table = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in self._raw}
-            if len(self._table) < len(self._raw) and _CODING in self._table:
-                values = [
-                    v.decode("latin-1") for k, v in self._raw if k.lower() == _CODING.encode()
-                ]
-                self._table[_CODING] = ", ".join(values)
-        return self._table
-
-    def __getitem__(self, name: str) -> str:
-        return self._load()[name.lower()]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value, or ``default``; faster than `Mapping`'s own, which catches a KeyError."""
-        table = self._table
-        if table is None:
-            table = self._load()
-        return table.get(name.lower(), default)
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name.lower() in self._load()
-
-    def __iter__(self) -> Any:
-        return iter(self._load())
-
-    def __len__(self) -> int:
-        return len(self._load())
-
-
-def decoded(headers: Mapping[str, str], length: int) -> Headers:
-    """The headers after the body was decoded to ``length`` bytes: without content coding."""
-    own = {name: value for name, value in headers.items() if name != _CODING}
-    if "content-length" in own:
-        own["content-length"] = str(length)
-    return Headers([(k.encode("latin-1"), v.encode("latin-1")) for k, v in own.items()])
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
+    if len(headers) < len(raw) and CODING in headers:
+        codings = (value.decode("latin-1") for name, value in raw if name == CODING.encode())
+        headers[CODING] = ", ".join(codings)
+    return headers
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,7 +43,7 @@ class Call:
     Attributes:
         method: upper case.
         path: percent-decoded path.
-        headers: see `Headers`.
+        headers: see `headers_of`.
         body: the whole body, decoded from its content coding.
         query: the raw query string.
         management: whether it came in on a socket where the management API answers.
@@ -90,7 +54,7 @@ class Call:
 
     method: str
     path: str
-    headers: Mapping[str, str] = field(default_factory=Headers)
+    headers: Mapping[str, str] = NOTHING
     body: bytes = b""
     query: str = ""
     management: bool = False

@@ -75,7 +75,7 @@ def scope(
         "method": method,
         "path": path,
         "query_string": b"q=1",
-        "headers": [(name.encode(), value.encode()) for name, value in headers],
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
         "server": server,
         "client": ("127.0.0.9", 5),
     }

@@ -26,7 +26,7 @@ from kserve_torch.codec.datatypes import DATATYPES
 from kserve_torch.grpc.oip import OpenInference
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.grpc.rpc import Call as Rpc
-from kserve_torch.http.exchange import Answer, Call, Headers
+from kserve_torch.http.exchange import Answer, Call, headers_of
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import HEADER_LENGTH, V2
 from kserve_torch.messages import Tensor
@@ -67,7 +67,7 @@ class Serving:
     async def _posted(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         v2 = V2(self.registry)
-        call = Call(method="POST", path=path, body=body, headers=Headers(raw))
+        call = Call(method="POST", path=path, body=body, headers=headers_of(raw))
         answer = await V1(self.registry, v2).route(call) or await v2.route(call)
         assert answer is not None
         return answer
