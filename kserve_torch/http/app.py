@@ -190,7 +190,7 @@ class App:
         timer = loop.call_later(WATCH_AFTER, watch)
         try:
             answer = await self._answer(call)
-            await respond(send, answer, head=call.method == "HEAD", close=self.draining())
+            await respond(send, answer, close=self.draining())
         except asyncio.CancelledError:
             if watcher is None or not watcher.done():
                 raise

@@ -51,6 +51,6 @@ def refusal(status: int, text: str) -> Application:
     refused = json_answer({"error": text}, status)
 
     async def answer(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        await respond(send, refused, head=False, close=True)
+        await respond(send, refused, close=True)
 
     return answer

@@ -20,13 +20,12 @@ BODILESS = (204, 205, 304)
 LINGER_SECONDS = 2.0
 
 
-async def respond(send: Send, answer: Answer, head: bool, close: bool) -> None:
-    """Send an answer, whole or in pieces.
+async def respond(send: Send, answer: Answer, close: bool) -> None:
+    """Send an answer, whole or in pieces; uvicorn leaves the body out if the request was HEAD.
 
     Args:
         send: of ASGI.
         answer: what is sent.
-        head: whether the request was HEAD, whose answer has no body.
         close: whether to close the connection even if the answer does not say so.
     """
     if answer.status in BODILESS:
@@ -34,7 +33,7 @@ async def respond(send: Send, answer: Answer, head: bool, close: bool) -> None:
     await _start(send, answer, close or answer.close)
     body = answer.body
     if isinstance(body, bytes):
-        await send({"type": "http.response.body", "body": b"" if head else body})
+        await send({"type": "http.response.body", "body": body})
         return
     async with aclosing(body):
         async for chunk in body:

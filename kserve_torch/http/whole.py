@@ -55,7 +55,7 @@ async def exchange(cycle: RequestResponseCycle, app: App) -> None:
                 await cycle.flow.drain()
             _write(cycle, answer, answer.body, close)
         else:
-            await respond(cycle.send, answer, head=False, close=close)  # type: ignore[arg-type]
+            await respond(cycle.send, answer, close)  # type: ignore[arg-type]
     finally:
         cycle.on_response = _nothing  # breaks a reference cycle
 

@@ -22,12 +22,16 @@ class Client:
             self.sock.sendall(piece)
 
     def answer(self) -> Sent:
+        status, headers = self.head()
+        return status, headers, self._file.read(int(headers["content-length"]))
+
+    def head(self) -> tuple[int, dict[str, str]]:
         status = int(self._file.readline().split()[1])
         headers = {}
         while (line := self._file.readline().strip()) != b"":
             name, _, value = line.decode().partition(": ")
             headers[name.lower()] = value
-        return status, headers, self._file.read(int(headers["content-length"]))
+        return status, headers
 
     def lines(self, count: int) -> list[bytes]:
         """What comes next."""

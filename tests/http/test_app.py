@@ -319,12 +319,6 @@ async def test_streams_and_answers_without_a_body() -> None:
     assert not headers.keys() & {"content-length", "content-type"}
 
 
-async def test_head_has_no_body() -> None:
-    status, headers, body = await exchange(app(), "/told", method="HEAD")
-    assert (status, body) == (200, b"")
-    assert int(headers["content-length"]) > 0
-
-
 async def test_a_draining_server_closes_connections() -> None:
     _, headers, _ = await exchange(app(draining=lambda: True), "/told")
     assert headers["connection"] == "close"

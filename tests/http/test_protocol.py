@@ -420,6 +420,17 @@ def test_other_answers_for_http_1_0(server: Server, method: bytes) -> None:
     assert len(body) == (length if method == b"GET" else 0)
 
 
+def test_head_has_no_body(server: Server) -> None:
+    with Client(server) as client:
+        for method in (b"HEAD", b"HEAD", b"GET"):
+            client.send(b"%b /v1/models/m HTTP/1.1\r\nHost: m\r\n\r\n" % method)
+        heads = [client.head() for _ in range(2)]
+        status, headers, body = client.answer()
+    assert {status for status, _ in heads} == {status} == {200}
+    assert {headers["content-length"] for _, headers in heads} == {headers["content-length"]}
+    assert len(body) == int(headers["content-length"]) > 0
+
+
 # --- clients that leave ---
 
 
