@@ -22,7 +22,7 @@ from kserve_torch.errors import (
 )
 from kserve_torch.events import Responded
 from kserve_torch.http.errors import kserve_answer
-from kserve_torch.http.exchange import CODING, METRICS_PATHS, Answer, Call, headers_of
+from kserve_torch.http.exchange import CODING, Answer, Call, headers_of
 from kserve_torch.http.native_json import NO_ROUTE, native_error, with_native_headers
 from kserve_torch.http.sending import Receive, Send, refuse, respond
 from kserve_torch.messages import fresh_id
@@ -49,7 +49,7 @@ class App:
 
     Args:
         routes: tried in order; the first answer that is not None goes out.
-        metrics: answers ``/metrics``.
+        metrics: the last of them, and the only one on sockets for metrics alone.
         roles: per port (or unix path), what answers there; ports that are not listed are for
             inference.
         max_body: bytes that a body may have.
@@ -76,8 +76,7 @@ class App:
         draining: Callable[[], bool] = lambda: False,
         refused: Callable[[Responded], None] = lambda event: None,
     ) -> None:
-        self._routes = tuple(routes)
-        self._metrics = metrics
+        self._routes = (*routes, metrics)
         self._sockets = {
             key: (MANAGEMENT in served, served == {METRICS}) for key, served in roles.items()
         }
@@ -88,9 +87,7 @@ class App:
         self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI connection scope, which must be of type http."""
-        if scope["type"] != "http":
-            raise ValueError(f"this application speaks HTTP, not {scope['type']}")
+        """Serve one ASGI connection scope of type http, the only one that uvicorn is set up for."""
         call = self._call(scope)
         try:
             call.body = await self._body(call, receive)
@@ -207,9 +204,6 @@ class App:
             return error_answer(call, error)
 
     async def _routed(self, call: Call) -> Answer:
-        if call.metrics_only or call.path in METRICS_PATHS:
-            answer = await self._metrics(call)
-            return answer or self._not_found(call)
         self._check_key(call)
         coding = call.headers.get(CODING)
         if coding and call.body:
@@ -217,7 +211,7 @@ class App:
                 await self._decode(call, coding)
             except ServingError as error:
                 return self._refusal(call, error)
-        for route in self._routes:
+        for route in self._routes[-1:] if call.metrics_only else self._routes:
             answer = await route(call)
             if answer is not None:
                 return answer

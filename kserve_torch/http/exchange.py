@@ -17,9 +17,6 @@ import orjson
 from kserve_torch.codec.document import JSON
 from kserve_torch.messages import NOTHING
 
-#: Where the metrics are, with or without a final slash (CONTRACT N20).
-METRICS_PATHS = ("/metrics", "/metrics/")
-
 #: The header that says how a body is compressed.
 CODING = "content-encoding"
 

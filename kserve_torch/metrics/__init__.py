@@ -31,7 +31,7 @@ from kserve_torch.events import (
     StateChanged,
     WorkerChanged,
 )
-from kserve_torch.http.exchange import METRICS_PATHS, Answer, Call
+from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.metrics.custom import HandlerMetrics
 from kserve_torch.metrics.engine import EngineMetrics
 from kserve_torch.metrics.family import Family
@@ -217,12 +217,12 @@ class Metrics:
             log.log(level, "%s (logged once)", fault, exc_info=error)
 
     async def answer(self, call: Call) -> Answer | None:
-        """Answer ``GET /metrics[?name[]=a&name[]=b]`` (CONTRACT X1); None for other paths.
+        """Answer ``GET /metrics[/][?name[]=a&name[]=b]`` (CONTRACT N20, X1); None for other paths.
 
         Raises:
             MethodNotAllowed: another method (CONTRACT N21).
         """
-        if call.path not in METRICS_PATHS or not self._enabled:
+        if call.path.rstrip("/") != "/metrics" or not self._enabled:
             return None
         if call.method not in ("GET", "HEAD"):
             raise MethodNotAllowed(NOT_ALLOWED, ["GET", "HEAD"])
