@@ -76,16 +76,13 @@ class GuardedProtocol(LimitedProtocol):
         self._running = cycle
         if cycle.scope["http_version"] < "1.1":
             speak_http10(cycle)
-        if not isinstance(app, App):
-            super()._start_asgi_task(cycle, self._breaking_off(cycle, app))  # type: ignore[arg-type]
-            return
         self.tasks.add(self.loop.create_task(self._serve(cycle, app)))
 
-    async def _serve(self, cycle: RequestResponseCycle, app: App) -> None:
+    async def _serve(self, cycle: RequestResponseCycle, app: Application) -> None:
         task = asyncio.current_task(self.loop)
         assert task is not None
         try:
-            if is_whole(cycle, app):
+            if isinstance(app, App) and is_whole(cycle, app):
                 self._exchange = task
                 await self._serve_whole(cycle, app)
             else:
