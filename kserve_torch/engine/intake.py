@@ -14,11 +14,6 @@ from kserve_torch.events import Event, Finished, Shed
 from kserve_torch.messages import NO_TIME, Reply, Request, Timing
 
 
-def timing_of(error: BaseException) -> Timing:
-    """Where the time of the request went that ended with ``error``, be it a cancellation."""
-    return getattr(error, "timing", None) or NO_TIME
-
-
 class Intake:
     """Queues requests, waits for their answers and enforces their deadlines.
 
@@ -58,6 +53,8 @@ class Intake:
 
     async def submit(self, request: Request, pool: Pool) -> Reply:
         """Queue a request and wait for its answer; cancelling the wait withdraws the request.
+
+        Where its time went is in the reply's ``timing``, or in that of the exception.
 
         Raises:
             Overloaded: the queue is full, or no worker is free and it may not wait for one.

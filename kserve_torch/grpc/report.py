@@ -6,12 +6,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kserve_torch.engine.intake import timing_of
 from kserve_torch.errors import ClientLeft, ServingError
-from kserve_torch.events import Responded
 from kserve_torch.grpc.rpc import Call, checked
-from kserve_torch.http.serve import log_unsendable
-from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request
+from kserve_torch.http.serve import log_unsendable, responded
+from kserve_torch.messages import Reply, Request
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
@@ -62,27 +60,10 @@ class Exchange:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        status, failed, timing = 200, "", NO_TIME
+        status = 200
         if isinstance(error, Exception):
             status = error.http if isinstance(error, ServingError) else 500
-            failed = type(error).__name__
         elif error is not None:  # cancelled, or a stream closed
             status = ClientLeft.http
-        if error is not None:
-            timing = timing_of(error)
-        registry, request, reply = self._registry, self.request, self.reply
-        version = reply.version if reply else registry.version_of(request.model, request.version)
-        registry.emit(
-            Responded(
-                protocol=self._protocol,
-                model=request.model,
-                version=version,
-                status=status,
-                seconds=time.perf_counter() - self._began,
-                request_id=request.id,
-                rows=len(request.rows),
-                timing=reply.timing if reply else timing,
-                error=failed,
-                headers=request.headers if registry.observers.want_headers else NOTHING,
-            )
-        )
+        how = (self._protocol, self.request, status, self._began, self.reply, error)
+        self._registry.emit(responded(self._registry, *how))

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from kserve_torch.engine.aside import aside
 from kserve_torch.engine.failures import log_failed
-from kserve_torch.engine.intake import timing_of
 from kserve_torch.errors import ClientLeft, HandlerError, InvalidInput, PredictionError
 from kserve_torch.events import Responded
 from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.http.inference import size_of
-from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request, Timing
+from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
@@ -47,12 +46,48 @@ def log_unsendable(request: Request, error: Exception) -> None:
         log_failed(request.model, request, error)
 
 
+def responded(
+    registry: Registry,
+    protocol: str,
+    request: Request,
+    status: int,
+    began: float,
+    reply: Reply | None,
+    error: BaseException | None = None,
+) -> Responded:
+    """The event of how a request ended.
+
+    Args:
+        registry: the models.
+        protocol: the name of the protocol in metrics and the access log.
+        request: as far as it could be decoded.
+        status: the answer's, in HTTP's terms.
+        began: ``time.perf_counter()`` at which the request was there.
+        reply: the handler's, or None if there is none.
+        error: what kept the client from an answer, be it its departure, or None.
+    """
+    version = reply.version if reply else registry.version_of(request.model, request.version)
+    timing = reply.timing if reply else getattr(error, "timing", None)
+    return Responded(
+        protocol,
+        request.model,
+        version,
+        status,
+        time.perf_counter() - began,
+        request.id,
+        len(request.rows),
+        timing or NO_TIME,
+        type(error).__name__ if isinstance(error, Exception) else "",
+        request.headers if registry.observers.want_headers else NOTHING,
+    )
+
+
 class Serve:
     """Submits a request, turns the outcome into an answer and reports it.
 
     Args:
         registry: the models.
-        protocol: the name of the protocol in metrics and the access log.
+        protocol: as of `responded`.
         failed: turns an error into the protocol's answer.
     """
 
@@ -81,14 +116,13 @@ class Serve:
             reply = await self._registry.submit(request)
             answer = await aside(size_of(reply), write, reply)
         except asyncio.CancelledError as gone:
-            self._tell(call, request, ClientLeft.http, timing_of(gone))
+            self._tell(call, request, ClientLeft.http, reply, gone)
             raise
         except Exception as error:
             if reply is not None:
                 log_unsendable(request, error)
-            timing = timing_of(error) if reply is None else reply.timing
-            return self.fail(call, request, error, timing)
-        self._tell(call, request, answer.status, reply.timing, version=reply.version)
+            return self.fail(call, request, error, reply)
+        self._tell(call, request, answer.status, reply)
         return answer
 
     def refuse(
@@ -96,17 +130,18 @@ class Serve:
     ) -> Answer:
         """The answer to a request that could not be decoded; ``id_`` if that could be."""
         id_ = id_ or call.headers.get("x-request-id") or "-"
-        return self.fail(call, Request(id=id_, model=model, version=asked, rows=()), error)
+        refused = Request(id=id_, model=model, version=asked, rows=(), headers=call.headers)
+        return self.fail(call, refused, error)
 
     def fail(
-        self, call: Call, request: Request, error: Exception, timing: Timing = NO_TIME
+        self, call: Call, request: Request, error: Exception, reply: Reply | None = None
     ) -> Answer:
         """The answer to a request that failed, or whose own answer cannot be sent."""
         answer = self._failed(error, request.id)
         # Its frames hold the request, and what in turn holds the error: they would stay in memory
         # until Python looks for garbage.
         error.__traceback__ = None
-        self._tell(call, request, answer.status, timing, type(error).__name__)
+        self._tell(call, request, answer.status, reply, error)
         return answer
 
     def _tell(
@@ -114,32 +149,17 @@ class Serve:
         call: Call,
         request: Request,
         status: int,
-        timing: Timing,
-        error: str = "",
-        version: str | None = None,
+        reply: Reply | None,
+        error: BaseException | None = None,
     ) -> None:
         if call.told:  # a stream may fail before its handler does, and after it has answered
             return
         call.told = True
-        registry = self._registry
-        if version is None:
-            version = registry.version_of(request.model, request.version)
-        event = Responded(
-            self._protocol,
-            request.model,
-            version,
-            status,
-            time.perf_counter() - call.began,
-            request.id,
-            len(request.rows),
-            timing,
-            error,
-            call.headers if registry.observers.want_headers else NOTHING,
-        )
         # The answer first: who sends the next request sees it counted.
         if not self._untold:
             asyncio.get_running_loop().call_soon(self._tell_all)
-        self._untold.append(event)
+        how = (self._protocol, request, status, call.began, reply, error)
+        self._untold.append(responded(self._registry, *how))
 
     def _tell_all(self) -> None:
         """Tell of all answers of one turn of the event loop, which are often a batch's."""
