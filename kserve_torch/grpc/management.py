@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import orjson
+from google.protobuf.message import Message
 
 from kserve_torch.errors import InvalidInput, VersionNotFound
 from kserve_torch.grpc.protos import management_pb2 as pb
@@ -38,62 +39,50 @@ class TorchServeManagement:
         self, message: pb.DescribeModelRequest, call: Call
     ) -> pb.ManagementResponse:
         """Limits, workers and queue of the default version, of one, or of ``all``, as JSON."""
-        path = _path(message.model_name, message.model_version)
-        return await self._answer("GET", path, customized=message.customized)
+        return await self._answer("GET", _path(message), message)
 
     async def ListModels(self, message: pb.ListModelsRequest, call: Call) -> pb.ManagementResponse:
         """One page of the models, as JSON."""
-        page = {"limit": message.limit, "next_page_token": message.next_page_token}
-        return await self._answer("GET", "/models", **page)
+        return await self._answer("GET", "/models", message)
 
     async def RegisterModel(
         self, message: pb.RegisterModelRequest, call: Call
     ) -> pb.ManagementResponse:
         """Enter an archive and start its workers; waits for them if asked to (CONTRACT G21)."""
-        return await self._answer(
-            "POST",
-            "/models",
-            url=message.url,
-            model_name=message.model_name,
-            handler=message.handler,
-            runtime=message.runtime,
-            batch_size=message.batch_size,
-            max_batch_delay=message.max_batch_delay,
-            response_timeout=message.response_timeout,
-            startup_timeout=message.startup_timeout,
-            initial_workers=message.initial_workers,
-            synchronous="true" if message.synchronous else "false",
-        )
+        waits = "true" if message.synchronous else "false"  # over REST it does unless told not to
+        return await self._answer("POST", "/models", message, synchronous=waits)
 
     async def ScaleWorker(
         self, message: pb.ScaleWorkerRequest, call: Call
     ) -> pb.ManagementResponse:
         """Change a version's number of workers; waits for them only if asked to."""
-        return await self._answer(
-            "PUT",
-            _path(message.model_name, message.model_version),
-            min_worker=message.min_worker,
-            max_worker=message.max_worker,
-            synchronous=message.synchronous,
-        )
+        return await self._answer("PUT", _path(message), message)
 
     async def SetDefault(self, message: pb.SetDefaultRequest, call: Call) -> pb.ManagementResponse:
         """Make a version the default of its model."""
         if not message.model_version:
             raise InvalidInput("Parameter model_version is required.")
-        path = _path(message.model_name, message.model_version)
-        return await self._answer("PUT", f"{path}/set-default")
+        return await self._answer("PUT", f"{_path(message)}/set-default", message)
 
     async def UnregisterModel(
         self, message: pb.UnregisterModelRequest, call: Call
     ) -> pb.ManagementResponse:
         """Drain a version and remove it."""
-        return await self._answer("DELETE", _path(message.model_name, message.model_version))
+        return await self._answer("DELETE", _path(message), message)
 
-    async def _answer(self, method: str, path: str, **params: Any) -> pb.ManagementResponse:
-        """The endpoint's status text, or all of its JSON if that has none."""
-        given = {name: value for name, value in params.items() if value}
-        rest = HttpCall(method=method, path=path, query=urlencode(given), management=True)
+    async def _answer(
+        self, method: str, path: str, message: Message, **others: str
+    ) -> pb.ManagementResponse:
+        """The endpoint's status text, or all of its JSON if that has none.
+
+        Args:
+            method: of HTTP.
+            path: of the endpoint.
+            message: its fields that are set are the endpoint's parameters, of the same names.
+            others: further parameters.
+        """
+        params = {field.name: value for field, value in message.ListFields()} | others
+        rest = HttpCall(method=method, path=path, query=urlencode(params), management=True)
         answer = await self._rest.route(rest)
         if answer is None:  # over REST, /models/{model}/invoke is an inference
             model, version = path.split("/")[2:]
@@ -105,8 +94,9 @@ class TorchServeManagement:
         return pb.ManagementResponse(msg=answer.body.decode().rstrip())
 
 
-def _path(model: str, version: str) -> str:
-    """The path of a model, or of one version of it."""
+def _path(message: Any) -> str:
+    """The path of the model that a message names, or of one version of it."""
+    model, version = message.model_name, message.model_version
     for name, value in (("model_name", model), ("model_version", version)):
         if "/" in value:
             raise InvalidInput(f"Parameter {name}: {value!r} has a slash")
