@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kserve_torch.errors import ClientLeft, ServingError
-from kserve_torch.grpc.rpc import Call, checked
+from kserve_torch.errors import AnswerTooLarge, ClientLeft, ServingError
+from kserve_torch.grpc.rpc import Call
 from kserve_torch.http.serve import log_unsendable, responded
 from kserve_torch.messages import Reply, Request
 
@@ -51,7 +51,13 @@ class Exchange:
             ServingError: it cannot be sent; the log says why.
         """
         try:
-            return checked(make(answered), self._most)
+            response = make(answered)
+            if len(response) > self._most:
+                # gRPC itself would end the call, a whole stream even, and only after it was counted
+                # as answered.
+                size = f"the answer has {len(response)} bytes"
+                raise AnswerTooLarge(f"{size}, this port sends {self._most} at most")
+            return response
         except ServingError as error:
             log_unsendable(self.request, error)
             raise

@@ -14,7 +14,6 @@ Methods that a servicer lacks answer UNIMPLEMENTED. Servicers raise; they never 
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
@@ -26,7 +25,8 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from kserve_torch.errors import AnswerTooLarge, InvalidInput, NotReady
+from kserve_torch.errors import InvalidInput, NotReady
+from kserve_torch.grpc.metadata import headers_of, metadata_of
 from kserve_torch.grpc.status import Status, status_of
 from kserve_torch.messages import NOTHING
 
@@ -39,7 +39,7 @@ class Call:
     """What a servicer sees of an RPC beside its message.
 
     Attributes:
-        headers: its metadata without the binary entries; gRPC's names are lower case.
+        headers: see `headers_of`.
         deadline: ``time.monotonic()`` after which the client no longer waits, or None.
         trailing: metadata to send after the last message; a servicer adds to it.
     """
@@ -53,7 +53,7 @@ class Call:
         """The call that ``context`` belongs to."""
         remaining = context.time_remaining()
         return cls(
-            headers={k: v for k, v in context.invocation_metadata() or () if isinstance(v, str)},
+            headers=headers_of(context),
             deadline=None if remaining is None else time.monotonic() + remaining,
         )
 
@@ -169,19 +169,6 @@ def _bytes(answer: Message | bytes) -> bytes:
     return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
-def checked(answer: bytes, most: int) -> bytes:
-    """``answer``, unless it is longer than what the port sends.
-
-    gRPC itself would end the call, a whole stream even, and after it was counted as answered.
-
-    Raises:
-        AnswerTooLarge: it is longer.
-    """
-    if len(answer) > most:
-        raise AnswerTooLarge(f"the answer has {len(answer)} bytes, this port sends {most} at most")
-    return answer
-
-
 # Requests are parsed here because gRPC answers UNKNOWN to malformed ones.
 
 
@@ -197,9 +184,6 @@ def _parse(kind: type[Message], data: bytes) -> Message:
         raise InvalidInput(f"the request is not a valid {kind.DESCRIPTOR.name}") from None
 
 
-#: Names of metadata with text values, except gRPC's own.
-_NAME = re.compile(r"(?!grpc-)[0-9a-z_.-]+(?<!-bin)")
-
 #: By whether the request and whether the response is a stream.
 _FACTORIES = {
     (False, False): grpc.unary_unary_rpc_method_handler,
@@ -207,27 +191,6 @@ _FACTORIES = {
     (True, False): grpc.stream_unary_rpc_method_handler,
     (True, True): grpc.stream_stream_rpc_method_handler,
 }
-
-
-#: Most bytes of metadata beside the status: clients refuse a response with more than 8 KiB.
-_MOST_METADATA = 7000
-#: What each entry counts for, beside its name and value (RFC 9113 6.5.2).
-_ENTRY = 32
-
-
-def metadata_of(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The headers that gRPC metadata can carry: lower-case names, printable ASCII values.
-
-    Those that clients would find too long together are left out.
-    """
-    entries, left = [], _MOST_METADATA
-    for name, value in headers.items():
-        size = _ENTRY + len(name) + len(value)
-        fits = size <= left and value.isascii() and value.isprintable()
-        if fits and _NAME.fullmatch(name.lower()):
-            entries.append((name.lower(), value))
-            left -= size
-    return tuple(entries)
 
 
 @asynccontextmanager

@@ -9,10 +9,10 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from kserve_torch.errors import AnswerTooLarge, InvalidInput, NotReady
+from kserve_torch.errors import InvalidInput, NotReady
 from kserve_torch.grpc import oip
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
-from kserve_torch.grpc.rpc import Call, Streams, bind, checked, metadata_of
+from kserve_torch.grpc.rpc import Call, Streams, bind
 
 from ..waiting import until
 from .serving import Serving, refused
@@ -67,13 +67,6 @@ async def test_gzip(serving: Serving) -> None:
     assert response.live
 
 
-def test_an_answer_as_large_as_the_port_sends() -> None:
-    answer = bytes(100)
-    assert checked(answer, 100) == answer
-    with pytest.raises(AnswerTooLarge, match="the answer has 100 bytes, this port sends 99 at m"):
-        checked(answer, 99)
-
-
 async def test_no_stream_begins_once_they_are_closed() -> None:
     async def messages() -> AsyncIterator[bytes]:
         yield b""
@@ -84,18 +77,6 @@ async def test_no_stream_begins_once_they_are_closed() -> None:
     streams.close()
     with pytest.raises(NotReady, match="stopped"):
         await anext(streams.parse_each(pb.ServerLiveRequest, messages()))
-
-
-def test_what_metadata_cannot_carry_is_left_out() -> None:
-    headers = {
-        "X-Own": "1",
-        "grpc-status": "0",
-        "x-bin": "1",
-        "a b": "1",
-        "x-e": "é",
-        "x-n": "a\nb",
-    }
-    assert metadata_of(headers) == (("x-own", "1"),)
 
 
 async def test_a_refused_request_is_no_garbage() -> None:
