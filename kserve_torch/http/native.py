@@ -158,7 +158,7 @@ class Native:
             return self._serve.fail(call, request, error)
 
         return await answer_or_stream(
-            lambda: self._serve(call, request, lambda reply: self._answer(seal(request, reply))),
+            self._serve(call, request, lambda reply: self._answer(seal(request, reply))),
             emissions,
             self._answer,
             unsendable,

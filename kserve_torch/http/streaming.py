@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kserve_torch.engine.emissions import Emissions
 from kserve_torch.errors import HandlerError, ServingError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 
     from kserve_torch.http.exchange import Answer
     from kserve_torch.messages import RowReply
 
 
 async def answer_or_stream(
-    answering: Callable[[], Awaitable[Answer]],
+    answering: Coroutine[Any, Any, Answer],
     emissions: Emissions,
     write: Callable[[RowReply], Answer],
     unsendable: Callable[[ServingError], Answer],
@@ -36,7 +36,8 @@ async def answer_or_stream(
         unsendable: reports an intermediate result that ``write`` refuses, and returns the answer to
             send instead.
     """
-    task = asyncio.create_task(_ending(answering, emissions))
+    task = asyncio.create_task(answering)
+    task.add_done_callback(lambda _: emissions.end())
     emissions.withdraw = task.cancel
     try:
         first = await emissions.next()
@@ -50,13 +51,6 @@ async def answer_or_stream(
         task.cancel()
         raise
     return replace(answers[0], body=_chunks(answers, task, emissions, write, unsendable))
-
-
-async def _ending(answering: Callable[[], Awaitable[Answer]], emissions: Emissions) -> Answer:
-    try:
-        return await answering()
-    finally:
-        emissions.end()
 
 
 async def _chunks(
