@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from kserve_torch import pidfile
 from kserve_torch.accesslog import AccessLog
@@ -144,7 +145,8 @@ class Server:
                 self._report_start(time.monotonic() - began)
                 output.mend()
                 print(STARTED, flush=True)
-            await self._until_signalled(https)
+            for ended in await _done_before(self._stopping, *https):
+                ended.result()  # raises the error with which a listener failed
             return await self._stop(https)
         finally:
             for task in (*https, *self._renewals):
@@ -181,9 +183,7 @@ class Server:
             why = why_no_models(self.settings)
             log.warning("no models to load: %s; the server is live but not ready", why)
         loading = asyncio.ensure_future(self.registry.start(models))
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+        await _done_before(self._stopping, loading)
         if self._stopping.is_set():
             loading.cancel()
         else:
@@ -220,14 +220,6 @@ class Server:
 
     # --- stop ---
 
-    async def _until_signalled(self, https: Sequence[asyncio.Task[None]]) -> None:
-        """Wait for a signal, or for a listener to fail, whose error is raised."""
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        done, _ = await asyncio.wait((stopping, *https), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        for task in done:
-            task.result()
-
     def _signalled(self) -> None:
         if self._stopping.is_set():
             self._killed.set()
@@ -238,13 +230,7 @@ class Server:
         log.info("draining")
         self.grpc.refresh()
         drained = asyncio.ensure_future(self._drain(https))
-        killed = asyncio.ensure_future(self._killed.wait())
-        done, _ = await asyncio.wait(
-            (drained, killed),
-            timeout=self.settings.grace_period,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        if drained not in done:
+        if not await _done_before(self._killed, drained, seconds=self.settings.grace_period):
             log.warning("stopped with requests in flight")
             await self.registry.close(0.0)
             self._access_log.flush()
@@ -252,7 +238,6 @@ class Server:
             self._children.end()
             pidfile.forget()
             os._exit(1)  # a normal exit would wait for threads that still run
-        killed.cancel()
         return 0
 
     async def _drain(self, https: Sequence[asyncio.Task[None]]) -> None:
@@ -264,3 +249,13 @@ class Server:
         await self.registry.drain(self.settings.grace_period)
         # uvicorn ends when the last answer has left.
         await asyncio.gather(*https)
+
+
+async def _done_before(
+    event: asyncio.Event, *work: asyncio.Future[Any], seconds: float | None = None
+) -> set[asyncio.Future[Any]]:
+    """Wait for an event, or until some work is done, or ``seconds``; returns what is done."""
+    told = asyncio.ensure_future(event.wait())
+    done, _ = await asyncio.wait((told, *work), timeout=seconds, return_when="FIRST_COMPLETED")
+    told.cancel()
+    return done - {told}
