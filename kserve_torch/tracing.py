@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import importlib.util
 import logging
 import time
 from collections.abc import Mapping
@@ -57,14 +56,16 @@ def tracing(environ: Mapping[str, str]) -> Tracing | None:
     if off or address is None:
         return None
     protocol = next(filter(None, map(environ.get, PROTOCOLS)), None) or _usual_protocol(address)
-    if obstacle := _obstacle(exporter, protocol):
-        log.warning("no traces are sent: %s", obstacle)
-        return None
-    try:
-        return _tracing(environ, _EXPORTERS[protocol])
-    except Exception as error:  # the SDK's, about one of its variables
-        log.warning("no traces are sent: %s: %s", type(error).__name__, error)
-        return None
+    obstacle = _obstacle(exporter, protocol)
+    if not obstacle:
+        try:
+            return _tracing(environ, _EXPORTERS[protocol])
+        except ImportError as error:
+            obstacle = f"the packages of the extra 'tracing' are not installed: {error}"
+        except Exception as error:  # the SDK's, about one of its variables
+            obstacle = f"{type(error).__name__}: {error}"
+    log.warning("no traces are sent: %s", obstacle)
+    return None
 
 
 def _usual_protocol(address: str) -> str:
@@ -73,13 +74,11 @@ def _usual_protocol(address: str) -> str:
 
 
 def _obstacle(exporter: str, protocol: str) -> str:
-    """Why no spans can be sent; empty if they can."""
+    """Which of the two is not supported; empty if both are."""
     if exporter != "otlp":
         return f"exporter {exporter}, only otlp is supported"
     if protocol not in _EXPORTERS:
         return f"protocol {protocol}, only {' and '.join(_EXPORTERS)} are supported"
-    if not all(map(_is_installed, ("opentelemetry.sdk", _EXPORTERS[protocol]))):
-        return "the packages of the extra 'tracing' are not installed"
     return ""
 
 
@@ -101,13 +100,6 @@ def _tracing(environ: Mapping[str, str], package: str) -> Tracing:
     exporter = importlib.import_module(f"{package}.trace_exporter").OTLPSpanExporter()
     provider.add_span_processor(BatchSpanProcessor(exporter))  # last, because it starts a thread
     return tracing
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 class Tracing:
