@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -76,10 +76,7 @@ def application(
         tokens: the keys, if token authorisation is on.
         bindings: the sockets, each with its roles.
     """
-    roles: Mapping[int | str, frozenset[str]] = {
-        binding.address.path or binding.address.port: binding.roles for binding in bindings
-    }
-
+    roles = {binding.address.endpoint: binding.roles for binding in bindings}
     v2 = V2(registry)
     routes = [
         V1(registry, v2).route,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from kserve_torch.codec.content import decode_body
@@ -34,7 +34,7 @@ Route = Callable[[Call], Awaitable[Answer | None]]
 #: Paths whose errors are KServe's; all others answer as TorchServe does (CONTRACT D3).
 KSERVE = ("/v1/", "/v2/")
 
-INFERENCE, MANAGEMENT, METRICS = "inference", "management", "metrics"
+MANAGEMENT, METRICS = "management", "metrics"
 
 #: Seconds after which a task is started that watches for the client's departure.
 WATCH_AFTER = 0.05
@@ -50,8 +50,7 @@ class App:
     Args:
         routes: tried in order; the first answer that is not None goes out.
         metrics: the last of them, and the only one on sockets for metrics alone.
-        roles: per port (or unix path), what answers there; ports that are not listed are for
-            inference.
+        roles: per port, or path of a unix socket, what answers there; others are for inference.
         max_body: bytes that a body may have.
         body_seconds: that a client may take to send a body, plus a second per `LEAST_RATE` bytes.
         tokens: the keys, if token authorisation is on; TorchServe's own routes check them
@@ -69,7 +68,7 @@ class App:
         self,
         routes: Sequence[Route],
         metrics: Route,
-        roles: Mapping[int | str, frozenset[str]],
+        roles: Mapping[Hashable, frozenset[str]],
         max_body: int,
         body_seconds: float = 60.0,
         tokens: Tokens | None = None,
@@ -246,7 +245,7 @@ class App:
 def error_answer(call: Call, error: Exception, request_id: str = "") -> Answer:
     """The answer to an error that no route has handled, in the form of the path's protocol."""
     if _is_kserve(call):
-        return kserve_answer(error)
+        return kserve_answer(error, call.headers.get("x-request-id", "-"))
     request_id = request_id or fresh_id()
     return with_native_headers(native_error(error, request_id), request_id)
 

@@ -13,10 +13,16 @@ log = logging.getLogger(__name__)
 
 def kserve_answer(error: BaseException, request_id: str = "") -> Answer:
     """The answer of a ``/v1`` or ``/v2`` route to an error."""
-    if not isinstance(error, ServingError):
-        log.error("request %s: unexpected error", request_id, exc_info=error)
-        return json_answer({"error": f"internal error ({type(error).__name__})"}, 500)
-    return json_answer({"error": error.message}, error.http, error_headers(error))
+    told = as_told(error, request_id)
+    return json_answer({"error": told.message}, told.http, error_headers(told))
+
+
+def as_told(error: BaseException, request_id: str) -> ServingError:
+    """What a client is told of an error; of one that nobody foresaw, only the log has the text."""
+    if isinstance(error, ServingError):
+        return error
+    log.error("request %s: unexpected error", request_id, exc_info=error)
+    return ServingError(f"Internal error: {type(error).__name__}")
 
 
 def method_not_allowed(method: str, path: str, allowed: Iterable[str]) -> Answer:

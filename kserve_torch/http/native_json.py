@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from kserve_torch.errors import ModelNotFound, ServingError, VersionNotFound
-from kserve_torch.http.errors import error_headers
+from kserve_torch.errors import ModelNotFound, VersionNotFound
+from kserve_torch.http.errors import as_told, error_headers
 from kserve_torch.http.exchange import Answer
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
     from kserve_torch.models.version import ModelVersion
-
-log = logging.getLogger(__name__)
 
 #: TorchServe's text for an unknown path (CONTRACT N21).
 NO_ROUTE = "Requested resource is not found, please refer to API document."
@@ -37,13 +34,11 @@ def native_json(value: Any, status: int = 200) -> Answer:
 
 def native_error(error: BaseException, request_id: str) -> Answer:
     """The answer of a native route to an error (INTERFACE, Errors)."""
-    if not isinstance(error, ServingError):
-        log.error("request %s: unexpected error", request_id, exc_info=error)
-        error = ServingError(f"Internal error: {type(error).__name__}")
+    told = as_told(error, request_id)
     answer = native_json(
-        {"code": error.native, "type": error.kind, "message": error.message}, error.native
+        {"code": told.native, "type": told.kind, "message": told.message}, told.native
     )
-    answer.headers = error_headers(error)
+    answer.headers = error_headers(told)
     return answer
 
 

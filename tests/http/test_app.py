@@ -17,16 +17,16 @@ from kserve_torch.errors import InvalidInput
 from kserve_torch.events import Responded
 from kserve_torch.http import app as module
 from kserve_torch.http import sending
-from kserve_torch.http.app import INFERENCE, MANAGEMENT, METRICS, App
+from kserve_torch.http.app import MANAGEMENT, METRICS, App
 from kserve_torch.http.exchange import Answer, Call
 
 from ..threads import Readers
 
 ROLES: Mapping[int | str, frozenset[str]] = {
-    1: frozenset({INFERENCE}),
-    2: frozenset({INFERENCE, MANAGEMENT}),
+    1: frozenset({"inference"}),
+    2: frozenset({"inference", MANAGEMENT}),
     3: frozenset({METRICS}),
-    "/run/socket": frozenset({INFERENCE, MANAGEMENT}),
+    "/run/socket": frozenset({"inference", MANAGEMENT}),
 }
 LIMIT = 100
 
