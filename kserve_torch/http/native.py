@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,22 +36,6 @@ _TARGET = _MODEL + r"(?:/(?P<version>[^/]+)(?:/(?P<rest>.+))?)?"
 _NOT_LEGACY = r"(?!/(?:v1|v2|models|metrics)/)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Target:
-    """The model, version and verb that a call is for.
-
-    Attributes:
-        rest: the path after the version (CONTRACT R4).
-        params: query parameters that become fields of the row (CONTRACT R1).
-    """
-
-    model: str
-    version: str | None
-    verb: Verb = Verb.PREDICT
-    rest: str = ""
-    params: Mapping[str, str] = NOTHING
-
-
 class Native:
     """Answers inference as TorchServe does, on every socket.
 
@@ -66,17 +50,15 @@ class Native:
         self._settings = settings
         self._tokens = tokens
         self._serve = Serve(registry, "native", native_error)
+        legacy = partial(self._infer, legacy=True)
         # The first path that matches decides; any method is accepted (CONTRACT T-15).
         self._routes: tuple[tuple[re.Pattern[str], Endpoint], ...] = (
-            (re.compile("/predictions" + _TARGET), self._predict),
-            (re.compile("/explanations" + _TARGET), partial(self._predict, verb=Verb.EXPLAIN)),
+            (re.compile("/predictions" + _TARGET), self._infer),
+            (re.compile("/explanations" + _TARGET), partial(self._infer, verb=Verb.EXPLAIN)),
             (re.compile("/ping(?:/.*)?"), self._ping),
             (re.compile("/invocations"), self._invocations),
-            (re.compile("/models" + _MODEL + "/invoke"), self._legacy),
-            (
-                re.compile(_NOT_LEGACY + _MODEL + "(?:/(?P<version>[^/]+))?/predict"),
-                self._legacy,
-            ),
+            (re.compile("/models" + _MODEL + "/invoke"), legacy),
+            (re.compile(_NOT_LEGACY + _MODEL + "(?:/(?P<version>[^/]+))?/predict"), legacy),
         )
 
     async def route(self, call: Call) -> Answer | None:
@@ -108,29 +90,10 @@ class Native:
             return native_json({"status": "Healthy"})
         return native_json({"status": "Unhealthy"}, 500)
 
-    async def _predict(
-        self,
-        call: Call,
-        request_id: str,
-        model: str,
-        version: str | None,
-        rest: str | None,
-        verb: Verb = Verb.PREDICT,
-    ) -> Answer:
-        target = _Target(model=model, version=version, verb=verb, rest=rest or "")
-        return await self._infer(call, request_id, target)
-
     async def _invocations(self, call: Call, request_id: str) -> Answer:
         model = call.params().get("model_name") or _named_in_form(call)
         model = model or self._only_startup_model()
-        return await self._legacy(call, request_id, model)
-
-    async def _legacy(
-        self, call: Call, request_id: str, model: str, version: str | None = None
-    ) -> Answer:
-        return await self._infer(
-            call, request_id, _Target(model=model, version=version, params=call.params())
-        )
+        return await self._infer(call, request_id, model, legacy=True)
 
     def _only_startup_model(self) -> str:
         registry = self._registry
@@ -141,17 +104,46 @@ class Native:
 
     # --- inference ---
 
-    async def _infer(self, call: Call, request_id: str, target: _Target) -> Answer:
+    async def _infer(
+        self,
+        call: Call,
+        request_id: str,
+        model: str,
+        version: str | None = None,
+        rest: str | None = None,
+        verb: Verb = Verb.PREDICT,
+        legacy: bool = False,
+    ) -> Answer:
+        """Answer an inference.
+
+        Args:
+            call: the HTTP request.
+            request_id: of the answer.
+            model: from the path, as are the next two.
+            version: None for the default.
+            rest: what follows the version (CONTRACT R4).
+            verb: predict or explain.
+            legacy: whether query parameters become fields of the row (CONTRACT R1).
+        """
+        asked = Request(
+            id=request_id,
+            model=model,
+            version=version,
+            asked=version or "",
+            verb=verb,
+            rows=(),
+            headers=call.headers,
+            url_path=rest or "",
+        )
+        params = call.params() if legacy else NOTHING
         emissions = Emissions()
         try:
-            find(self._registry, target.model, target.version)
+            find(self._registry, model, version)
             if call.method == "OPTIONS":
-                return native_json(model_api(target.model, management=False))
-            request, seal = await aside(
-                len(call.body), self._read, call, request_id, target, emissions
-            )
+                return native_json(model_api(model, management=False))
+            request, seal = await aside(len(call.body), self._read, call, asked, params, emissions)
         except ServingError as error:
-            return self._serve.refuse(call, target.model, error, target.version, request_id)
+            return self._serve.fail(call, asked, error)
 
         def unsendable(error: ServingError) -> Answer:
             log_unsendable(request, error)
@@ -165,20 +157,14 @@ class Native:
         )
 
     def _read(
-        self, call: Call, request_id: str, target: _Target, emissions: Emissions
+        self, call: Call, asked: Request, params: Mapping[str, str], emissions: Emissions
     ) -> tuple[Request, Seal]:
-        decoded, opened = self._open(call, target)
-        request = Request(
-            id=request_id,
-            model=target.model,
-            version=target.version,
-            asked=target.version or "",
-            verb=target.verb,
+        decoded, opened = self._open(call, params)
+        request = replace(
+            asked,
             rows=opened.rows,
-            again=lambda: self._open(call, target)[1].rows,
-            headers=call.headers,
+            again=lambda: self._open(call, params)[1].rows,
             content_types=decoded.content_types,
-            url_path=target.rest,
             element=opened.element,
             deadline=deadline(call),
             emit=emissions,
@@ -186,11 +172,11 @@ class Native:
         )
         return request, opened.seal
 
-    def _open(self, call: Call, target: _Target) -> tuple[native.NativeRequest, Opened]:
+    def _open(self, call: Call, params: Mapping[str, str]) -> tuple[native.NativeRequest, Opened]:
         decoded = native.decode(
             call.body,
             call.headers.get("content-type", ""),
-            target.params,
+            params,
             decode_input=self._settings.decode_input_request,
         )
         return decoded, open_envelope(self._settings.service_envelope, decoded.row)
