@@ -142,7 +142,7 @@ class Native:
             if call.method == "OPTIONS":
                 return native_json(model_api(model, management=False))
             request, seal = await aside(len(call.body), self._read, call, asked, params, emissions)
-        except ServingError as error:
+        except Exception as error:
             return self._serve.fail(call, asked, error)
 
         def unsendable(error: ServingError) -> Answer:

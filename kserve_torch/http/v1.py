@@ -15,7 +15,6 @@ from kserve_torch.codec.snapshot import written
 from kserve_torch.codec.v1 import V1Request
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.engine.aside import aside
-from kserve_torch.errors import ServingError
 from kserve_torch.http.errors import kserve_answer, method_not_allowed
 from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.http.replies import check_rows, row_headers
@@ -62,7 +61,7 @@ class V1:
             if isinstance(decoded, V2Request):
                 return await self._as_v2(call, model, verb, decoded, event)
             request = _request(call, model, verb, decoded)
-        except ServingError as error:
+        except Exception as error:
             return self._serve.refuse(call, model, error)
         return await self._serve(call, request, lambda reply: _answer(request, reply, event))
 

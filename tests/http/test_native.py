@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from kserve_torch.codec import native as codec
 from kserve_torch.engine import emissions
 from kserve_torch.engine.worker import WorkerState
 from kserve_torch.errors import HandlerError, RequestTimeout
@@ -401,6 +402,17 @@ async def test_without_workers(native: Native, registry: Registry) -> None:
     await registry.register("echo_2.0.mar", workers=0)
     answer = await ask(native, "POST", "/predictions/echo/2.0", b"x")
     assert (answer.status, value(answer)["type"]) == (503, "ServiceUnavailableException")
+
+
+async def test_a_body_that_fails_the_decoder_is_told_of(
+    native: Native, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[Any] = []
+    registry.observers.add(events.append, [Responded])
+    monkeypatch.setattr(codec, "decode", None)
+    answer = await ask(native, "POST", "/predictions/echo", b"x")
+    await asyncio.sleep(0)
+    assert [(event.status, event.error) for event in events] == [(answer.status, "TypeError")]
 
 
 async def test_unexpected_errors_are_logged_once_and_not_told(

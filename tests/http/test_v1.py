@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
+from kserve_torch.codec import v1
 from kserve_torch.engine import failures
 from kserve_torch.events import Responded
 from kserve_torch.http.exchange import Answer
@@ -88,6 +89,18 @@ async def test_a_failed_request_is_no_garbage(
                 await asyncio.sleep(0.001)
     finally:
         gc.enable()
+
+
+async def test_a_body_that_fails_the_decoder_is_told_of(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As MemoryError does: each answer is in the metrics and in the access log."""
+    events: list[Any] = []
+    registry.observers.add(events.append, [Responded])
+    monkeypatch.setattr(v1, "decode", None)
+    answer = await answered(registry, PREDICT, {"instances": [1]})
+    await asyncio.sleep(0)
+    assert [(event.status, event.error) for event in events] == [(answer.status, "TypeError")]
 
 
 async def test_no_instances_need_no_handler(registry: Registry) -> None:
