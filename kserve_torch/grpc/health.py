@@ -9,7 +9,6 @@ from contextlib import suppress
 from grpc_health.v1 import health_pb2 as pb
 
 from kserve_torch.errors import ClientError
-from kserve_torch.events import Event
 from kserve_torch.grpc.rpc import Call
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Health"]
@@ -58,13 +57,12 @@ class Health:
             last = status
             await changed.wait()
 
-    def observe(self, event: Event) -> None:
-        """Wake the watchers, because ``event`` may change the state; on any thread."""
-        with suppress(RuntimeError):  # a model that is still loading may outlive the loop
-            self._loop.call_soon_threadsafe(self.refresh)
-
     def refresh(self) -> None:
-        """Wake the watchers, for a change without an event, such as draining."""
+        """Wake the watchers, because the state may have changed; on any thread."""
+        with suppress(RuntimeError):  # a model that is still loading may outlive the loop
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from kserve_torch.errors import SettingError
-from kserve_torch.events import DefaultChanged, Event, StateChanged, WorkerChanged
+from kserve_torch.events import DefaultChanged, StateChanged, WorkerChanged
 from kserve_torch.grpc import health, management, oip, reflection, torchserve
 from kserve_torch.grpc.rpc import Authorise, Streams, bind
 from kserve_torch.tls import Renewal, identity
@@ -80,7 +80,7 @@ class GrpcServer:
             SettingError: a port is taken, or TLS is asked for and its files cannot be used.
         """
         changes = [WorkerChanged, StateChanged, DefaultChanged]
-        self._registry.observers.add(self._observe, changes)
+        self._registry.observers.add(lambda event: self.refresh(), changes)
         for binding in self._settings.grpc_bindings():
             # One connection can have any number of calls, whose messages are kept as they come.
             server = grpc.aio.server(
@@ -94,7 +94,7 @@ class GrpcServer:
             await server.start()
 
     def refresh(self) -> None:
-        """Wake health watchers after a change without an event, such as the start of draining."""
+        """Wake health watchers, after an event or a change that is none, such as draining."""
         for servicer in self._healths:
             servicer.refresh()
 
@@ -105,10 +105,6 @@ class GrpcServer:
         self._streams.close()
         await asyncio.sleep(min(grace, self._settings.drain_seconds, _REFUSE_SECONDS))
         await asyncio.gather(*(server.stop(grace) for server in self._servers))
-
-    def _observe(self, event: Event) -> None:
-        for servicer in self._healths:
-            servicer.observe(event)
 
     # --- one port ---
 

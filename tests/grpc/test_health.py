@@ -4,7 +4,6 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2 as pb
 
-from kserve_torch.events import WorkerChanged
 from kserve_torch.grpc import health, oip
 from kserve_torch.grpc.health import Health
 from kserve_torch.grpc.rpc import Call
@@ -13,7 +12,6 @@ from .serving import Serving
 
 SERVING = pb.HealthCheckResponse.SERVING
 NOT_SERVING = pb.HealthCheckResponse.NOT_SERVING
-CHANGED = WorkerChanged(model="m", version="1.0", worker=0, state="READY")
 
 
 class Switch:
@@ -51,9 +49,9 @@ async def test_watch_tells_of_changes_and_only_of_changes() -> None:
 
     watching = asyncio.create_task(watch())
     assert await seen.get() == NOT_SERVING
-    servicer.observe(CHANGED)
+    servicer.refresh()
     ready.on = True
-    servicer.observe(CHANGED)
+    servicer.refresh()
     assert await seen.get() == SERVING
     ready.on = False
     servicer.refresh()
@@ -88,4 +86,4 @@ def test_a_model_that_is_loaded_after_the_end_harms_nobody() -> None:
     async def serve() -> Health:
         return Health(Switch(), [])
 
-    asyncio.run(serve()).observe(CHANGED)
+    asyncio.run(serve()).refresh()
