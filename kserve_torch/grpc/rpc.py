@@ -144,17 +144,23 @@ def _handler(
     kind = GetMessageClass(method.input_type)
 
     async def unary(data: Any, context: grpc.aio.ServicerContext) -> Any:
-        async with _guarded(context, path, streams, authorise) as call:
+        async with _guarded(context, path) as call:
+            admit(call)
             return await function(received(data), call)
 
     async def stream(data: Any, context: grpc.aio.ServicerContext) -> None:
-        async with (
-            _guarded(context, path, streams, authorise) as call,
-            aclosing(function(received(data), call)) as responses,
-        ):
-            async for response in responses:
-                with _while_client_is_there():
-                    await context.write(response)
+        async with _guarded(context, path) as call:
+            admit(call)
+            async with aclosing(function(received(data), call)) as responses:
+                async for response in responses:
+                    with _while_client_is_there():
+                        await context.write(response)
+
+    def admit(call: Call) -> None:
+        if streams.closed:
+            raise _stopping()
+        if authorise is not None:
+            authorise(call.headers.get("authorization"))
 
     def received(data: Any) -> Any:
         return streams.parse_each(kind, data) if method.client_streaming else _parse(kind, data)
@@ -194,16 +200,10 @@ _FACTORIES = {
 
 
 @asynccontextmanager
-async def _guarded(
-    context: grpc.aio.ServicerContext, path: str, streams: Streams, authorise: Authorise | None
-) -> AsyncIterator[Call]:
+async def _guarded(context: grpc.aio.ServicerContext, path: str) -> AsyncIterator[Call]:
     """Wraps an RPC from its first message to its last; an error ends it with a status."""
     call = Call.of(context)
     try:
-        if streams.closed:
-            raise _stopping()
-        if authorise is not None:
-            authorise(call.headers.get("authorization"))
         yield call
         context.set_trailing_metadata(metadata_of(call.trailing))
     except Exception as error:

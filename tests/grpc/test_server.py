@@ -207,7 +207,7 @@ async def test_an_answer_over_the_limit_does_not_end_its_stream(store: Path) -> 
     await serving.stop()
 
 
-async def test_tokens(store: Path, tmp_path: Path) -> None:
+async def test_tokens(store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tokens = Tokens(tmp_path, 60.0)
     serving = Serving(store, tokens=tokens)
     await serving.start(["echo"])
@@ -227,6 +227,7 @@ async def test_tokens(store: Path, tmp_path: Path) -> None:
     probe = serving.stub(health.SERVICE, serving.settings.grpc_port)
     await probe.Check(health_pb2.HealthCheckRequest())
     await serving.stop()
+    assert not caplog.records
 
 
 async def test_tokens_of_kserves_service(store: Path, tmp_path: Path) -> None:
