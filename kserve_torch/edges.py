@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import uvicorn
 from starlette.types import ASGIApp
 
-from kserve_torch.http.app import App
+from kserve_torch.http.app import App, Route
 from kserve_torch.http.cors import with_cors
 from kserve_torch.http.docs import Docs
 from kserve_torch.http.management import Management
@@ -78,7 +78,7 @@ def application(
     """
     roles = {binding.address.endpoint: binding.roles for binding in bindings}
     v2 = V2(registry)
-    routes = [
+    routes: list[Route] = [
         V1(registry, v2).route,
         v2.route,
         Metadata(registry).route,

@@ -7,14 +7,15 @@ the loaded models accept: their warm-up samples, or tensors as their signatures 
 from __future__ import annotations
 
 import math
+import re
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from kserve_torch.errors import LoadFailed
 from kserve_torch.http.api import whole_api
-from kserve_torch.http.errors import method_not_allowed
 from kserve_torch.http.exchange import Answer, Call, json_answer
 from kserve_torch.http.openapi import Json
+from kserve_torch.http.routes import Routes, question
 from kserve_torch.runtime.warmup import sample_body
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from kserve_torch.models.version import ModelVersion
 
 _ASSETS = {
-    "/docs/swagger-ui.css": "text/css",
-    "/docs/swagger-ui-bundle.js": "text/javascript",
-    "/docs/favicon-32x32.png": "image/png",
+    "swagger-ui.css": "text/css",
+    "swagger-ui-bundle.js": "text/javascript",
+    "favicon-32x32.png": "image/png",
 }
 #: Most elements of an example: larger ones would fill the page.
 MAX_ELEMENTS = 1024
@@ -53,26 +54,32 @@ class Docs:
 
     Args:
         registry: the models to show examples of.
+
+    Attributes:
+        route: answers calls of its paths.
     """
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        self.route = Routes(
+            {
+                "/openapi.json": question(self._document),
+                "/docs": question(self._page),
+                f"/docs/(?P<name>{'|'.join(map(re.escape, _ASSETS))})": question(self._asset),
+            }
+        )
 
-    async def route(self, call: Call) -> Answer | None:
-        """The answer, or None if the path is not one of these."""
-        path = call.path.rstrip("/")
-        if path not in ("/openapi.json", "/docs", *_ASSETS):
-            return None
-        if call.method not in ("GET", "HEAD"):
-            return method_not_allowed(call.method, path, ["GET", "HEAD"])
-        if path == "/openapi.json":
-            return json_answer(whole_api(management=call.management, examples=self._examples()))
-        if call.path == "/docs/":  # the page's links are relative, for proxies, and would not work
+    async def _document(self, call: Call) -> Answer:
+        return json_answer(whole_api(management=call.management, examples=self._examples()))
+
+    async def _page(self, call: Call) -> Answer:
+        if call.path != "/docs":  # the page's links are relative, for proxies, and would not work
             return Answer(status=308, content_type=None, headers=[("location", "../docs")])
-        if path == "/docs":
-            return Answer(body=_PAGE.encode(), content_type="text/html; charset=utf-8")
-        asset = files("swagger_ui_bundle") / _UI / path.removeprefix("/docs/")
-        return Answer(body=asset.read_bytes(), content_type=_ASSETS[path])
+        return Answer(body=_PAGE.encode(), content_type="text/html; charset=utf-8")
+
+    async def _asset(self, call: Call, name: str) -> Answer:
+        asset = files("swagger_ui_bundle") / _UI / name
+        return Answer(body=asset.read_bytes(), content_type=_ASSETS[name])
 
     def _examples(self) -> dict[str, Json]:
         defaults = map(self._registry.find, self._registry.names())

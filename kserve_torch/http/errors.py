@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 
 from kserve_torch.errors import MethodNotAllowed, Overloaded, ServingError
 from kserve_torch.http.exchange import Answer, json_answer
@@ -23,11 +22,6 @@ def as_told(error: BaseException, request_id: str) -> ServingError:
         return error
     log.error("request %s: unexpected error", request_id, exc_info=error)
     return ServingError(f"Internal error: {type(error).__name__}")
-
-
-def method_not_allowed(method: str, path: str, allowed: Iterable[str]) -> Answer:
-    """The answer where ``path`` is a route, but not with ``method``."""
-    return kserve_answer(MethodNotAllowed(f"{method} is not allowed on {path}", allowed))
 
 
 def error_headers(error: ServingError) -> tuple[tuple[str, str], ...]:

@@ -24,8 +24,9 @@ from kserve_torch.errors import (
     RequestTimeout,
 )
 from kserve_torch.http.api import model_api
-from kserve_torch.http.exchange import Answer, Call, Endpoint
+from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.http.native_json import find, native_json, with_native_headers
+from kserve_torch.http.routes import Routes
 from kserve_torch.messages import fresh_id
 from kserve_torch.models import describe
 from kserve_torch.models.registration import Registration, not_started
@@ -65,19 +66,18 @@ class Management:
         self._registry = registry
         self._settings = settings
         self._tokens = tokens
-        # Path, then method to endpoint; the first path that matches decides.
-        self._routes: tuple[tuple[re.Pattern[str], dict[str, Endpoint]], ...] = (
-            (re.compile("/models"), {"GET": self._list, "POST": self._register}),
-            (re.compile(_SET_DEFAULT), {"PUT": self._set_default}),
-            (
-                re.compile(_VERSION),
-                {
+        self._routes = Routes(
+            {
+                "/models": {"GET": self._list, "POST": self._register},
+                _SET_DEFAULT: {"PUT": self._set_default},
+                _VERSION: {
                     "GET": self._describe,
                     "PUT": self._scale,
                     "DELETE": self._unregister,
                     "OPTIONS": self._openapi,
                 },
-            ),
+            },
+            refused=NOT_ALLOWED,
         )
 
     async def route(self, call: Call) -> Answer | None:
@@ -93,18 +93,12 @@ class Management:
         return answer and with_native_headers(answer, fresh_id())
 
     async def _dispatch(self, call: Call, path: str) -> Answer | None:
-        if path == "/token" and self._tokens is not None:
-            return self._renew_token(call, self._tokens)
-        for pattern, methods in self._routes:
-            match = pattern.fullmatch(path)
-            if match is None:
-                continue
-            if self._tokens is not None:
+        if self._tokens is not None:
+            if path == "/token":
+                return self._renew_token(call, self._tokens)
+            if f"{path}/".startswith("/models/"):
                 self._tokens.check(Access.MANAGEMENT, call.headers.get("authorization"))
-            if call.method not in methods:
-                raise MethodNotAllowed(NOT_ALLOWED, methods)
-            return await methods[call.method](call, **match.groupdict())
-        return None
+        return await self._routes(call)
 
     # --- questions ---
 

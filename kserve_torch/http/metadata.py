@@ -6,15 +6,14 @@ CONTRACT O1-O8, O11-O13, O80-O83, K1-K3; T-05, T-06.
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import TYPE_CHECKING, Any
 
 import kserve_torch
 from kserve_torch.codec import document
 from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import InvalidInput, NotReady
-from kserve_torch.http.errors import method_not_allowed
-from kserve_torch.http.exchange import Answer, Call, Endpoint, json_answer
+from kserve_torch.http.exchange import Answer, Call, json_answer
+from kserve_torch.http.routes import Routes, question
 from kserve_torch.models.state import State
 
 if TYPE_CHECKING:
@@ -43,19 +42,21 @@ class Metadata:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._routes: tuple[tuple[str, re.Pattern[str], Endpoint], ...] = (
-            ("GET", re.compile(r"/"), self._alive),
-            ("GET", re.compile(r"/v1/models"), self._v1_models),
-            ("GET", re.compile(f"/v1/models/{_MODEL}"), self._v1_model),
-            ("GET", re.compile(r"/v2"), self._server),
-            ("GET", re.compile(r"/v2/health/live"), self._live),
-            ("GET", re.compile(r"/v2/health/ready"), self._ready),
-            ("GET", re.compile(r"/v2/models"), self._v1_models),
-            ("GET", re.compile(f"/v2/models/{_MODEL}{_VERSION}/ready"), self._model_ready),
-            ("GET", re.compile(f"/v2/models/{_MODEL}{_VERSION}"), self._model),
-            ("POST", re.compile(r"/v2/repository/index"), self._index),
-            ("POST", re.compile(f"/v2/repository/models/{_MODEL}/load"), self._load),
-            ("POST", re.compile(f"/v2/repository/models/{_MODEL}/unload"), self._unload),
+        self._routes = Routes(
+            {
+                "/": question(self._alive),
+                "/v1/models": question(self._v1_models),
+                f"/v1/models/{_MODEL}": question(self._v1_model),
+                "/v2": question(self._server),
+                "/v2/health/live": question(self._live),
+                "/v2/health/ready": question(self._ready),
+                "/v2/models": question(self._v1_models),
+                f"/v2/models/{_MODEL}{_VERSION}/ready": question(self._model_ready),
+                f"/v2/models/{_MODEL}{_VERSION}": question(self._model),
+                "/v2/repository/index": {"POST": self._index},
+                f"/v2/repository/models/{_MODEL}/load": {"POST": self._load},
+                f"/v2/repository/models/{_MODEL}/unload": {"POST": self._unload},
+            }
         )
 
     async def route(self, call: Call) -> Answer | None:
@@ -64,19 +65,9 @@ class Metadata:
         Raises:
             ServingError: no such model, or what is asked of it cannot be done.
         """
-        path = call.path.rstrip("/") or "/"
-        allowed: list[str] = []
-        for method, pattern, endpoint in self._routes:
-            match = pattern.fullmatch(path)
-            if match is None:
-                continue
-            methods = ["GET", "HEAD"] if method == "GET" else [method]
-            if call.method in methods:
-                return await endpoint(call, **match.groupdict())
-            allowed += methods
-        if allowed and path != "/":
-            return method_not_allowed(call.method, path, allowed)
-        return None
+        if not call.path.strip("/") and call.method not in ("GET", "HEAD"):
+            return None  # TorchServe describes its API there
+        return await self._routes(call)
 
     # --- v1 ---
 

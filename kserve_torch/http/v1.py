@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
@@ -15,9 +14,10 @@ from kserve_torch.codec.snapshot import written
 from kserve_torch.codec.v1 import V1Request
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.engine.aside import aside
-from kserve_torch.http.errors import kserve_answer, method_not_allowed
+from kserve_torch.http.errors import kserve_answer
 from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.http.replies import check_rows, row_headers
+from kserve_torch.http.routes import Routes
 from kserve_torch.http.serve import Serve, deadline
 from kserve_torch.http.v2 import HEADER_LENGTH, V2, read_v2
 from kserve_torch.messages import Reply, Request, Verb, fresh_id
@@ -25,7 +25,7 @@ from kserve_torch.messages import Reply, Request, Verb, fresh_id
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
 
-_PATH = re.compile(r"/v1/models/(?P<model>[^/:]+):(?P<verb>predict|explain)/?")
+_PATH = r"/v1/models/(?P<model>[^/:]+):(?P<verb>predict|explain)"
 _VERBS = {"predict": Verb.PREDICT, "explain": Verb.EXPLAIN}
 
 
@@ -38,29 +38,27 @@ class V1:
     Args:
         registry: the models.
         v2: answers v2 bodies.
+
+    Attributes:
+        route: answers calls of its paths.
     """
 
     def __init__(self, registry: Registry, v2: V2) -> None:
         self._registry = registry
         self._serve = Serve(registry, "v1", kserve_answer)
         self._v2 = v2
+        self.route = Routes({_PATH: {"POST": self._infer}})
 
-    async def route(self, call: Call) -> Answer | None:
-        """The answer, or None if the path is not one of these."""
-        match = _PATH.fullmatch(call.path)
-        if match is None:
-            return None
-        if call.method != "POST":
-            return method_not_allowed(call.method, call.path, ["POST"])
-        model, verb = match["model"], _VERBS[match["verb"]]
+    async def _infer(self, call: Call, model: str, verb: str) -> Answer:
+        asked = _VERBS[verb]
         try:
             decoded = await self._decoded(call, model)
             event = decoded.event
             if event is None and "ce-specversion" in call.headers:
                 event = cloudevents.from_headers(call.headers)
             if isinstance(decoded, V2Request):
-                return await self._as_v2(call, model, verb, decoded, event)
-            request = _request(call, model, verb, decoded)
+                return await self._as_v2(call, model, asked, decoded, event)
+            request = _request(call, model, asked, decoded)
         except Exception as error:
             return self._serve.refuse(call, model, error)
         return await self._serve(call, request, lambda reply: _answer(request, reply, event))

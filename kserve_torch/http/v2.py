@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,10 +11,11 @@ from kserve_torch.codec import v2, v2_reply
 from kserve_torch.codec.document import JSON
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.engine.aside import aside
-from kserve_torch.http.errors import kserve_answer, method_not_allowed
+from kserve_torch.http.errors import kserve_answer
 from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.http.inference import outputs_of, request_of
 from kserve_torch.http.replies import check_rows, row_headers
+from kserve_torch.http.routes import Routes
 from kserve_torch.http.serve import Serve, deadline
 from kserve_torch.messages import Reply, Request, Verb
 
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 HEADER_LENGTH = "inference-header-content-length"
 #: Refused bodies of up to so many bytes are parsed once more, for the id in their log line.
 _READ_AGAIN = 64 * 1024
-_PATH = re.compile(
-    r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/(?P<verb>infer|explain)/?"
-)
+_PATH = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/(?P<verb>infer|explain)"
 _VERBS = {"infer": Verb.PREDICT, "explain": Verb.EXPLAIN}
 
 
@@ -41,20 +39,17 @@ class V2:
 
     Args:
         registry: the models.
+
+    Attributes:
+        route: answers calls of its paths.
     """
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._serve = Serve(registry, "v2", kserve_answer)
+        self.route = Routes({_PATH: {"POST": self._infer}})
 
-    async def route(self, call: Call) -> Answer | None:
-        """The answer, or None if the path is not one of these."""
-        match = _PATH.fullmatch(call.path)
-        if match is None:
-            return None
-        if call.method != "POST":
-            return method_not_allowed(call.method, call.path, ["POST"])
-        model, version, verb = match.groups()
+    async def _infer(self, call: Call, model: str, version: str | None, verb: str) -> Answer:
         return await self.answer(call, model, version, _VERBS[verb])
 
     async def answer(

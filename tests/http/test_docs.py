@@ -22,7 +22,7 @@ from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 
 from ..makers import ECHO, make_archive
-from .conftest import call
+from .conftest import call, routed
 
 SAMPLES: dict[str, Any] = {
     "v1": {"instances": [{"data": "x"}]},
@@ -55,8 +55,7 @@ async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
 
 
 async def got(registry: Registry, path: str, method: str = "GET") -> Answer:
-    answer = await Docs(registry).route(call(method, path))
-    assert answer is not None
+    answer = await routed(Docs(registry).route, call(method, path))
     return answer
 
 

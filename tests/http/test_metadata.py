@@ -222,8 +222,7 @@ async def test_members_that_are_null(registry: Registry) -> None:
     ],
 )
 async def test_other_methods(registry: Registry, method: str, path: str, allowed: str) -> None:
-    answer = await Metadata(registry).route(call(method, path))
-    assert answer is not None
+    answer = await routed(Metadata(registry).route, call(method, path))
     assert (answer.status, dict(answer.headers)) == (405, {"allow": allowed})
     assert isinstance(answer.body, bytes)
     assert list(orjson.loads(answer.body)) == ["error"]

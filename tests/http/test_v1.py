@@ -25,15 +25,14 @@ from kserve_torch.settings.models import StartupModel
 
 from ..makers import make_archive
 from ..threads import Readers
-from .conftest import call
+from .conftest import call, routed
 
 PREDICT = "/v1/models/echo:predict"
 
 
 async def answered(registry: Registry, path: str, body: Any, **headers: str) -> Answer:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    answer = await V1(registry, V2(registry)).route(call("POST", path, content, **headers))
-    assert answer is not None
+    answer = await routed(V1(registry, V2(registry)).route, call("POST", path, content, **headers))
     return answer
 
 
@@ -282,8 +281,7 @@ async def test_unknown_models(registry: Registry) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "HEAD"])
 async def test_other_methods(registry: Registry, method: str) -> None:
-    answer = await V1(registry, V2(registry)).route(call(method, PREDICT))
-    assert answer is not None
+    answer = await routed(V1(registry, V2(registry)).route, call(method, PREDICT))
     assert (answer.status, dict(answer.headers)) == (405, {"allow": "POST"})
 
 

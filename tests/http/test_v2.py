@@ -20,15 +20,14 @@ from kserve_torch.models.registry import Registry
 
 from ..makers import ECHO, make_archive
 from ..threads import Readers
-from .conftest import call
+from .conftest import call, routed
 
 INFER = "/v2/models/echo/infer"
 
 
 async def answered(registry: Registry, body: Any, path: str = INFER, **headers: str) -> Answer:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    answer = await V2(registry).route(call("POST", path, content, **headers))
-    assert answer is not None
+    answer = await routed(V2(registry).route, call("POST", path, content, **headers))
     return answer
 
 
@@ -234,8 +233,7 @@ async def test_failing_handlers(registry: Registry, mode: str, status: int, erro
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "HEAD"])
 async def test_other_methods(registry: Registry, method: str) -> None:
-    answer = await V2(registry).route(call(method, INFER))
-    assert answer is not None
+    answer = await routed(V2(registry).route, call(method, INFER))
     assert (answer.status, dict(answer.headers)) == (405, {"allow": "POST"})
 
 
