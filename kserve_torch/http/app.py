@@ -1,7 +1,7 @@
 """The ASGI application: bytes from sockets become a `Call`, an `Answer` becomes bytes.
 
 One application serves every socket; the port that a request arrived on decides which routes it
-sees. Bodies have a limit on size and time, and a request is withdrawn when its client goes away.
+sees. A request is withdrawn when its client goes away.
 """
 
 from __future__ import annotations
@@ -11,16 +11,9 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from kserve_torch.codec.content import decode_body
-from kserve_torch.engine.aside import aside
-from kserve_torch.errors import (
-    ClientLeft,
-    PayloadTooLarge,
-    RequestTimeout,
-    RouteNotFound,
-    ServingError,
-)
+from kserve_torch.errors import RouteNotFound, ServingError
 from kserve_torch.events import Responded
+from kserve_torch.http.body import Bodies
 from kserve_torch.http.errors import kserve_answer
 from kserve_torch.http.exchange import CODING, Answer, Call, headers_of
 from kserve_torch.http.native_json import NO_ROUTE, native_error, with_native_headers
@@ -38,10 +31,6 @@ MANAGEMENT, METRICS = "management", "metrics"
 
 #: Seconds after which a task is started that watches for the client's departure.
 WATCH_AFTER = 0.05
-#: How many times as long as to read a body's bytes it takes to decompress them.
-INFLATES = 16
-#: A client that sends this many bytes per second gets more time for its body.
-LEAST_RATE = 16 * 1024
 
 
 class App:
@@ -52,7 +41,7 @@ class App:
         metrics: the last of them, and the only one on sockets for metrics alone.
         roles: per port, or path of a unix socket, what answers there; others are for inference.
         max_body: bytes that a body may have.
-        body_seconds: that a client may take to send a body, plus a second per `LEAST_RATE` bytes.
+        body_seconds: as of `Bodies`.
         tokens: the keys, if token authorisation is on; TorchServe's own routes check them
             themselves.
         draining: whether connections should be closed after their answer.
@@ -80,7 +69,7 @@ class App:
             key: (MANAGEMENT in served, served == {METRICS}) for key, served in roles.items()
         }
         self.max_body = max_body
-        self._body_seconds = body_seconds
+        self._bodies = Bodies(max_body, body_seconds)
         self._tokens = tokens
         self.draining = draining
         self._refused = refused
@@ -89,9 +78,9 @@ class App:
         """Serve one ASGI connection scope of type http, the only one that uvicorn is set up for."""
         call = self._call(scope)
         try:
-            call.body = await self._body(call, receive)
+            call.body = await self._bodies.read(call, receive)
             call.began = time.perf_counter()
-        except (ClientLeft, RequestTimeout, PayloadTooLarge) as error:
+        except ServingError as error:
             await refuse(send, self._refusal(call, error), receive)
             return
         await self._serve(call, receive, send)
@@ -134,44 +123,6 @@ class App:
         )
         return answer
 
-    # --- in ---
-
-    async def _body(self, call: Call, receive: Receive) -> bytes:
-        length = call.headers.get("content-length")
-        if length is not None and int(length) > self.max_body:
-            raise self._too_large()
-        if length is None and "transfer-encoding" not in call.headers:
-            return b""
-        return await self._received(receive)
-
-    async def _received(self, receive: Receive) -> bytes:
-        chunks: list[bytes] = []
-        size = 0
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + self._body_seconds
-        try:
-            async with asyncio.timeout_at(ends) as limit:
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientLeft("the body was not complete")
-                    chunks.append(message.get("body", b""))
-                    size += len(chunks[-1])
-                    if size > self.max_body:
-                        raise self._too_large()
-                    if not message.get("more_body"):
-                        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-                    limit.reschedule(ends + size / LEAST_RATE)
-        except TimeoutError:
-            raise RequestTimeout(
-                f"the body did not arrive within {self._body_seconds:g} s, {size} bytes came"
-            ) from None
-
-    def _too_large(self) -> PayloadTooLarge:
-        return PayloadTooLarge(f"the body is larger than {self.max_body} bytes (max_request_size)")
-
-    # --- through ---
-
     async def _serve(self, call: Call, receive: Receive, send: Send) -> None:
         """Answer a call; its client may leave before the answer, or in the middle of a stream."""
         loop = asyncio.get_running_loop()
@@ -204,10 +155,9 @@ class App:
 
     async def _routed(self, call: Call) -> Answer:
         self._check_key(call)
-        coding = call.headers.get(CODING)
-        if coding and call.body:
+        if CODING in call.headers:
             try:
-                await self._decode(call, coding)
+                await self._bodies.decode(call)
             except ServingError as error:
                 return self._refusal(call, error)
         for route in self._routes[-1:] if call.metrics_only else self._routes:
@@ -215,14 +165,6 @@ class App:
             if answer is not None:
                 return answer
         return self._not_found(call)
-
-    async def _decode(self, call: Call, coding: str) -> None:
-        size = INFLATES * len(call.body)
-        call.body = await aside(size, decode_body, call.body, coding, self.max_body)
-        headers = {name: value for name, value in call.headers.items() if name != CODING}
-        if "content-length" in headers:
-            headers["content-length"] = str(len(call.body))
-        call.headers = headers
 
     def _check_key(self, call: Call) -> None:
         """Require a key of calls that run or change a model; probes and metadata stay open.

@@ -15,8 +15,7 @@ import pytest
 
 from kserve_torch.errors import InvalidInput
 from kserve_torch.events import Responded
-from kserve_torch.http import app as module
-from kserve_torch.http import sending
+from kserve_torch.http import body, sending
 from kserve_torch.http.app import MANAGEMENT, METRICS, App
 from kserve_torch.http.exchange import Answer, Call
 
@@ -293,7 +292,7 @@ async def test_a_body_that_does_not_come() -> None:
 async def test_a_body_that_comes_slowly_but_steadily_has_more_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "LEAST_RATE", 0.01)  # so a byte is worth 100 s
+    monkeypatch.setattr(body, "LEAST_RATE", 0.01)  # so a byte is worth 100 s
     incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     incoming.put_nowait({"type": "http.request", "body": b"x", "more_body": True})
     rest = {"type": "http.request", "body": b"y", "more_body": False}
