@@ -91,8 +91,11 @@ class Emissions:
             self._room.notify_all()
         self._queue.put_nowait(None)
 
-    async def next(self) -> Mapping[int, RowReply] | None:
-        """The next intermediate results; None after the last.
+    def __aiter__(self) -> Emissions:
+        return self
+
+    async def __anext__(self) -> Mapping[int, RowReply]:
+        """The next intermediate results.
 
         Raises:
             RequestTimeout: the client was too far behind for too long.
@@ -101,23 +104,15 @@ class Emissions:
         if self._taken % TURN == 0:
             await asyncio.sleep(0)  # a queue that is not empty does not wait
         rows = await self._queue.get()
-        if isinstance(rows, RequestTimeout):
-            raise rows
-        if rows is not None:
-            with self._room:
-                self._waiting -= _size(rows)
-                if not self._waiting:
-                    self._late = math.inf
-                self._room.notify_all()
-        return rows
-
-    def __aiter__(self) -> Emissions:
-        return self
-
-    async def __anext__(self) -> Mapping[int, RowReply]:
-        rows = await self.next()
         if rows is None:
             raise StopAsyncIteration
+        if isinstance(rows, RequestTimeout):
+            raise rows
+        with self._room:
+            self._waiting -= _size(rows)
+            if not self._waiting:
+                self._late = math.inf
+            self._room.notify_all()
         return rows
 
 

@@ -40,7 +40,7 @@ async def answer_or_stream(
     task.add_done_callback(lambda _: emissions.end())
     emissions.withdraw = task.cancel
     try:
-        first = await emissions.next()
+        first = await anext(emissions, None)
         if first is None:
             return await task
         answers = [write(row) for row in first.values()]

@@ -61,9 +61,9 @@ async def test_a_client_that_does_not_catch_up_is_given_up(
 
     await asyncio.to_thread(handle)
     with pytest.raises(RequestTimeout, match="did not take"):
-        await parts.next()
+        await anext(parts)
     parts.end()
-    assert await parts.next() is None  # what followed was dropped
+    assert await anext(parts, None) is None  # what followed was dropped
 
 
 @pytest.mark.parametrize(("most", "patience"), [(MOST, 60.0), (10 * MOST * PARTS, 0.0)])
@@ -82,7 +82,7 @@ async def test_an_event_loop_does_not_wait_for_a_client(
     await asyncio.to_thread(asyncio.run, handle())
     assert time.monotonic() - began < 30
     with pytest.raises(RequestTimeout, match="did not take"):
-        await parts.next()
+        await anext(parts)
 
 
 async def test_an_event_loop_may_get_ahead_of_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,11 +109,11 @@ async def test_a_client_that_has_caught_up_has_as_long_again(
 
     await asyncio.to_thread(fill, 0.0)
     for _ in range(3):
-        await parts.next()
+        await anext(parts)
     await asyncio.to_thread(fill, 10.0)
     waits = asyncio.create_task(asyncio.to_thread(parts, part(3)))
     assert await asyncio.wait([waits], timeout=0.01) == (set(), {waits})
-    await parts.next()
+    await anext(parts)
     await waits
 
 
@@ -155,16 +155,16 @@ async def test_other_work_has_its_turn_while_parts_wait(monkeypatch: pytest.Monk
         parts(part(number))
     await asyncio.sleep(0)
     asyncio.get_running_loop().call_soon(turns.append, "other work")
-    assert await parts.next() == part(0)
+    assert await anext(parts) == part(0)
     assert not turns
-    assert await parts.next() == part(1)
+    assert await anext(parts) == part(1)
     assert turns
 
 
 async def test_a_sparse_tensor_is_a_part_too() -> None:
     parts, row = Emissions(), RowReply(result=torch.eye(3).to_sparse())
     parts({0: row})
-    sent = await parts.next()
+    sent = await anext(parts)
     assert sent is not None
     assert sent[0] is row
 
@@ -178,4 +178,4 @@ async def test_what_a_part_takes_is_counted(
     for _ in range(2):
         parts({0: RowReply(result=result)})
     with pytest.raises(RequestTimeout):
-        await parts.next()
+        await anext(parts)
