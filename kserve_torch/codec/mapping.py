@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from kserve_torch.codec.results import join_batch, result_to_tensors, taken
@@ -19,21 +18,19 @@ class RowMapping:
     Attributes:
         rows: the rows of a request's inputs; see `split_batch`.
         element: how errors name row ``i``, as a format.
-        outputs: the tensors of the rows' results; arguments as for `result_to_tensors`.
+        outputs: the tensors of the rows' results and the inputs' names.
         take: what `Request.take` makes of a result.
     """
 
     rows: Callable[[Sequence[Tensor]], Sequence[Row]]
     element: str
-    outputs: Callable[..., list[Tensor]]
+    outputs: Callable[[Sequence[Any], Sequence[str]], list[Tensor]]
     take: Callable[[Any], Any] | None
 
 
 #: By the value of a model's ``v2_rows``: each input is a row, or each element of dimension 0, which
 #: all inputs share (CONTRACT D2).
-MAPPINGS: Mapping[str, RowMapping] = MappingProxyType(
-    {
-        "tensor": RowMapping(lambda inputs: inputs, "inputs[{}]", result_to_tensors, taken),
-        "batch": RowMapping(split_batch, "inputs[0] row {}", join_batch, None),
-    }
-)
+MAPPINGS: Mapping[str, RowMapping] = {
+    "tensor": RowMapping(lambda inputs: inputs, "inputs[{}]", result_to_tensors, taken),
+    "batch": RowMapping(split_batch, "inputs[0] row {}", join_batch, None),
+}

@@ -24,9 +24,7 @@ _INTEGER = (int, np.integer)
 _MAX_DIMS = 64
 
 
-def result_to_tensors(
-    results: Sequence[Any], input_names: Sequence[str], flatten: bool = False
-) -> list[Tensor]:
+def result_to_tensors(results: Sequence[Any], input_names: Sequence[str]) -> list[Tensor]:
     """The output tensors of one request, in the order of its results.
 
     ========================================  ==================================================
@@ -45,7 +43,6 @@ def result_to_tensors(
         results: one per row.
         input_names: result i has the name of input i, or else ``output-{i}``. A dict's tensors have
             the names of its keys, after ``{name}.`` if there are several results.
-        flatten: send every tensor with shape [n], as TorchServe does.
 
     Raises:
         HandlerError: a result is of a kind that no datatype holds.
@@ -58,7 +55,7 @@ def result_to_tensors(
             continue
         prefix = f"{name}." if len(results) > 1 else ""
         outputs.extend(tensor_from_result(f"{prefix}{key}", part) for key, part in result.items())
-    return [_flat(tensor) for tensor in outputs] if flatten else outputs
+    return outputs
 
 
 def taken(result: Any) -> Any:
@@ -72,9 +69,7 @@ def taken(result: Any) -> Any:
     return snapshot(result)
 
 
-def join_batch(
-    results: Sequence[Any], input_names: Sequence[str], flatten: bool = False
-) -> list[Tensor]:
+def join_batch(results: Sequence[Any], input_names: Sequence[str]) -> list[Tensor]:
     """The output tensors of a batch whose rows came from `rows.split_batch`.
 
     Dimension 0 is the batch again. Results that are dicts of arrays with the same keys give a
@@ -89,8 +84,7 @@ def join_batch(
     else:
         name = input_names[0] if len(input_names) == 1 else "output-0"
         columns = {name: list(results)}
-    outputs = [tensor_from_result(str(name), column) for name, column in columns.items()]
-    return [_flat(tensor) for tensor in outputs] if flatten else outputs
+    return [tensor_from_result(str(name), column) for name, column in columns.items()]
 
 
 def _is_named(result: object) -> bool:
@@ -98,7 +92,8 @@ def _is_named(result: object) -> bool:
     return isinstance(result, Mapping) and bool(result) and all(map(is_array, result.values()))
 
 
-def _flat(tensor: Tensor) -> Tensor:
+def flattened(tensor: Tensor) -> Tensor:
+    """The tensor with shape [n], as TorchServe sends every output."""
     array = tensor.array.reshape(-1)
     return Tensor(name=tensor.name, datatype=tensor.datatype, array=array)
 

@@ -73,16 +73,15 @@ def seen(rows: Sequence[Row], results: Sequence[Any], *, batch: bool = False) ->
     }
 
 
-def empty(outputs: Sequence[Mapping[str, Any]], *, flatten: bool = False) -> list[Tensor]:
+def empty(outputs: Sequence[Mapping[str, Any]]) -> list[Tensor]:
     """The output tensors of a batch without rows, which no handler sees.
 
     Args:
         outputs: as in a `Signature`. Dimension 0 is 0, and so are those of any length.
-        flatten: give every tensor the shape [0].
     """
     tensors: list[Tensor] = []
     for output in outputs:
-        shape = [0] if flatten else [0, *(max(dim, 0) for dim in output["shape"][1:])]
+        shape = [0, *(max(dim, 0) for dim in output["shape"][1:])]
         array = np.empty(shape, DATATYPES[output["datatype"]].dtype)
         tensors.append(Tensor(name=output["name"], datatype=output["datatype"], array=array))
     return tensors

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from kserve_torch.codec.mapping import MAPPINGS
 from kserve_torch.codec.v2 import V2Request, verb_of
 from kserve_torch.engine.aside import aside
 from kserve_torch.grpc import convert
@@ -78,12 +77,10 @@ class Inference:
         model, version = self.request.model, self.request.version or ""
         reply = Reply(model=model, version=version, rows=list(rows.values()))
         inputs = self._decoded.inputs
-        limits = self._version.limits
-        if limits.v2_rows == "tensor":
+        if self._version.limits.v2_rows == "tensor":
             inputs = [inputs[row] for row in rows]
-        names = [one.name for one in inputs]
         check_rows(reply)
-        outputs = MAPPINGS[limits.v2_rows].outputs(reply.results, names, limits.v2_flatten)
+        outputs = outputs_of(self._version, replace(self._decoded, inputs=inputs), reply)
         if self._decoded.outputs is not None:
             selected = {output.name for output in self._decoded.outputs}
             outputs = [tensor for tensor in outputs if tensor.name in selected]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kserve_torch.codec import signature
 from kserve_torch.codec.mapping import MAPPINGS
+from kserve_torch.codec.results import flattened
 from kserve_torch.codec.rows import in_base64
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.messages import Reply, Request, Tensor, Verb, fresh_id
@@ -68,13 +69,14 @@ def outputs_of(found: ModelVersion, decoded: V2Request, reply: Reply) -> list[Te
     Raises:
         HandlerError: a result is of a kind that no datatype holds.
     """
-    limits = found.limits
+    outputs: list[Tensor] = []
     if not reply.rows:
         asked = [
             {"name": output.name, "datatype": "FP64", "shape": [-1]}
             for output in decoded.outputs or ()
         ]
-        if known := found.signature("outputs") or asked:
-            return signature.empty(known, flatten=limits.v2_flatten)
-    names = [tensor.name for tensor in decoded.inputs]
-    return MAPPINGS[limits.v2_rows].outputs(reply.results, names, limits.v2_flatten)
+        outputs = signature.empty(found.signature("outputs") or asked)
+    if not outputs:
+        names = [tensor.name for tensor in decoded.inputs]
+        outputs = MAPPINGS[found.limits.v2_rows].outputs(reply.results, names)
+    return list(map(flattened, outputs)) if found.limits.v2_flatten else outputs

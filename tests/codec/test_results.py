@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kserve_torch.codec import v2, v2_reply
-from kserve_torch.codec.results import join_batch, result_to_tensors, taken
+from kserve_torch.codec.results import flattened, join_batch, result_to_tensors, taken
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.errors import HandlerError
 from kserve_torch.messages import Tensor
@@ -143,9 +143,9 @@ def test_a_dict_of_arrays_is_several_outputs():
 
 
 def test_flatten():
-    (tensor,) = result_to_tensors([[[1, 2]]], ["x"], flatten=True)
+    tensor = flattened(*result_to_tensors([[[1, 2]]], ["x"]))
     assert tensor.shape == (2,)
-    (tensor,) = join_batch([[1, 2], [3, 4]], ["x"], flatten=True)
+    tensor = flattened(*join_batch([[1, 2], [3, 4]], ["x"]))
     assert tensor.shape == (4,)
 
 

@@ -188,6 +188,11 @@ async def test_a_body_that_is_the_declared_input(registry: Registry, store: Path
     [
         ("signature: {outputs: [{name: y, datatype: INT64, shape: [-1, 2]}]}", "y", "y INT64 0 2"),
         ("signature: {outputs: [{name: y, datatype: INT64, shape: [-1, 2]}]}", "", "y INT64 0 2"),
+        (
+            "signature: {outputs: [{name: y, datatype: INT64, shape: [-1, 2]}]}\nv2_flatten: true",
+            "y",
+            "y INT64 0",
+        ),
         ("", "y", "y FP64 0"),
         ("", "", "x FP64 0"),
     ],
