@@ -174,16 +174,14 @@ class Metrics:
             for take in self._takers[kind]:
                 take(events)
 
-    def exposition(self, names: Collection[str] | None = None) -> bytes:
+    def pieces(self, names: Collection[str] | None = None) -> Iterator[bytes]:
         """All families as text of the type `CONTENT_TYPE`.
+
+        In pieces that take milliseconds each, with hundreds of models too.
 
         Args:
             names: families or samples to keep, as ``name[]`` asks for them; None keeps all.
         """
-        return b"".join(self._pieces(names))
-
-    def _pieces(self, names: Collection[str] | None) -> Iterator[bytes]:
-        """The same, in pieces that take milliseconds each, with hundreds of models too."""
         self._count()
         families = list(chain.from_iterable(map(self._families, self._sources)))
         for family in families:
@@ -228,7 +226,7 @@ class Metrics:
             raise MethodNotAllowed(NOT_ALLOWED, ["GET", "HEAD"])
         names = [value for key, value in parse_qsl(call.query) if key == "name[]"]
         pieces: list[bytes] = []
-        for piece in self._pieces(names or None):
+        for piece in self.pieces(names or None):
             pieces.append(piece)
             await asyncio.sleep(0)  # lets requests pass: all of them together may take 0.1 s
         return Answer(body=b"".join(pieces), content_type=CONTENT_TYPE)

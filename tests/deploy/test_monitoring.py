@@ -5,7 +5,7 @@ import promql_parser
 import pytest
 import yaml
 
-from ..metrics.observed import LIGHT_LOAD, TROUBLE, observed
+from ..metrics.observed import LIGHT_LOAD, TROUBLE, exposition, observed
 from . import manifests
 
 DASHBOARD = json.loads((manifests.DEPLOY / "monitoring/dashboard.json").read_text())
@@ -69,7 +69,7 @@ def parsed(query):
 def exported():
     """Names of everything that the server exports after some requests, and their labels."""
     names = {"up": set()}  # Prometheus' own, of each target
-    for line in observed(*LIGHT_LOAD, *TROUBLE).exposition().decode().splitlines():
+    for line in exposition(observed(*LIGHT_LOAD, *TROUBLE)).decode().splitlines():
         if line.startswith("# TYPE"):
             names.setdefault(line.split()[2], set())
         elif not line.startswith("#"):

@@ -49,6 +49,10 @@ class Fleet:
         return True
 
 
+def exposition(metrics, names=None):
+    return b"".join(metrics.pieces(names))
+
+
 def observed(*events, fleet=None, **kwargs):
     metrics = Metrics(settings(**kwargs), fleet or Fleet())
     metrics(StateChanged("mnist", "1.0", "READY"))

@@ -5,7 +5,7 @@ import pytest
 
 from kserve_torch.metrics import host
 
-from .observed import observed
+from .observed import exposition, observed
 
 
 class Cuda:
@@ -91,7 +91,7 @@ def test_a_broken_gpu_hides_nothing_else_and_is_reported_once(cuda, monkeypatch,
 
     metrics = observed()
     monkeypatch.setattr(cuda, "utilization", broken, raising=True)
-    texts = [metrics.exposition().decode() for _ in range(2)]
+    texts = [exposition(metrics).decode() for _ in range(2)]
     assert all("CPUUtilization{" in text and "queue_depth{" in text for text in texts)
     assert all("GPUMemoryUsed{" in text and "GPUUtilization" not in text for text in texts)
     assert caplog.text.count("GpuMetrics cannot be measured") == 1

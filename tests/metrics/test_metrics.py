@@ -24,7 +24,7 @@ from kserve_torch.events import (
 from kserve_torch.http.exchange import Call
 from kserve_torch.messages import Timing, Verb
 
-from .observed import LIGHT_LOAD, TIMING, Fleet, observed
+from .observed import LIGHT_LOAD, TIMING, Fleet, exposition, observed
 
 HOST = socket.gethostname()
 
@@ -54,7 +54,7 @@ GPU = ("GPUMemoryUtilization", "GPUMemoryUsed", "GPUUtilization")
 
 def lines(metrics, name):
     """The samples of one name, as text."""
-    text = metrics.exposition().decode()
+    text = exposition(metrics).decode()
     return [x for x in text.splitlines() if x.startswith((name + "{", name + " "))]
 
 
@@ -64,7 +64,7 @@ def types(text):
 
 
 def test_torchserve_families_have_their_names_types_and_help():
-    text = observed().exposition().decode()
+    text = exposition(observed()).decode()
     found = types(text)
     for name, (kind, _) in TORCHSERVE.items():
         assert found[name] == kind
@@ -81,7 +81,7 @@ def test_torchserve_series_have_their_labels_in_order(name):
 
 
 def test_no_family_of_ours_is_suffixed_untyped_or_written_twice():
-    text = observed(*LIGHT_LOAD).exposition().decode()
+    text = exposition(observed(*LIGHT_LOAD)).decode()
     declared = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(declared) == len(set(declared))
     assert "untyped" not in types(text).values()
@@ -91,7 +91,7 @@ def test_no_family_of_ours_is_suffixed_untyped_or_written_twice():
 
 
 def test_text_is_readable_to_prometheus():
-    families = list(text_string_to_metric_families(observed(*LIGHT_LOAD).exposition().decode()))
+    families = list(text_string_to_metric_families(exposition(observed(*LIGHT_LOAD)).decode()))
     samples = {sample.name for family in families for sample in family.samples}
     assert {"queue_depth", "batch_rows_bucket", "process_resident_memory_bytes"} <= samples
 
@@ -218,7 +218,7 @@ async def test_events_are_counted_alike_one_by_one_and_by_the_hundred():
     one_by_one = observed()
     for event in events:
         one_by_one(event)
-        one_by_one.exposition()
+        exposition(one_by_one)
     assert counted(observed(*events)) == pytest.approx(counted(one_by_one))
     (sample,) = lines(one_by_one, "request_duration_seconds_count")
     assert sample.endswith(" 350.0")
@@ -238,7 +238,7 @@ async def test_many_events_are_counted_and_forgotten_without_a_scrape():
 
 
 def counted(metrics):
-    families = text_string_to_metric_families(metrics.exposition().decode())
+    families = text_string_to_metric_families(exposition(metrics).decode())
     return {
         (sample.name, *sample.labels.items()): sample.value
         for family in families
@@ -283,7 +283,7 @@ async def test_versions_that_left_long_ago_are_forgotten(monkeypatch):
         # The last one is loaded again, and what it replaces leaves.
         for name in (("mnist", f"2.{number}"), (f"m{number}", "1.0"), ("mnist", "1.0"))
     ]
-    text = observed(*chain.from_iterable(starmap(come_and_gone, names))).exposition().decode()
+    text = exposition(observed(*chain.from_iterable(starmap(come_and_gone, names)))).decode()
     for shown in ('"2.29"', '"m29"', '"mnist",model_version="1.0"', 'ModelName="mnist"'):
         assert shown in text
     for forgotten in ("2.10", "m10"):
@@ -305,7 +305,7 @@ def test_kserve_histograms_are_fed_and_shown():
         "request_predict_seconds",
         "request_explain_seconds",
         "request_postprocess_seconds",
-    } <= types(metrics.exposition().decode()).keys()
+    } <= types(exposition(metrics).decode()).keys()
 
 
 def test_labels_of_handlers_that_cannot_be_encoded_hide_nothing_and_stay_apart():
@@ -316,18 +316,18 @@ def test_labels_of_handlers_that_cannot_be_encoded_hide_nothing_and_stay_apart()
         'Decode{File="&#56574;"',
         'Decode{File="&#56575;"',
     ]
-    assert "queue_depth" in types(metrics.exposition().decode())
+    assert "queue_depth" in types(exposition(metrics).decode())
 
 
 def test_names_filter_own_and_foreign_families():
     metrics = observed(*LIGHT_LOAD)
-    text = metrics.exposition(["QueueTime", "process_open_fds", "batch_rows_count"]).decode()
+    text = exposition(metrics, ["QueueTime", "process_open_fds", "batch_rows_count"]).decode()
     assert types(text) == {
         "QueueTime": "gauge",
         "process_open_fds": "gauge",
         "batch_rows": "histogram",
     }
-    assert metrics.exposition(["nothing_of_that_name"]) == b""
+    assert exposition(metrics, ["nothing_of_that_name"]) == b""
 
 
 def answer(metrics, path="/metrics", query="", method="GET"):
@@ -379,13 +379,13 @@ def test_other_paths_and_a_disabled_api_are_not_answered():
     ],
 )
 def test_mode_decides_on_torchserve_families_alone(mode, shown):
-    names = types(observed(*LIGHT_LOAD, mode=mode).exposition().decode()).keys()
+    names = types(exposition(observed(*LIGHT_LOAD, mode=mode)).decode()).keys()
     assert names & (TORCHSERVE.keys() | set(GPU)) == shown
     assert {"queue_depth", "requests_total", "request_predict_seconds"} <= names
 
 
 def test_system_metrics_can_be_switched_off():
-    names = types(observed(disable_system=True).exposition().decode()).keys()
+    names = types(exposition(observed(disable_system=True)).decode()).keys()
     assert "CPUUtilization" not in names
     assert "QueueTime" in names
 
@@ -396,7 +396,7 @@ def test_a_machine_that_cannot_be_measured_does_not_hide_the_rest(monkeypatch, c
 
     metrics = observed(*LIGHT_LOAD)
     monkeypatch.setattr("psutil.disk_usage", broken)
-    names = types(metrics.exposition().decode()).keys()
+    names = types(exposition(metrics).decode()).keys()
     assert "DiskUsage" not in names
     assert {"QueueTime", "queue_depth"} <= names
     assert "HostMetrics cannot be measured" in caplog.text
@@ -404,8 +404,8 @@ def test_a_machine_that_cannot_be_measured_does_not_hide_the_rest(monkeypatch, c
 
 def test_a_scrape_does_not_import_torch():
     script = (
-        "import sys; sys.argv = ['x']; from tests.metrics.observed import observed;"
-        "assert b'queue_depth' in observed().exposition(); assert 'torch' not in sys.modules"
+        "import sys; sys.argv = ['x']; from tests.metrics.observed import exposition, observed;"
+        "assert b'queue_depth' in exposition(observed()); assert 'torch' not in sys.modules"
     )
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", script], check=True, cwd=root, timeout=60)

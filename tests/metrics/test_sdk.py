@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from kserve_torch.events import Finished
 from kserve_torch.messages import Timing, Verb
 
-from .observed import LIGHT_LOAD, observed
+from .observed import LIGHT_LOAD, exposition, observed
 
 SDK = (
     kserve.metrics.PRE_HIST_TIME,
@@ -45,14 +45,14 @@ def test_ours_are_the_sdks():
     timing = Timing(queued=0.25, handler=0.5)
     verbs = (Verb.PREDICT, Verb.EXPLAIN)
     events = [Finished("as-the-sdk", "1.0", timing, verb=verb) for verb in verbs]
-    ours = described(observed(*events).exposition(), "as-the-sdk")
+    ours = described(exposition(observed(*events)), "as-the-sdk")
     assert ours == described(generate_latest(REGISTRY), "as-the-sdk")
     assert len(ours) == len(SDK)
 
 
 @pytest.mark.parametrize("name", ["request_predict_seconds", "request_explain_seconds"])
 def test_they_are_shown_once_beside_an_imported_sdk(name):
-    text = observed().exposition().decode()
+    text = exposition(observed()).decode()
     assert text.count(f"# TYPE {name} histogram") == 1
     assert "process_resident_memory_bytes" in text
 
@@ -93,7 +93,7 @@ def test_a_handlers_collector_that_fails_hides_nothing_else(kind, registered, ca
     metrics = observed(*LIGHT_LOAD)
     registered(kind())
     registered(Gauge("later", "of another handler", registry=None))
-    texts = [metrics.exposition().decode() for _ in range(2)]
+    texts = [exposition(metrics).decode() for _ in range(2)]
     for name in ("queue_depth", "process_resident_memory_bytes", "later"):
         assert all(f"# TYPE {name} " in text for text in texts)
     assert caplog.text.count("cannot be measured") == 1
@@ -113,7 +113,7 @@ def test_a_handlers_own_metric_with_a_name_of_the_servers_is_named_and_not_shown
 ):
     registered(kind(name, "of a handler", ["own"], registry=None))
     metrics = observed(*LIGHT_LOAD)
-    texts = [metrics.exposition().decode() for _ in range(2)]
+    texts = [exposition(metrics).decode() for _ in range(2)]
     for text in texts:
         declared = [line for line in text.splitlines() if line.startswith("# TYPE ")]
         assert len(declared) == len(set(declared))
@@ -125,5 +125,5 @@ def test_a_handlers_own_metric_is_shown(registered):
     counter = Counter("words", "of a handler", registry=None)
     registered(counter)
     counter.inc(3)
-    assert "\nwords_total 3.0\n" in observed().exposition().decode()
-    assert b"\nwords_total 3.0\n" in observed().exposition(["words_total"])
+    assert "\nwords_total 3.0\n" in exposition(observed()).decode()
+    assert b"\nwords_total 3.0\n" in exposition(observed(), ["words_total"])
