@@ -59,7 +59,6 @@ class BatchRan:
     rows: int
     requests: int
     seconds: float
-    verb: Verb = Verb.PREDICT
     calls: int = 1
 
 

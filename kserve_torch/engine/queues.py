@@ -7,7 +7,6 @@ predictions and must not stand in their way.
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -76,7 +75,7 @@ class Queues:
         label: str,
         limits: Limits,
         load: Callable[[int], Instance],
-        ran: Callable[[Verb, Ran], None],
+        ran: Callable[[Ran], None],
         changed: Callable[[Worker], None],
         inflight: Callable[[], int],
         singly: bool,
@@ -99,9 +98,7 @@ class Queues:
         def pool(
             verb: Verb, window: Window[Ticket], load: Callable[[int], Instance], **options: Any
         ) -> Pool:
-            lane = Lane(f"{label} {verb}", window)
-            done = functools.partial(ran, verb)
-            return Pool(lane, load, done, changed, limits, **options)
+            return Pool(Lane(f"{label} {verb}", window), load, ran, changed, limits, **options)
 
         self.predict = pool(
             Verb.PREDICT,

@@ -266,9 +266,9 @@ class ModelVersion(VersionState):
         self._seen = self._seen or instance.signature
         return instance
 
-    def _ran(self, verb: Verb, ran: Ran) -> None:
+    def _ran(self, ran: Ran) -> None:
         self._emit(
-            BatchRan(self.name, self.version, ran.rows, ran.requests, ran.seconds, verb, ran.calls)
+            BatchRan(self.name, self.version, ran.rows, ran.requests, ran.seconds, ran.calls)
         )
 
     def _worker_changed(self, worker: Worker) -> None:
