@@ -118,21 +118,21 @@ FLOORS: list[dict[str, str]] = [
         "engine.courtesy": "",
         "engine.emissions": "",
         "engine.failures": "",
-        "engine.hung": "engine.batcher engine.roster engine.worker",
         "engine.intake": "engine.batcher engine.pacing engine.pool",
         "engine.isolation": "engine.batcher engine.failures",
         "engine.loads": "",
+        "engine.place": "",
         "engine.pool": (
-            "engine.background engine.batcher engine.courtesy engine.hung engine.loads "
+            "engine.background engine.batcher engine.courtesy engine.loads engine.place "
             "engine.roster engine.staffing engine.threads engine.worker"
         ),
         "engine.queues": (
             "engine.batcher engine.concurrent engine.courtesy engine.pool engine.worker"
         ),
-        "engine.roster": "engine.worker",
+        "engine.roster": "engine.batcher engine.worker",
         "engine.sequences": "",
         "engine.staffing": (
-            "engine.backoff engine.batcher engine.hung engine.loads engine.roster engine.worker"
+            "engine.backoff engine.batcher engine.loads engine.roster engine.worker"
         ),
         "engine.threads": "",
         "engine.worker": "engine.batcher engine.courtesy engine.isolation engine.threads",

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from kserve_torch.engine.background import joined
 from kserve_torch.engine.batcher import Lane, deliver
 from kserve_torch.engine.courtesy import Courtesy
-from kserve_torch.engine.hung import Hung, place_of
 from kserve_torch.engine.loads import LOADS
+from kserve_torch.engine.place import place_of
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.staffing import Staffing
 from kserve_torch.engine.threads import CallThreads
@@ -63,9 +63,8 @@ class Pool:
     Attributes:
         patience: the pressure (see `Lane.pressure`) above which another worker is started. In the
             background 0: what runs there takes long.
-        roster: the workers, but those that hang.
+        roster: the workers.
         staffing: how many there are to be.
-        hung: those that hang.
     """
 
     def __init__(
@@ -90,9 +89,8 @@ class Pool:
         self._crowded = crowded
         self._kind = kind
         self._lock = self.roster.lock
-        self.hung = Hung(self.roster, lane.label)
         self.staffing = Staffing(
-            lane, self.roster, self.hung, limits, self._worker, self._overdue, self._changed
+            lane, self.roster, limits, self._worker, self._overdue, self._changed
         )
 
     # --- what others ask of it ---
@@ -134,7 +132,7 @@ class Pool:
         """
         limit = self._limits.response_timeout
         error = too_slow(limit)
-        late, soonest = self.hung.late(limit, time.monotonic())
+        late, soonest = self.roster.late(limit, time.monotonic())
         why = f"its handler has not answered for {limit:g} s"
         lost = [worker for worker, since in late if self._abandon(worker, since, why, error)]
         if lost:  # not before all of them are counted: it may be too many
@@ -211,7 +209,8 @@ class Pool:
 
     def _changed(self, worker: Worker, error: BaseException | None) -> None:
         if worker.state is WorkerState.HUNG:
-            self.hung.came_back(worker)
+            self.roster.came_back(worker)
+            log.info("%s: worker %d is no longer hung", self.lane.label, worker.number)
             self._changed_hook(worker)
             self.staffing.replace(self.staffing.maximum)  # none was replaced while too many hung
             return
@@ -255,7 +254,7 @@ class Pool:
         """Give up a worker; False if its call or load has ended meanwhile."""
         place = place_of(worker.thread)
         with self._lock:
-            batch = self.hung.take(worker, since)
+            batch = self.roster.give_up(worker, since)
             if batch is None:
                 return False
             started = self.staffing.ended(worker)
@@ -272,8 +271,12 @@ class Pool:
             place,
             ", ".join(ticket.request.id for ticket in batch) or "none",
         )
-        if self.hung.too_many:
-            log.error("%s: %s, no more workers are started", self.lane.label, self.hung)
+        if self.roster.too_many_hang:
+            log.error(
+                "%s: %d handler threads are hung, no more workers are started",
+                self.lane.label,
+                self.roster.hung,
+            )
         deliver([(ticket, error) for ticket in batch])
         if started is not None:
             self._fail_start(started, error)

@@ -173,12 +173,12 @@ class Queues:
     @property
     def live(self) -> bool:
         """False once so many threads hang that only a new process helps."""
-        return not (self.predict.hung.too_many or self.explain.hung.too_many)
+        return not (self.predict.roster.too_many_hang or self.explain.roster.too_many_hang)
 
     @property
     def hung(self) -> int:
         """How many threads hang."""
-        return sum(len(pool.hung) for pool in self._pools)
+        return sum(pool.roster.hung for pool in self._pools)
 
     @property
     def workers(self) -> list[Worker]:

@@ -1,23 +1,34 @@
-"""The workers of a pool: those that stay and those that are leaving."""
+"""The workers of a pool: those that stay, those that are leaving, and those that hang."""
 
 from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Sequence
 from weakref import WeakSet
 
+from kserve_torch.engine.batcher import Ticket
 from kserve_torch.engine.worker import Worker, WorkerState
+
+#: Threads that may hang before the model is given up and liveness fails.
+HUNG_LIMIT = 4
 
 
 class Roster:
     """The workers of one pool; safe on any thread.
 
+    A thread that hangs cannot be stopped: its worker is given up and counted (DESIGN law 3).
+
     Attributes:
         lock: held by callers whose decision needs several answers; reentrant.
+        too_many_hang: `HUNG_LIMIT` is reached: only a new process helps. A plain attribute, because
+            every request reads it.
     """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        self.too_many_hang = False
+        self._hung: set[Worker] = set()
         self._staying: dict[int, Worker] = {}
         self._leaving: dict[int, Worker] = {}
         self._ending: WeakSet[threading.Thread] = WeakSet()
@@ -49,6 +60,32 @@ class Roster:
         """How many stay and are ready."""
         return sum(worker.state is WorkerState.READY for worker in self.staying())
 
+    @property
+    def hung(self) -> int:
+        """How many hang."""
+        return len(self._hung)
+
+    def late(self, limit: float, now: float) -> tuple[list[tuple[Worker, float]], float | None]:
+        """The workers whose call takes too long.
+
+        Args:
+            limit: seconds that a call may take.
+            now: ``time.monotonic()``.
+
+        Returns:
+            These workers, each with the time at which its call began; and the seconds until the
+            next call is late, None if no other call runs.
+        """
+        began = [
+            (worker, since)
+            for worker in self.all()
+            if worker.state is not WorkerState.LOADING
+            and (since := worker.busy_since()) is not None
+        ]
+        late = [(worker, since) for worker, since in began if since + limit <= now]
+        left = (since + limit - now for _, since in began if since + limit > now)
+        return late, min(left, default=None)
+
     def free_index(self) -> int:
         """The lowest index that no worker has; it decides on the worker's accelerator."""
         taken = {worker.index for worker in self.staying()}
@@ -70,11 +107,30 @@ class Roster:
     def remove(self, worker: Worker) -> None:
         """Remove a worker whose thread is ending."""
         with self.lock:
-            self.give_up(worker)
+            self._forget(worker)
             self._ending.add(worker.thread)
 
-    def give_up(self, worker: Worker) -> None:
-        """Remove a worker whose thread may never end."""
+    def give_up(self, worker: Worker, since: float) -> Sequence[Ticket] | None:
+        """Give up a worker if it still hangs in the load or call that began at ``since``.
+
+        Returns:
+            The tickets that the caller must answer; None if that load or call has ended.
+        """
+        with self.lock:  # if its thread ends at once, `came_back` must find it
+            batch = worker.abandon(since)
+            if batch is not None:
+                self._forget(worker)
+                self._hung.add(worker)
+                self.too_many_hang = self.hung >= HUNG_LIMIT
+            return batch
+
+    def came_back(self, worker: Worker) -> None:
+        """Note that a hung thread ends after all."""
         with self.lock:
-            self._staying.pop(worker.number, None)
-            self._leaving.pop(worker.number, None)
+            self._hung.discard(worker)
+            self.too_many_hang = self.hung >= HUNG_LIMIT
+            worker.state = WorkerState.STOPPED
+
+    def _forget(self, worker: Worker) -> None:
+        self._staying.pop(worker.number, None)
+        self._leaving.pop(worker.number, None)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kserve_torch.engine.backoff import BackOff, Pauses
 from kserve_torch.engine.batcher import Lane, deliver
-from kserve_torch.engine.hung import Hung
 from kserve_torch.engine.loads import LOADS
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.worker import Worker, WorkerState
@@ -59,7 +58,6 @@ class Staffing:
         self,
         lane: Lane,
         roster: Roster,
-        hung: Hung,
         limits: Limits,
         make: Callable[[int], Worker],
         overdue: Callable[[Worker], None],
@@ -72,7 +70,6 @@ class Staffing:
         self._lane = lane
         self._roster = roster
         self._lock = roster.lock
-        self._hung = hung
         self._startup_seconds = min(limits.startup_timeout, threading.TIMEOUT_MAX)
         self._make = make
         self._overdue = overdue
@@ -108,7 +105,7 @@ class Staffing:
         After a start that failed there is a pause; without a worker, what waits is then refused.
         """
         with self._lock:
-            if self._hung.too_many or self._starting or self._roster.size >= self.maximum:
+            if self._roster.too_many_hang or self._starting or self._roster.size >= self.maximum:
                 return
             may_grow = time.monotonic() >= self._may_grow_at
             started = self._begin() if may_grow else None
@@ -125,7 +122,7 @@ class Staffing:
             while missing > 0 and self._start_later():
                 missing -= 1
             gone = not coming and not self._roster.all()  # those that leave may serve what waits
-            nobody = gone and (self._hung.too_many or not self.maximum)
+            nobody = gone and (self._roster.too_many_hang or not self.maximum)
         if nobody:
             self._refuse_waiting(self._why_none())
 
@@ -193,7 +190,7 @@ class Staffing:
 
     def _fewest(self) -> int:
         """How many workers there must be now: at least one while requests wait."""
-        if self._hung.too_many or self._lane.closed:
+        if self._roster.too_many_hang or self._lane.closed:
             return 0
         return min(max(self.minimum, int(self._lane.waiting > 0)), self.maximum)
 
@@ -228,8 +225,8 @@ class Staffing:
 
     def _why_none(self) -> str:
         """Why there is no worker, and none will be started."""
-        if self._hung.too_many:
-            return str(self._hung)
+        if self._roster.too_many_hang:
+            return f"{self._roster.hung} handler threads are hung"
         return "it has no worker: scale it up to serve requests"
 
     def _refuse_waiting(self, why: str) -> None:

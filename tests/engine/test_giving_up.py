@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kserve_torch.engine import backoff, courtesy, hung
+from kserve_torch.engine import backoff, courtesy, roster
 from kserve_torch.engine.batcher import Ticket
 from kserve_torch.engine.worker import Worker, WorkerState
 from kserve_torch.errors import DeadlineExceeded, NotReady
@@ -74,7 +74,7 @@ async def test_a_load_that_hangs_is_given_up(
     held = bench.load = Held()
     with pytest.raises(NotReady, match=r"not ready within startupTimeout, 0\.1 s"):
         await bench.pool.scale(1, 1)
-    assert (len(bench.pool.hung), bench.pool.roster.size) == (1, 0)
+    assert (bench.pool.roster.hung, bench.pool.roster.size) == (1, 0)
     waiting = bench.submit(lambda: "never")
     bench.pool.staffing.relieve()
     with pytest.raises(NotReady, match="startupTimeout"):
@@ -83,7 +83,7 @@ async def test_a_load_that_hangs_is_given_up(
     await bench.pool.scale(1, 1)
     assert await bench.result(lambda: "served") == "served"
     held.gate.set()
-    await until(lambda: not bench.pool.hung)
+    await until(lambda: not bench.pool.roster.hung)
     await until(lambda: "is no longer hung" in caplog.text)
     assert bench.pool.roster.size == 1
     assert "; it is at threading.py:" in caplog.text
@@ -111,7 +111,7 @@ async def test_the_log_says_where_a_call_hangs_and_which_requests_fail(
 async def test_what_waits_for_a_pool_that_is_worn_out_is_answered(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hung, "HUNG_LIMIT", 1)
+    monkeypatch.setattr(roster, "HUNG_LIMIT", 1)
     await bench.pool.scale(1, 1)
     held, waiting = bench.hold(), bench.submit(lambda: "never")
     await held.begun()
@@ -131,7 +131,7 @@ async def test_once_not_too_many_hang_all_that_are_missing_are_started(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not one for each that comes back: the others may never come back."""
-    monkeypatch.setattr(hung, "HUNG_LIMIT", 2)
+    monkeypatch.setattr(roster, "HUNG_LIMIT", 2)
     monkeypatch.setattr(backoff, "BACK_OFF", (0.0,))
     await bench.pool.scale(3, 3)
     held = [bench.hold(), bench.hold()]
@@ -141,9 +141,9 @@ async def test_once_not_too_many_hang_all_that_are_missing_are_started(
     assert bench.pool.roster.size == 1
     held[0].gate.set()
     await until(lambda: bench.pool.roster.ready == 3)
-    assert len(bench.pool.hung) == 1
+    assert bench.pool.roster.hung == 1
     held[1].gate.set()
-    await until(lambda: not bench.pool.hung)
+    await until(lambda: not bench.pool.roster.hung)
     assert (bench.pool.roster.size, len(bench.pool.staffing._pauses)) == (3, 0)
     for one in held:
         with pytest.raises(DeadlineExceeded):
@@ -184,7 +184,7 @@ async def test_who_hangs_again_long_after_is_replaced_again(
         held.gate.set()
         with pytest.raises(DeadlineExceeded):
             await held.ticket.future
-        await until(lambda: bench.pool.roster.ready and not bench.pool.hung)
+        await until(lambda: bench.pool.roster.ready and not bench.pool.roster.hung)
     assert not bench.pool.staffing.given_up
     assert await bench.result(lambda: "served") == "served"
 
@@ -274,7 +274,7 @@ async def test_who_comes_back_at_the_moment_it_is_given_up_does_not_count(
     bench.pool.give_up_hung()
     with pytest.raises(DeadlineExceeded):
         await held.ticket.future
-    await until(lambda: not bench.pool.hung)
+    await until(lambda: not bench.pool.roster.hung)
     assert await bench.result(lambda: "served") == "served"
 
 
