@@ -113,29 +113,33 @@ FLOORS: list[dict[str, str]] = [
         "engine.aside": "",
         "engine.backoff": "",
         "engine.background": "",
-        "engine.batcher": "",
-        "engine.concurrent": "engine.batcher engine.failures engine.worker",
+        "engine.batcher": "engine.ticket",
+        "engine.concurrent": "engine.failures engine.ticket engine.worker",
         "engine.courtesy": "",
         "engine.emissions": "",
         "engine.failures": "",
-        "engine.intake": "engine.batcher engine.pacing engine.pool",
-        "engine.isolation": "engine.batcher engine.failures",
+        "engine.intake": "engine.pacing engine.pool engine.ticket",
+        "engine.isolation": "engine.batcher engine.failures engine.ticket",
         "engine.loads": "",
         "engine.place": "",
         "engine.pool": (
             "engine.background engine.batcher engine.courtesy engine.loads engine.place "
-            "engine.roster engine.staffing engine.threads engine.worker"
+            "engine.roster engine.staffing engine.threads engine.ticket engine.worker"
         ),
         "engine.queues": (
-            "engine.batcher engine.concurrent engine.courtesy engine.pool engine.worker"
+            "engine.batcher engine.concurrent engine.courtesy engine.pool engine.ticket "
+            "engine.worker"
         ),
-        "engine.roster": "engine.batcher engine.worker",
+        "engine.roster": "engine.ticket engine.worker",
         "engine.sequences": "",
         "engine.staffing": (
-            "engine.backoff engine.batcher engine.loads engine.roster engine.worker"
+            "engine.backoff engine.batcher engine.loads engine.roster engine.ticket engine.worker"
         ),
         "engine.threads": "",
-        "engine.worker": "engine.batcher engine.courtesy engine.isolation engine.threads",
+        "engine.ticket": "",
+        "engine.worker": (
+            "engine.batcher engine.courtesy engine.isolation engine.threads engine.ticket"
+        ),
     },
     {
         "models.catalogue": "models.state models.version",

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from kserve_torch.engine.batcher import Outcome, Ticket, deliver
 from kserve_torch.engine.failures import log_failed
-from kserve_torch.engine.worker import Ran, Worker, WorkerState, too_slow, with_times
+from kserve_torch.engine.ticket import Outcome, Ticket, deliver
+from kserve_torch.engine.worker import Ran, Worker, WorkerState, too_slow
 from kserve_torch.errors import ClientLeft, DeviceLost, HandlerError, ServingError
 from kserve_torch.messages import Reply
 from kserve_torch.runtime.fault import RequestFault
@@ -107,7 +107,7 @@ class ConcurrentWorker(Worker):
             self._note()
         ended = time.monotonic()
         ran = functools.partial(self._ran, Ran(1, rows, ended - began, 1))
-        deliver([(ticket, with_times(ticket, outcome, ended))], after=ran)
+        deliver([(ticket, ticket.timed(outcome, ended))], after=ran)
 
     async def _outcome(self, ticket: Ticket) -> Outcome:
         assert self.instance is not None

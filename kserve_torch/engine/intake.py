@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from kserve_torch.engine.batcher import Ticket
 from kserve_torch.engine.pacing import Pacing
 from kserve_torch.engine.pool import Pool
+from kserve_torch.engine.ticket import Ticket
 from kserve_torch.errors import DeadlineExceeded, Overloaded, ServingError
 from kserve_torch.events import Event, Finished, Shed
 from kserve_torch.messages import NO_TIME, Reply, Request, Timing

@@ -16,13 +16,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kserve_torch.engine.background import joined
-from kserve_torch.engine.batcher import Lane, deliver
+from kserve_torch.engine.batcher import Lane
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.loads import LOADS
 from kserve_torch.engine.place import place_of
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.staffing import Staffing
 from kserve_torch.engine.threads import CallThreads
+from kserve_torch.engine.ticket import deliver
 from kserve_torch.engine.tuner import Tuners
 from kserve_torch.engine.worker import Ran, Worker, WorkerState, too_slow
 from kserve_torch.errors import LoadFailed, NotReady, ServingError

@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kserve_torch.engine.batcher import Lane, Ticket, deliver
+from kserve_torch.engine.batcher import Lane
 from kserve_torch.engine.concurrent import ConcurrentWorker
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.pool import Pool
+from kserve_torch.engine.ticket import Ticket, deliver
 from kserve_torch.engine.window import Window
 from kserve_torch.engine.worker import Ran, Worker
 from kserve_torch.errors import NotReady

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from weakref import WeakSet
 
-from kserve_torch.engine.batcher import Ticket
+from kserve_torch.engine.ticket import Ticket
 from kserve_torch.engine.worker import Worker, WorkerState
 
 #: Threads that may hang before the model is given up and liveness fails.

@@ -17,9 +17,10 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
 from kserve_torch.engine.backoff import BackOff, Pauses
-from kserve_torch.engine.batcher import Lane, deliver
+from kserve_torch.engine.batcher import Lane
 from kserve_torch.engine.loads import LOADS
 from kserve_torch.engine.roster import Roster
+from kserve_torch.engine.ticket import deliver
 from kserve_torch.engine.worker import Worker, WorkerState
 from kserve_torch.errors import NotReady
 from kserve_torch.runtime.reasons import brief

@@ -17,10 +17,11 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from kserve_torch.engine.batcher import Lane, Outcome, Ticket, deliver
+from kserve_torch.engine.batcher import Lane
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.isolation import Isolation
 from kserve_torch.engine.threads import CallThreads
+from kserve_torch.engine.ticket import Ticket, deliver
 from kserve_torch.errors import DeadlineExceeded, HandlerError, ServingError
 from kserve_torch.frozen import frozen
 from kserve_torch.messages import Reply, Request
@@ -239,7 +240,7 @@ class Worker:
             if self.state is WorkerState.HUNG:
                 return
             ended = time.monotonic()
-            timed = [(ticket, with_times(ticket, outcome, ended)) for ticket, outcome in outcomes]
+            timed = [(ticket, ticket.timed(outcome, ended)) for ticket, outcome in outcomes]
             left -= len(timed)
             ran = Ran(len(batch), rows, ended - began, self._calls)
             deliver(timed, after=None if left else functools.partial(self._ran, ran))
@@ -269,18 +270,6 @@ class Worker:
             # One that sends to nobody is not let go on for ever.
             if self._since is not None and not all(t.future.done() for t in self._batch):
                 self._since = time.monotonic()
-
-
-def with_times(ticket: Ticket, outcome: Outcome, ended: float) -> Outcome:
-    """The outcome, with where the request's time went until ``ended`` if it is a reply."""
-    if isinstance(outcome, ServingError):
-        return outcome
-    return Reply(
-        model=outcome.model,
-        version=outcome.version,
-        rows=outcome.rows,
-        timing=ticket.timing(ended),
-    )
 
 
 def too_slow(limit: float) -> DeadlineExceeded:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from kserve_torch.engine.batcher import Lane, Ticket
+from kserve_torch.engine.batcher import Lane
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.pool import Pool
+from kserve_torch.engine.ticket import Ticket
 from kserve_torch.engine.window import Window
 from kserve_torch.engine.worker import Ran, WorkerState
 from kserve_torch.errors import HandlerError

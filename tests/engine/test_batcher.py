@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from kserve_torch.engine import batcher
-from kserve_torch.engine.batcher import Lane, Ticket, deliver
+from kserve_torch.engine.batcher import Lane
+from kserve_torch.engine.ticket import Ticket, deliver
 from kserve_torch.engine.window import Window
 from kserve_torch.errors import HandlerError, NotReady, Overloaded
 from kserve_torch.messages import Reply, Request, RowReply, Timing, Verb

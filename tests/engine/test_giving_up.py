@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from kserve_torch.engine import backoff, courtesy, roster
-from kserve_torch.engine.batcher import Ticket
+from kserve_torch.engine.ticket import Ticket
 from kserve_torch.engine.worker import Worker, WorkerState
 from kserve_torch.errors import DeadlineExceeded, NotReady
 
