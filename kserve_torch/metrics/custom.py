@@ -11,7 +11,7 @@ from typing import Any
 
 from kserve_torch.errors import SettingError
 from kserve_torch.events import Finished, Measured
-from kserve_torch.metrics.family import CLIENT_SECONDS, Family, counter, gauge, histogram, names_of
+from kserve_torch.metrics.family import CLIENT_SECONDS, Family, counter, gauge, histogram
 from kserve_torch.metrics.torchserve import help_text
 from kserve_torch.settings.metrics_file import AUTOMATIC, METRIC_NAME, ListedMetric
 from kserve_torch.ts.metrics.unit import UNITS
@@ -31,7 +31,8 @@ _MAKERS: Mapping[str, Callable[..., Family[Any]]] = {
 }
 
 
-def _make(kind: str, name: str, unit: str, labels: Iterable[str]) -> Family[Any]:
+def _make(kind: str, name: str, unit: str, dimensions: Iterable[str]) -> Family[Any]:
+    labels = dict.fromkeys([*map(_label, dimensions), HOSTNAME])
     return _MAKERS[kind](name, help_text(kind, unit), tuple(labels))
 
 
@@ -60,11 +61,10 @@ class HandlerMetrics:
         self._taken = set(taken)
         self._complained: set[str] = set()
         self._lock = threading.Lock()
-        self._families = {each.name: _family(each) for each in (*AUTOMATIC, *listed)}
-        for family in self._families.values():
-            if fault := self._fault(family.name, family.kind, family.labels):
-                raise SettingError(f"metrics_config: {family.name!r}: {fault}")
-            self._taken |= family.names
+        self._families: dict[str, Family[Any]] = {}
+        for each in {each.name: each for each in (*AUTOMATIC, *listed)}.values():
+            if fault := self._add(_make(each.kind, each.name, each.unit, each.dimensions)):
+                raise SettingError(f"metrics_config: {each.name!r}: {fault}")
 
     def families(self) -> Iterable[Family[Any]]:
         """The listed families and those that were detected."""
@@ -123,38 +123,28 @@ class HandlerMetrics:
         elif event.kind not in _MAKERS or not METRIC_NAME.fullmatch(event.name):
             self._complain(event.name, f"not a name and type for Prometheus ({event.kind})")
         else:
+            unit = UNITS.get(event.unit, event.unit) if event.unit else ""
+            new = _make(event.kind, event.name, unit, [name for name, _ in event.dimensions])
             with self._lock:
-                return self._families.get(event.name) or self._add(event)
-        return None
+                if event.name not in self._families and (fault := self._add(new)):
+                    self._complain(event.name, fault)
+        return self._families.get(event.name)
 
-    def _add(self, event: Measured) -> Family[Any] | None:
-        labels = dict.fromkeys([*(_label(name) for name, _ in event.dimensions), HOSTNAME])
-        if fault := self._fault(event.name, event.kind, labels):
-            self._complain(event.name, fault)
-            return None
-        unit = UNITS.get(event.unit, event.unit) if event.unit else ""
-        new = self._families[event.name] = _make(event.kind, event.name, unit, labels)
-        self._taken |= new.names
-        return new
-
-    def _fault(self, name: str, kind: str, labels: Iterable[str]) -> str:
-        """Why a metric would make the whole text unreadable for some of its readers, or ""."""
-        if clash := names_of(name, kind) & self._taken:
+    def _add(self, family: Family[Any]) -> str:
+        """Show a family; "", or why the whole text would be unreadable for some of its readers."""
+        if clash := family.names & self._taken:
             return f"another metric has the name {min(clash)}"
-        for label in labels:
-            if label.startswith("__") or (label, kind) == ("le", "histogram"):
+        for label in family.labels:
+            if label.startswith("__") or (label, family.kind) == ("le", "histogram"):
                 return f"the label {label} is Prometheus' own"
+        self._families[family.name] = family
+        self._taken |= family.names
         return ""
 
     def _complain(self, name: str, reason: str) -> None:
         if name not in self._complained:
             self._complained.add(name)
             log.warning("handler metric %s is not shown on /metrics: %s", name, reason)
-
-
-def _family(listed: ListedMetric) -> Family[Any]:
-    labels = dict.fromkeys([*map(_label, listed.dimensions), HOSTNAME])
-    return _make(listed.kind, listed.name, listed.unit, labels)
 
 
 def _label(dimension: str) -> str:
