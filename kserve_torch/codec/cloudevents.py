@@ -49,7 +49,7 @@ def from_headers(headers: Mapping[str, str]) -> Event | None:
     Args:
         headers: request headers with lower-case names.
     """
-    if "ce-specversion" not in headers or any(f"ce-{name}" not in headers for name in _REQUIRED):
+    if any(f"ce-{name}" not in headers for name in _REQUIRED):
         return None
     attributes = {
         name[3:]: unquote(value) for name, value in headers.items() if name.startswith("ce-")

@@ -100,10 +100,8 @@ def _value(value: bytearray, media_type: str) -> Any:
     if media_type == JSON:
         return _json(value)
     if media_type.startswith("text"):
-        try:
+        with suppress(UnicodeDecodeError):
             return value.decode()
-        except UnicodeDecodeError:
-            return value
     return value
 
 
