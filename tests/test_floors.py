@@ -123,8 +123,9 @@ FLOORS: list[dict[str, str]] = [
         "engine.loads": "",
         "engine.place": "",
         "engine.pool": (
-            "engine.background engine.batcher engine.courtesy engine.loads engine.place "
-            "engine.roster engine.staffing engine.threads engine.ticket engine.worker"
+            "engine.background engine.batcher engine.courtesy engine.failures engine.loads "
+            "engine.place engine.roster engine.staffing engine.threads engine.ticket "
+            "engine.worker"
         ),
         "engine.queues": (
             "engine.batcher engine.concurrent engine.courtesy engine.pool engine.ticket "

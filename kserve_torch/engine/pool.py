@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from kserve_torch.engine.background import joined
 from kserve_torch.engine.batcher import Lane
 from kserve_torch.engine.courtesy import Courtesy
+from kserve_torch.engine.failures import LONGEST_ID
 from kserve_torch.engine.loads import LOADS
 from kserve_torch.engine.place import place_of
 from kserve_torch.engine.roster import Roster
@@ -270,7 +271,7 @@ class Pool:
             worker.number,
             why,
             place,
-            ", ".join(ticket.request.id for ticket in batch) or "none",
+            ", ".join(ticket.request.id[:LONGEST_ID] for ticket in batch) or "none",
         )
         if self.roster.too_many_hang:
             log.error(

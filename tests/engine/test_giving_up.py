@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from kserve_torch.engine import backoff, courtesy, roster
+from kserve_torch.engine.failures import LONGEST_ID
 from kserve_torch.engine.ticket import Ticket
 from kserve_torch.engine.worker import Worker, WorkerState
 from kserve_torch.errors import DeadlineExceeded, NotReady
+from kserve_torch.messages import Request
 
 from ..threads import workers_end
 from ..waiting import until
@@ -105,6 +107,22 @@ async def test_the_log_says_where_a_call_hangs_and_which_requests_fail(
     assert " in wait < bench.py:" in line
     assert line.endswith(f"; requests that fail: {held.ticket.request.id}")
     assert "bench.py" not in str(failure.value)
+
+
+@pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)
+async def test_the_log_shortens_the_ids_of_requests_that_fail(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.pool.scale(1, 1)
+    held = Held()
+    held.ticket = bench.pool.lane.submit(Request(id="i" * 1000, model="m", rows=[held]))
+    await held.begun()
+    bench.pool.give_up_hung()
+    held.gate.set()
+    with pytest.raises(DeadlineExceeded):
+        await held.ticket.future
+    [line] = [text for text in caplog.messages if "is hung" in text]
+    assert line.endswith(f"; requests that fail: {'i' * LONGEST_ID}")
 
 
 @pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)
