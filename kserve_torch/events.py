@@ -40,7 +40,11 @@ class Shed:
 
 @frozen()
 class Finished:
-    """A handler answered a request, or failed it. ``error`` is the error class's name, or None."""
+    """A request that was queued has ended.
+
+    ``error`` is None if a handler answered it, ``Cancelled`` if its client left, else the name of
+    the error's class.
+    """
 
     model: str
     version: str

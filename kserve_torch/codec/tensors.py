@@ -36,8 +36,8 @@ def tensor_from_json(
 
     ``data`` is flat or nested in any rectangular way, with the right number of elements; a bare
     value stands for a list of it (CONTRACT O25, T-18). ``null`` in a float tensor is NaN, as in our
-    own answers (CONTRACT O31). BYTES elements stay ``str`` (CONTRACT T-44). It may also be a
-    flat array of float64, int64 or uint64, as `large` makes them.
+    own answers (CONTRACT O31). BYTES elements stay ``str`` (CONTRACT T-44). It may also be an
+    array, as `large` and callers in the same process make them.
 
     Raises:
         InvalidInput: datatype, shape, an element or the number of elements is wrong.
