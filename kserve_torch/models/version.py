@@ -253,7 +253,7 @@ class ModelVersion(VersionState):
         return await self._intake.submit(request, self._queues.of(request.verb))
 
     async def describe(self) -> Any:
-        """The handler's own description (CONTRACT E4)."""
+        """The handler's own description, for which it gets one empty row (CONTRACT E4)."""
         request = Request(
             id="describe", model=self.name, version=self.version, rows=({},), verb=Verb.DESCRIBE
         )

@@ -25,7 +25,7 @@ from kserve_torch.codec.signature import Signature
 from kserve_torch.errors import BadRow, HandlerError, OutOfMemory
 from kserve_torch.handler.base import takes_arrays
 from kserve_torch.handler.calls import adapts_format
-from kserve_torch.messages import NOTHING, Reply, Request, Row, RowReply, Tensor, Verb
+from kserve_torch.messages import NOTHING, Reply, Request, RowReply, Tensor
 from kserve_torch.namespace.loader import Namespace
 from kserve_torch.runtime import devices, output, rootlog
 from kserve_torch.runtime.context import Context
@@ -130,7 +130,7 @@ class Instance:
 
     def _run(self, requests: Sequence[Request]) -> list[Reply]:
         devices.require(self.gpu_id)
-        counts = _counts(requests)
+        counts = [len(request.rows) for request in requests]
         try:
             return self._replies(requests, counts)
         except BaseException as error:  # also our own: making rows may run out of memory
@@ -166,7 +166,7 @@ class Instance:
         ]
 
     def _call(self, requests: Sequence[Request], counts: list[int]) -> list[RowReply]:
-        data = [row for request in requests for row in _handler_rows(request, self._arrays)]
+        data = [to_row(row, self._arrays) for request in requests for row in request.rows]
         self.context.begin(
             [r for r, count in zip(requests, counts, strict=True) for _ in range(count)],
             self.on_part,
@@ -248,7 +248,7 @@ class Instance:
         except BaseException as error:  # also our own: a handler's context may not be copied
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
-            failure = self._failure(error, [request], _counts([request]))
+            failure = self._failure(error, [request], [len(request.rows)])
             if failure is error:
                 raise
             raise failure from error
@@ -257,7 +257,7 @@ class Instance:
     async def _call_beside_others(
         self, request: Request, on_part: Callable[[], object]
     ) -> list[RowReply]:
-        data = _handler_rows(request, self._arrays)
+        data = [to_row(row, self._arrays) for row in request.rows]
         if not data:
             return []
         context = copy.deepcopy(self.context)
@@ -293,18 +293,6 @@ def restore(collects: bool) -> None:
     rootlog.restore()
     if collects:
         gc.enable()
-
-
-def _counts(requests: Sequence[Request]) -> list[int]:
-    """How many elements of ``data`` each request has, see `_handler_rows`."""
-    return [1 if r.verb is Verb.DESCRIBE else len(r.rows) for r in requests]
-
-
-def _handler_rows(request: Request, arrays: bool) -> list[Row]:
-    """The elements of ``data`` for one request; a description has one empty row (CONTRACT E4)."""
-    if request.verb is Verb.DESCRIBE:
-        return [{}]
-    return [to_row(row, arrays) for row in request.rows]
 
 
 def _is_cancelled() -> bool:

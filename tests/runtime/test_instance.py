@@ -74,9 +74,9 @@ def test_parts_of_a_stream_are_told_of(load: Load) -> None:
     assert told == [True, True]
 
 
-def test_describing_is_one_empty_row(load: Load) -> None:
+def test_a_handler_is_told_that_it_is_to_describe(load: Load) -> None:
     instance = load(function("return [[data, context.get_request_header(0, 'describe')]]"))
-    assert results(instance, verb=Verb.DESCRIBE) == [[[{}], "True"]]
+    assert results(instance, {}, verb=Verb.DESCRIBE) == [[[{}], "True"]]
 
 
 def tensor(datatype: str, array: Any, **parameters: Any) -> Tensor:
