@@ -145,18 +145,21 @@ FLOORS: list[dict[str, str]] = [
     {
         "models.catalogue": "models.state models.version",
         "models.configured": (
-            "models.catalogue models.factory models.retries models.state models.version"
+            "models.factory models.retries models.state models.stock models.version"
         ),
         "models.describe": "models.registry models.version",
         "models.factory": "models.firsts models.version",
         "models.firsts": "",
         "models.registration": "models.registry models.version",
         "models.registry": (
-            "models.catalogue models.configured models.factory models.reloads models.version"
+            "models.configured models.factory models.reloads models.stock models.version"
         ),
-        "models.reloads": ("models.catalogue models.factory models.retries models.version"),
+        "models.reloads": (
+            "models.catalogue models.factory models.retries models.stock models.version"
+        ),
         "models.retries": "models.catalogue models.state models.version",
         "models.state": "",
+        "models.stock": "models.catalogue models.version",
         "models.version": "models.firsts models.state",
     },
     {

@@ -3,5 +3,6 @@
 ::
 
     registration -> registry -> reloads -> factory -> version -> the engine's queues
+                    stock: what becomes of versions that leave
                     catalogue: names, versions, defaults
 """

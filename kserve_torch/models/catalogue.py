@@ -28,6 +28,10 @@ class Catalogue:
 
     # --- questions ---
 
+    def __contains__(self, version: ModelVersion) -> bool:
+        """Whether a version is served still: clients may have removed it meanwhile."""
+        return self._models.get(version.name, {}).get(version.version) is version
+
     def names(self) -> list[str]:
         """Names of all models, sorted, whatever their state."""
         return sorted(self._models)

@@ -20,10 +20,10 @@ from kserve_torch.archives.manifest import DEFAULT_VERSION
 from kserve_torch.archives.store import ModelStore
 from kserve_torch.engine.background import keep
 from kserve_torch.errors import Conflict, NotReady, ServingError
-from kserve_torch.models.catalogue import Catalogue
 from kserve_torch.models.factory import VersionFactory
 from kserve_torch.models.retries import keep_trying, worth_another_try
 from kserve_torch.models.state import State
+from kserve_torch.models.stock import Stock
 from kserve_torch.models.version import ModelVersion, Origin
 from kserve_torch.redact import redacted
 
@@ -36,29 +36,15 @@ log = logging.getLogger(__name__)
 class ConfiguredModels:
     """Loads the start-up models.
 
-    Args:
-        catalogue: where they are looked up and their defaults are set.
-        enter: enters a version, in the place of one that has failed.
-        withdraw: takes a version out and stops it in the background.
-
     Attributes:
         origins: where they came from, by their names, also of those unloaded since.
     """
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        store: ModelStore,
-        factory: VersionFactory,
-        enter: Callable[[ModelVersion], None],
-        withdraw: Callable[[ModelVersion], None],
-    ) -> None:
+    def __init__(self, stock: Stock, store: ModelStore, factory: VersionFactory) -> None:
         self.origins: dict[str, Origin] = {}
-        self._catalogue = catalogue
+        self._stock = stock
         self._store = store
         self._factory = factory
-        self._enter = enter
-        self._withdraw = withdraw
         #: Stand-ins for archives that could not be downloaded or unpacked yet, and what they stand
         #: for.
         self._to_fetch: dict[ModelVersion, StartupModel] = {}
@@ -89,18 +75,18 @@ class ConfiguredModels:
     async def _keep_trying(
         self, version: ModelVersion, again: Callable[[], Awaitable[None]] | None
     ) -> None:
-        await keep_trying(self._catalogue, version, again)
+        await keep_trying(self._stock, version, again)
         self._default_to(version)
 
     async def _fetch_again(self, model: StartupModel, stand_in: ModelVersion) -> None:
         version = await self._factory.make(model.file, name=model.name)
-        if self._catalogue.draining or not self._has(stand_in):
-            self._withdraw(version)
+        if self._stock.draining or stand_in not in self._stock:
+            self._stock.withdraw(version)
             return
-        self._withdraw(stand_in)
+        self._stock.withdraw(stand_in)
         self._enter_configured(model, version)
-        if model.is_default and self._has(version):
-            self._catalogue.set_default(version.name, version.version)
+        if model.is_default and version in self._stock:
+            self._stock.set_default(version.name, version.version)
         failed = await self._start(model, version)
         if failed is not None:
             self.try_again([failed])
@@ -148,14 +134,14 @@ class ConfiguredModels:
         if model.is_default:
             self._decided.add(version.name)
         try:
-            self._enter(version)
+            self._stock.enter(version)
         except Conflict as error:  # a client was quicker
             _log_failure(model, error)
-            self._withdraw(version)
+            self._stock.withdraw(version)
 
     async def _start(self, model: StartupModel, version: ModelVersion) -> ModelVersion | None:
         """Start a version; returns it if that failed and another try is worth while."""
-        if not self._has(version):
+        if version not in self._stock:
             return None
         try:
             if version.state is State.UNAVAILABLE:
@@ -164,7 +150,7 @@ class ConfiguredModels:
         except ServingError as error:
             _log_failure(model, error)
             again = version in self._to_fetch or worth_another_try(error)
-            return version if again and self._has(version) else None
+            return version if again and version in self._stock else None
         log.info("model %s %s is ready", version.name, version.version)
         return None
 
@@ -173,24 +159,21 @@ class ConfiguredModels:
 
         Then that one does, even if it is not ready and only says why.
         """
-        here = [(model, version) for model, version in entered if self._has(version)]
+        here = [(model, version) for model, version in entered if version in self._stock]
         for _, version in reversed(here):
             if version.ready:
-                self._catalogue.set_default(version.name, version.version)
+                self._stock.set_default(version.name, version.version)
         for model, version in here:
             if model.is_default:
-                self._catalogue.set_default(version.name, version.version)
+                self._stock.set_default(version.name, version.version)
 
     def _default_to(self, version: ModelVersion) -> None:
         """Make a version that is ready late the default in the place of one that cannot load."""
-        default = self._catalogue.present(version.name)
+        default = self._stock.present(version.name)
         failed = default is not None and default.state is State.UNAVAILABLE
-        if failed and version.ready and version.name not in self._decided and self._has(version):
-            self._catalogue.set_default(version.name, version.version)
-
-    def _has(self, version: ModelVersion) -> bool:
-        """Whether it is served still: a client may have unloaded it meanwhile."""
-        return version in self._catalogue.all()
+        late = version.ready and version in self._stock
+        if failed and late and version.name not in self._decided:
+            self._stock.set_default(version.name, version.version)
 
 
 def _file(model: StartupModel) -> str:

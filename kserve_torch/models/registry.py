@@ -7,7 +7,6 @@ that is removed leaves the catalogue first and is stopped after its last answer.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
@@ -16,20 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kserve_torch.archives.archive import close_archive
 from kserve_torch.archives.store import ModelStore
-from kserve_torch.engine.background import Shared, keep
 from kserve_torch.engine.emissions import Emissions
 from kserve_torch.errors import Forbidden, InvalidInput, NotReady, ServingError
-from kserve_torch.events import DefaultChanged, Observers
+from kserve_torch.events import Observers
 from kserve_torch.messages import MAX_ROWS, NOTHING, Reply, Request
-from kserve_torch.models.catalogue import Catalogue
 from kserve_torch.models.configured import ConfiguredModels
 from kserve_torch.models.factory import VersionFactory, refusal_logged
 from kserve_torch.models.reloads import Reloads
+from kserve_torch.models.stock import Stock
 from kserve_torch.models.version import ModelVersion
-from kserve_torch.runtime.devices import free_cache
-from kserve_torch.runtime.machine import give_back_memory
 from kserve_torch.scratch import Scratch
 from kserve_torch.settings.metrics_file import read_metrics_file
 
@@ -39,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Registry(Catalogue):
+class Registry(Stock):
     """The models of one server.
 
     Attributes:
@@ -50,25 +45,19 @@ class Registry(Catalogue):
     """
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__()
+        self.observers = Observers()
+        super().__init__(self.observers.tell, settings.unregister_model_timeout)
         config = settings.metrics_config
         self.listed_metrics = read_metrics_file(config) if config else []
         self.settings = settings
-        self.observers = Observers()
-        self.emit = self.observers.tell
         self._scratch = Scratch()
         self.workdir = self._scratch.folder
-        self.store = ModelStore(settings, self.workdir)
+        store = ModelStore(settings, self.workdir)
         self._factory = VersionFactory(
-            settings, self.store, self.workdir, self.emit, self.listed_metrics
+            settings, store, self.workdir, self.emit, self.listed_metrics
         )
-        self._configured = ConfiguredModels(
-            self, self.store, self._factory, self._enter, self.withdraw
-        )
-        self._give_back_memory = Shared(_give_back_memory)
-        self._reloads = Reloads(
-            self, self._configured.origins, self.store, self._factory, self.retire, self.withdraw
-        )
+        self._configured = ConfiguredModels(self, store, self._factory)
+        self._reloads = Reloads(self, store, self._factory, self._configured.origins)
 
     # --- requests ---
 
@@ -100,11 +89,6 @@ class Registry(Catalogue):
             answering.cancel()
 
     # --- loading and removing ---
-
-    def set_default(self, model: str, version: str) -> None:
-        """As `Catalogue.set_default`; observers are told, as the server may be ready by it."""
-        super().set_default(model, version)
-        self.emit(DefaultChanged(model, version))
 
     async def start(self, models: Sequence[StartupModel]) -> list[ModelVersion]:
         """Load the start-up models in parallel; one that fails stays, with its reason.
@@ -138,11 +122,12 @@ class Registry(Catalogue):
             ServingError: `ModelNotFound`, `InvalidArchive`, `Conflict`, `LoadFailed`, ...
         """
         self._check_serving()
-        make = functools.partial(self._factory.make, on_all_gpus=workers is None)
         with refusal_logged(source):
-            version = await make(source, name=name, handler=handler, overrides=overrides)
+            version = await self._factory.make(
+                source, name=name, handler=handler, overrides=overrides, on_all_gpus=workers is None
+            )
         try:
-            self._enter(version)
+            self.enter(version)
             await version.start(workers)
         except ServingError:
             self.withdraw(version)
@@ -159,15 +144,6 @@ class Registry(Catalogue):
         """
         if self.draining:
             raise NotReady("the server is being stopped")
-
-    def _enter(self, version: ModelVersion) -> None:
-        """Enter a version, in the place of one that has failed.
-
-        Raises:
-            Conflict: the version is there and has not failed.
-        """
-        if displaced := self.add(version):
-            keep(self.retire(displaced))
 
     async def scale(self, version: ModelVersion, minimum: int, maximum: int) -> int:
         """Change a version's number of workers; returns how many are ready."""
@@ -193,22 +169,6 @@ class Registry(Catalogue):
             self._reloads.overtake(found.name)
         await self.retire([found])
         log.info("model %s %s is unregistered", found.name, found.version)
-
-    def withdraw(self, version: ModelVersion) -> None:
-        """Remove a version that could not be started, and stop it in the background."""
-        self.forget(version)
-        keep(self.retire([version]))
-
-    async def retire(self, versions: Iterable[ModelVersion]) -> None:
-        """Drain forgotten versions, then stop them and close their archives."""
-        await asyncio.gather(*map(self._retire, versions))
-        await self._give_back_memory()
-
-    async def _retire(self, version: ModelVersion) -> None:
-        await version.drain()
-        await version.stop(self.settings.unregister_model_timeout)
-        if version.archive is not None:
-            await asyncio.to_thread(close_archive, version.archive)
 
     # --- the repository extension ---
 
@@ -254,9 +214,3 @@ class Registry(Catalogue):
         for version in self.clear():
             await version.stop(max(0.0, ends - time.monotonic()))
         self._scratch.close()
-
-
-async def _give_back_memory() -> None:
-    """Give back what removed versions have left; to look for it holds Python up, for all models."""
-    await asyncio.to_thread(give_back_memory)
-    await asyncio.to_thread(free_cache)

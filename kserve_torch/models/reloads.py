@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from kserve_torch.archives.manifest import DEFAULT_VERSION
 from kserve_torch.archives.store import ModelStore
 from kserve_torch.engine.background import keep
 from kserve_torch.errors import InvalidArchive, LoadFailed, ModelNotFound, NotReady, ServingError
-from kserve_torch.models.catalogue import Catalogue, unknown
+from kserve_torch.models.catalogue import unknown
 from kserve_torch.models.factory import VersionFactory, refusal_logged
 from kserve_torch.models.retries import keep_trying, worth_another_try
+from kserve_torch.models.stock import Stock
 from kserve_torch.models.version import ModelVersion, Origin
 
 log = logging.getLogger(__name__)
@@ -46,27 +46,20 @@ class Reloads:
     """Loads models by their names, and unloads them.
 
     Args:
-        catalogue: where loaded versions are entered.
         configured: the origins of the start-up models by name, also of those unloaded since.
-        retire: stops versions that have left the catalogue.
-        withdraw: takes a version out and stops it in the background.
     """
 
     def __init__(
         self,
-        catalogue: Catalogue,
-        configured: Mapping[str, Origin],
+        stock: Stock,
         store: ModelStore,
         factory: VersionFactory,
-        retire: Callable[[Iterable[ModelVersion]], Coroutine[Any, Any, None]],
-        withdraw: Callable[[ModelVersion], None],
+        configured: Mapping[str, Origin],
     ) -> None:
-        self._catalogue = catalogue
-        self._configured = configured
+        self._stock = stock
         self._store = store
         self._factory = factory
-        self._retire = retire
-        self._withdraw = withdraw
+        self._configured = configured
         self._by_name: dict[str, _Loads] = {}
 
     async def load(self, name: str) -> ModelVersion:
@@ -107,7 +100,7 @@ class Reloads:
         if all(version.archive is None for version in here):
             source = next(iter(self._sources(name)), name)  # the file may be gone by now
             broken = self._factory.broken(source, name, DEFAULT_VERSION, error)
-            await self._retire(self._catalogue.replace(broken, here))
+            await self._stock.retire(self._stock.replace(broken, here))
 
     async def _made(self, name: str) -> ModelVersion:
         """A version from the model's origin, else from what the store has by that name.
@@ -134,16 +127,16 @@ class Reloads:
 
     def _origin(self, name: str) -> Origin:
         """The origin of the default version, else of the start-up model of that name."""
-        present = self._catalogue.present(name)
+        present = self._stock.present(name)
         return self._configured.get(name, Origin()) if present is None else present.origin
 
     async def _take_over(
         self, version: ModelVersion, before: list[ModelVersion], loads: _Loads, this: object
     ) -> None:
         """Start a version, then replace those by it that were made before of the same source."""
-        catalogue = self._catalogue
-        if this in loads.wanted and catalogue.present(version.name) is None:
-            catalogue.add(version)
+        stock = self._stock
+        if this in loads.wanted and stock.present(version.name) is None:
+            stock.add(version)
         failure: ServingError | None = None
         try:
             await version.start()
@@ -153,18 +146,18 @@ class Reloads:
         if not wanted:
             failure = _unloaded(version.name)
         # A version that serves is not replaced by one that failed.
-        if wanted and (failure is None or not catalogue.serves(version.name)):
-            others = catalogue.replace(version, before)
+        if wanted and (failure is None or not stock.serves(version.name)):
+            others = stock.replace(version, before)
             if failure is not None and version.needed and worth_another_try(failure):
-                keep(keep_trying(catalogue, version))  # in the place of the one that is tried now
-            await self._retire(others)
+                keep(keep_trying(stock, version))  # in the place of the one that is tried now
+            await stock.retire(others)
         else:
-            self._withdraw(version)
+            stock.withdraw(version)
         if failure is not None:
             raise failure
 
     def _here(self, name: str) -> list[ModelVersion]:
-        return [version for version in self._catalogue.all() if version.name == name]
+        return [version for version in self._stock.all() if version.name == name]
 
     def _of_its_source(self, name: str) -> list[ModelVersion]:
         """The versions that `_made` makes again; those of other archives stay beside it."""
@@ -173,12 +166,12 @@ class Reloads:
 
     def unload(self, name: str) -> asyncio.Task[None]:
         """Forget all versions of a model at once; see `Registry.unload`."""
-        leaving = self._catalogue.versions(name)
+        leaving = self._stock.versions(name)
         self.overtake(name)
         for version in leaving:
-            self._catalogue.forget(version)
+            self._stock.forget(version)
         log.info("model %s is unloaded", name)
-        return keep(self._retire(leaving))
+        return keep(self._stock.retire(leaving))
 
     def overtake(self, name: str) -> None:
         """Keep loads that run or wait from bringing back a model that was removed."""

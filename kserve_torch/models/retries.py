@@ -46,7 +46,7 @@ async def keep_trying(
     back_off.next(time.monotonic())  # the first try has no pause, and was the server's start
     while (pause := back_off.next(time.monotonic())) is not None:
         await asyncio.sleep(pause)
-        if catalogue.draining or version not in catalogue.all():
+        if catalogue.draining or version not in catalogue:
             return
         if version.state is State.LOADING:  # somebody else tries
             continue

@@ -19,7 +19,7 @@ from kserve_torch.errors import (
     LoadFailed,
 )
 from kserve_torch.messages import Request
-from kserve_torch.models import registry as registries
+from kserve_torch.models import stock
 from kserve_torch.models.state import State
 from kserve_torch.runtime.instance import Instance
 from kserve_torch.runtime.sharing import Weights
@@ -59,7 +59,7 @@ async def test_garbage_is_looked_for_once_for_all_models_that_leave_together(
 ) -> None:
     """Each time takes as long as all the models that stay have objects."""
     times: list[None] = []
-    monkeypatch.setattr(registries, "give_back_memory", lambda: times.append(None))
+    monkeypatch.setattr(stock, "give_back_memory", lambda: times.append(None))
     async with serving(tmp_path) as registry:
         await asyncio.gather(*(registry.retire([]) for _ in range(10)))
         assert 1 <= len(times) <= 2
