@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -62,8 +63,16 @@ def address_kind(http: int, https: int) -> Kind[Address]:
     return Kind(read, "http://HOST[:PORT], https://HOST[:PORT] or unix:/PATH", "ADDRESS")
 
 
-#: A name or number alone; an IPv6 one may be in brackets, as in URLs.
-HOST = Kind(lambda text: text.strip("[]"), "a host", "HOST")
+def _read_host(text: str) -> str:
+    host = text.strip("[]")  # an IPv6 number may be in brackets, as in URLs
+    if ":" in host:
+        ipaddress.IPv6Address(host)
+    elif "/" in host:
+        raise ValueError
+    return host
+
+
+HOST = Kind(_read_host, "a host without scheme or port", "HOST")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
