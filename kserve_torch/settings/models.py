@@ -41,6 +41,9 @@ class Entry:
 
 Entries = tuple[Entry, ...]
 
+#: Characters of a wrong value that are shown.
+_SHOWN = 40
+
 
 # --- models and model_snapshot --------------------------------------------------------------------
 
@@ -51,10 +54,18 @@ def _read_json(text: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         value = _read_quotes(text)
         if value is None:
-            raise Malformed(f"not JSON: {error}") from error
+            raise Malformed(f"not JSON: {_fault(error)}") from error
     except RecursionError as error:
         raise Malformed("nested too deeply") from error
     return _mapping(value, "the whole")
+
+
+def _fault(error: json.JSONDecodeError) -> str:
+    """What is wrong, and where, in words: a file's lines are joined, so their numbers are lost."""
+    rest = error.doc[error.pos :].strip()
+    if rest:
+        return f"{error.msg}: {rest[:_SHOWN]!r}"
+    return f"it ends after {error.doc.strip()[-_SHOWN:]!r}; does that line lack a backslash?"
 
 
 def _read_quotes(text: str) -> Any:
