@@ -85,6 +85,7 @@ def load_settings(
             *(with_guess(word, _flags()) for word in line.unknown),
             *(with_guess(name, known) for name in unknown),
             *_misspelt_variables(environ),
+            *_misspelt_limits(values),
         ),
     )
     return check(complete(settings))
@@ -101,6 +102,11 @@ def _misspelt_variables(environ: Mapping[str, str]) -> list[str]:
     others = {f"TS_{name.upper()}" for name in (*KEYS, *IGNORED)}
     strange = sorted(name for name in environ if name.startswith("TS_") and name not in others)
     return [with_guess(name, known) for name in strange if near(name, known)]
+
+
+def _misspelt_limits(values: Mapping[str, Any]) -> list[str]:
+    entries = [(name, entry) for name in ("models", "model_snapshot") for entry in values[name]]
+    return [f"{name}: {text}" for name, entry in entries for text in entry.misspelt]
 
 
 def _effective(given: _Given) -> tuple[dict[str, Any], dict[str, str]]:

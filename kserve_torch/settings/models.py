@@ -13,6 +13,7 @@ import yaml
 
 from kserve_torch.settings.kinds import Kind, Malformed
 from kserve_torch.settings.limits import LIMITS
+from kserve_torch.settings.spelling import near, with_guess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +34,23 @@ class StartupModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One version in ``models`` or ``model_snapshot``: the model and its limits."""
+    """One version in ``models`` or ``model_snapshot``.
+
+    Attributes:
+        model: what to load.
+        limits: fields of `Limits`.
+        misspelt: its words that look like known ones, with a guess at what was meant.
+    """
 
     model: StartupModel
     limits: Mapping[str, Any]
+    misspelt: tuple[str, ...]
 
 
 Entries = tuple[Entry, ...]
+
+#: What is read of a version; TorchServe's snapshots have more.
+_WORDS = (*LIMITS, "defaultVersion", "marName")
 
 #: Characters of a wrong value that are shown.
 _SHOWN = 40
@@ -112,7 +123,13 @@ def _entry(name: str, version: str, details: dict[str, Any], zeros: tuple[str, .
     if not isinstance(default, bool):
         raise Malformed(f"{where}.defaultVersion: {default!r} is not true or false")
     model = StartupModel(name=name, file=file, version=version, is_default=default)
-    return Entry(model=model, limits=MappingProxyType(_limits_of(where, details, zeros)))
+    return Entry(
+        model=model,
+        limits=MappingProxyType(_limits_of(where, details, zeros)),
+        misspelt=tuple(
+            f"{where}.{with_guess(word, _WORDS)}" for word in details if near(word, _WORDS)
+        ),
+    )
 
 
 def _limits_of(where: str, details: Mapping[str, Any], zeros: tuple[str, ...]) -> dict[str, Any]:

@@ -607,6 +607,7 @@ def test_what_was_misspelt_is_guessed(load: Load) -> None:
     known = {"TS_NUM_WORKERS": "1", "TS_MODELS": "{", "TS_MODEL_STORE": "store"}
     assert load(**known).unknown == ()
     file = "job_queue_sise=9\ncolour=red\n"
+    file += 'models={"m": {"1.0": {"batch_size": 4, "runtimeType": "python"}}}\n'
     settings = load(
         *("--httpport", "1", "--numer-of-gpu=2", "--printsettings"),
         file=file,
@@ -622,6 +623,7 @@ def test_what_was_misspelt_is_guessed(load: Load) -> None:
         "job_queue_sise (did you mean job_queue_size?)",
         "colour",
         "TS_MODELSTORE (did you mean TS_MODEL_STORE?)",
+        "models: m.1.0.batch_size (did you mean batchSize?)",
     )
 
 
