@@ -12,6 +12,7 @@ import re
 import sys
 from datetime import UTC, datetime
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -20,6 +21,7 @@ from kserve_torch.errors import SettingError
 from kserve_torch.namespace.scopes import PREFIX
 from kserve_torch.runtime import rootlog
 from kserve_torch.settings import Settings
+from kserve_torch.settings.folders import naming
 
 logger = logging.getLogger("kserve_torch")
 #: The name of the logger of the access log.
@@ -54,7 +56,7 @@ def configure(settings: Settings) -> None:
     if settings.log_config_file is not None or settings.configure_logging:
         _quieten(settings)
         if settings.log_config_file is not None:
-            _from_file(settings)
+            _from_file(settings.log_config_file)
         else:
             handler = logging.StreamHandler(sys.stderr)
             handler.setFormatter(JsonFormatter() if settings.log_json else TextFormatter())
@@ -73,11 +75,11 @@ def _quieten(settings: Settings) -> None:
         logging.getLogger("ts.metrics").setLevel(logging.WARNING)
 
 
-def _from_file(settings: Settings) -> None:
-    path = settings.log_config_file
+def _from_file(path: Path) -> None:
+    with naming("log_config_file", path):
+        text = path.read_bytes()
     try:
-        with open(str(path), encoding="utf-8") as file:
-            config = yaml.safe_load(file)
+        config = yaml.safe_load(text)
         # By default all loggers that there are by now, the server's own, would be silent.
         logging.config.dictConfig({"disable_existing_loggers": False, **config})
     except Exception as error:  # of the file, of YAML, and whatever its handlers raise

@@ -274,6 +274,7 @@ def test_a_file_that_cannot_is_named_in_one_line(tmp_path: Path, text: str | Non
     with pytest.raises(SettingError, match=f"log_config_file: {file}: ") as caught:
         logs.configure(Settings(log_config_file=file))
     assert "\n" not in str(caught.value)
+    assert "Errno" not in str(caught.value)
 
 
 def test_a_file_that_needs_a_package_says_which(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import yaml
 
 from kserve_torch.errors import SettingError
+from kserve_torch.settings.folders import naming
 
 T = TypeVar("T", dict[Any, Any], list[Any])
 
@@ -48,13 +49,15 @@ def read_metrics_file(path: Path) -> list[ListedMetric]:
     Raises:
         SettingError: no such file, not YAML, or an entry that is not a metric; it is named.
     """
-    place = f"metrics_config={path}"
+    place = f"metrics_config: {path}"
+    with naming("metrics_config", path):
+        text = path.read_bytes()
     try:
-        content = yaml.safe_load(path.read_bytes())
+        content = yaml.safe_load(text)
     except Exception as error:  # PyYAML also raises Python's own, as KeyError for "!!bool x"
         raise SettingError(f"{place}: {' '.join(str(error).split())}") from error
+    section = _typed(content, dict, f"{place}: the file").get("model_metrics")
     place += ": model_metrics"
-    section = _typed(content, dict, f"metrics_config={path}: the file").get("model_metrics")
     listed: list[ListedMetric] = []
     for kind, entries in _typed(section, dict, place).items():
         if kind not in KINDS:

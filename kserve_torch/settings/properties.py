@@ -9,6 +9,7 @@ from pathlib import Path
 import javaproperties
 
 from kserve_torch.errors import SettingError
+from kserve_torch.settings.folders import naming
 
 _VARIABLE = re.compile(r"\$\$([^$]+)\$\$")
 
@@ -19,12 +20,12 @@ def read_properties(path: Path, environ: Mapping[str, str]) -> dict[str, str]:
     Raises:
         SettingError: no such file, a broken escape, or a variable that is not set.
     """
+    with naming("ts_config", path):
+        text = path.read_bytes()
     try:
-        pairs = javaproperties.loads(path.read_bytes())
-    except OSError as error:
-        raise SettingError(f"config.properties: {path}: {error.strerror}") from error
+        pairs = javaproperties.loads(text)
     except javaproperties.InvalidUEscapeError as error:
-        raise SettingError(f"config.properties: {path}: {error}") from error
+        raise SettingError(f"ts_config: {path}: {error}") from error
     return {key: _substitute(key, value.strip(), environ, path) for key, value in pairs.items()}
 
 

@@ -56,11 +56,11 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "absent.properties"
     with pytest.raises(SettingError) as caught:
         read_properties(path, {})
-    assert str(caught.value) == f"config.properties: {path}: No such file or directory"
+    assert str(caught.value).startswith(f"ts_config: {path}: No such file or directory (as user")
 
 
 def test_a_broken_escape_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"config\.properties: .*\\u12"):
+    with pytest.raises(SettingError, match=r"ts_config: .*\\u12"):
         read_properties(write(tmp_path, "a=\\u12\n"), {})
 
 
