@@ -26,7 +26,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ class Recipe:
     serialized_file: str = ""
     requirements_file: str = ""
     config_file: str = ""
-    extra_files: tuple[str, ...] = field(default=())
+    extra_files: tuple[str, ...] = ()
 
 
 def main() -> int:
@@ -232,9 +232,15 @@ def _source_date() -> int:
 
 
 def _folder(name: str) -> Path:
-    """A handler's folder: a path, or the name of one beside this file."""
-    given = Path(name)
-    return given if given.is_dir() else HERE / name
+    """A handler's folder: a path, or the name of one beside this file.
+
+    Raises:
+        ArchiveError: it is neither.
+    """
+    for folder in (Path(name), HERE / name):
+        if folder.is_dir():
+            return folder
+    raise ArchiveError(f"{name}: no such folder, neither here nor in {HERE}")
 
 
 def _basename(name: str) -> str:

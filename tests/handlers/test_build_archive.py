@@ -178,6 +178,14 @@ def test_an_unreadable_recipe_is_one_line_and_exit_2(content, message, tmp_path)
     assert f"m/archive.json: {message}" in done.stderr
 
 
+@pytest.mark.parametrize("name", ["mnst", "m/archive.json"])
+def test_a_folder_that_is_none_is_named_as_it_was_given(name, tmp_path):
+    folder(tmp_path / "m")
+    done = build(name, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"build_archive: {name}: no such folder, ")
+
+
 def test_missing_weights_name_the_script_that_makes_them(tmp_path):
     folder(tmp_path / "m", {"serialized_file": "m.pt"}, train__py="")
     assert "m/train.py makes it" in build("m", cwd=tmp_path).stderr
