@@ -10,6 +10,7 @@ from kserve_torch.errors import SettingError
 from kserve_torch.settings.addresses import ANYWHERE, LOCAL, Address, correct_host
 from kserve_torch.settings.folders import LAYOUT_STORE, has_kserve_layout, is_kserves, naming
 from kserve_torch.settings.keys import COMMAND_LINE, DEFAULT
+from kserve_torch.settings.kinds import ENVELOPE
 from kserve_torch.settings.table import Settings
 
 _ALL_HOSTS = (ANYWHERE, "::")
@@ -195,7 +196,8 @@ def _envelope(settings: Settings) -> Settings:
     if settings.service_envelope is not None or not settings.given("service_envelope"):
         return settings
     source = settings.sources["service_envelope"]
-    notice = f"service_envelope: unknown envelope, none is used ({source})"
+    known = ENVELOPE.metavar.replace("|", ", ")
+    notice = f"service_envelope: unknown envelope, none is used ({source}); known are {known}"
     return _change(settings, "service_envelope", None, source, notice)
 
 

@@ -195,6 +195,7 @@ def test_the_command_line_of_the_stock_runtime_starts_unchanged(tmp_path: Path) 
     assert settings.service_envelope is None
     (notice,) = settings.notices
     assert notice.startswith("service_envelope: unknown envelope")
+    assert notice.endswith("known are body, json, kserve, kfserving, kservev2, kfservingv2")
 
 
 def test_the_addresses_of_the_mnist_guide_stay_local(load: Load) -> None:
