@@ -14,63 +14,53 @@ SPACE = 'namespace=~"$namespace"'
 #: Other programs have series of the same names; those of this server come from where this one does.
 OURS = "and on (job, instance) server_ready"
 
+#: An expression, and how its lines are called.
 Query = tuple[str, str]
+#: Title and unit, then the queries.
 Panel = tuple[str, str, list[Query]]
 
 
-def rate(series: str, labels: str, by: str) -> str:
+def rate(series: str, labels: str, by: str) -> Query:
     """The rate of a counter, summed to these labels."""
-    return f"sum by ({by}) (rate({series}{{{labels}}}[$__rate_interval]) {OURS})"
+    return f"sum by ({by}) (rate({series}{{{labels}}}[$__rate_interval]) {OURS})", _line(by)
+
+
+def value(series: str, labels: str, by: str, how: str = "sum", word: str = "") -> Query:
+    """A gauge, aggregated to these labels; ``word`` tells it from others on its panel."""
+    return f"{how} by ({by}) ({series}{{{labels}}} {OURS})", _line(by, word)
+
+
+def mean(numerator: str, denominator: str, word: str = "") -> Query:
+    """The ratio of two counters' rates, by model; ``word`` as for `value`."""
+    above, below = (rate(series, MODEL, "model_name")[0] for series in (numerator, denominator))
+    return f"{above} / {below}", _line("model_name", word)
 
 
 def quantiles(histogram: str) -> list[Query]:
     """Median, 95th and 99th percentile of a histogram by model."""
-    buckets = rate(f"{histogram}_bucket", MODEL, "model_name, le")
+    buckets, _ = rate(f"{histogram}_bucket", MODEL, "model_name, le")
     return [
-        (f"histogram_quantile({share}, {buckets})", f"{{{{model_name}}}} p{name}")
+        (f"histogram_quantile({share}, {buckets})", _line("model_name", f"p{name}"))
         for share, name in ((0.5, "50"), (0.95, "95"), (0.99, "99"))
     ]
 
 
-def mean(numerator: str, denominator: str, by: str = "model_name") -> str:
-    """The ratio of two counters' rates."""
-    return f"{rate(numerator, MODEL, by)} / {rate(denominator, MODEL, by)}"
+def _line(by: str, word: str = "") -> str:
+    """What Grafana is to call a line: the values of its labels, then ``word``."""
+    labels = [f"{{{{{label}}}}}" for label in by.split(", ")]
+    return " ".join([*labels, word]).rstrip()
 
 
-def value(series: str, labels: str, by: str, how: str = "sum") -> str:
-    """A gauge, aggregated to these labels."""
-    return f"{how} by ({by}) ({series}{{{labels}}} {OURS})"
-
-
+MODEL_VERSION = "model_name, model_version"
+REQUESTS = "ts_inference_requests_total"
 ROWS: dict[str, list[Panel]] = {
     "Traffic": [
-        (
-            "Requests by model",
-            "reqps",
-            [(rate("requests_total", MODEL, "model_name"), "{{model_name}}")],
-        ),
-        (
-            "Requests by protocol",
-            "reqps",
-            [(rate("requests_total", SPACE, "protocol"), "{{protocol}}")],
-        ),
-        (
-            "Errors by code",
-            "reqps",
-            [(rate("requests_total", SPACE + ',code!~"2.."', "code"), "{{code}}")],
-        ),
-        ("Rejected", "reqps", [(rate("requests_shed_total", MODEL, "reason"), "{{reason}}")]),
-        ("Failed", "reqps", [(rate("requests_failed_total", MODEL, "error"), "{{error}}")]),
-        (
-            "Requests, as TorchServe counts them",
-            "reqps",
-            [
-                (
-                    rate("ts_inference_requests_total", MODEL, "model_name, model_version"),
-                    "{{model_name}} {{model_version}}",
-                )
-            ],
-        ),
+        ("Requests by model", "reqps", [rate("requests_total", MODEL, "model_name")]),
+        ("Requests by protocol", "reqps", [rate("requests_total", SPACE, "protocol")]),
+        ("Errors by code", "reqps", [rate("requests_total", SPACE + ',code!~"2.."', "code")]),
+        ("Rejected", "reqps", [rate("requests_shed_total", MODEL, "reason")]),
+        ("Failed", "reqps", [rate("requests_failed_total", MODEL, "error")]),
+        ("Requests, as TorchServe counts them", "reqps", [rate(REQUESTS, MODEL, MODEL_VERSION)]),
     ],
     "Latency by stage": [
         ("Whole request", "s", quantiles("request_duration_seconds")),
@@ -80,119 +70,60 @@ ROWS: dict[str, list[Panel]] = {
             "Mean latency, as TorchServe measures it",
             "µs",
             [
-                (
-                    mean("ts_inference_latency_microseconds", "ts_inference_requests_total"),
-                    "{{model_name}}",
-                ),
-                (
-                    mean("ts_queue_latency_microseconds", "ts_inference_requests_total"),
-                    "{{model_name}} queue",
-                ),
+                mean("ts_inference_latency_microseconds", REQUESTS),
+                mean("ts_queue_latency_microseconds", REQUESTS, "queue"),
             ],
         ),
     ],
     "Queue and batches": [
-        ("Queue depth", "short", [(value("queue_depth", MODEL, "model_name"), "{{model_name}}")]),
-        (
-            "In flight",
-            "short",
-            [(value("inflight_requests", MODEL, "model_name"), "{{model_name}}")],
-        ),
+        ("Queue depth", "short", [value("queue_depth", MODEL, "model_name")]),
+        ("In flight", "short", [value("inflight_requests", MODEL, "model_name")]),
         (
             "Age of the oldest request",
             "s",
-            [(value("oldest_request_age_seconds", MODEL, "model_name", "max"), "{{model_name}}")],
+            [value("oldest_request_age_seconds", MODEL, "model_name", "max")],
         ),
-        (
-            "Rows per batch",
-            "short",
-            [(mean("batch_rows_sum", "batch_rows_count"), "{{model_name}}")],
-        ),
-        (
-            "Requests per batch",
-            "short",
-            [(mean("batch_requests_sum", "batch_requests_count"), "{{model_name}}")],
-        ),
-        ("Batches", "ops", [(rate("batch_rows_count", MODEL, "model_name"), "{{model_name}}")]),
-        (
-            "Batches re-run in parts",
-            "ops",
-            [(rate("batch_splits_total", MODEL, "model_name"), "{{model_name}}")],
-        ),
+        ("Rows per batch", "short", [mean("batch_rows_sum", "batch_rows_count")]),
+        ("Requests per batch", "short", [mean("batch_requests_sum", "batch_requests_count")]),
+        ("Batches", "ops", [rate("batch_rows_count", MODEL, "model_name")]),
+        ("Batches re-run in parts", "ops", [rate("batch_splits_total", MODEL, "model_name")]),
     ],
     "Models and versions": [
-        (
-            "Ready pods",
-            "short",
-            [
-                (
-                    value("model_ready", MODEL, "model_name, model_version"),
-                    "{{model_name}} {{model_version}}",
-                )
-            ],
-        ),
-        (
-            "Workers",
-            "short",
-            [(value("workers", MODEL, "model_name, state"), "{{model_name}} {{state}}")],
-        ),
+        ("Ready pods", "short", [value("model_ready", MODEL, MODEL_VERSION)]),
+        ("Workers", "short", [value("workers", MODEL, "model_name, state")]),
         (
             "Worker state changes",
             "ops",
-            [(rate("worker_events_total", MODEL, "model_name, state"), "{{model_name}} {{state}}")],
+            [rate("worker_events_total", MODEL, "model_name, state")],
         ),
-        (
-            "Worker load time",
-            "ms",
-            [(value("WorkerLoadTime", SPACE, "pod, WorkerName", "max"), "{{pod}} {{WorkerName}}")],
-        ),
+        ("Worker load time", "ms", [value("WorkerLoadTime", SPACE, "pod, WorkerName", "max")]),
     ],
     "Memory, CPU and GPU": [
-        (
-            "Resident memory",
-            "bytes",
-            [(value("process_resident_memory_bytes", SPACE, "pod"), "{{pod}}")],
-        ),
-        (
-            "CPU cores in use",
-            "short",
-            [(rate("process_cpu_seconds_total", SPACE, "pod"), "{{pod}}")],
-        ),
+        ("Resident memory", "bytes", [value("process_resident_memory_bytes", SPACE, "pod")]),
+        ("CPU cores in use", "short", [rate("process_cpu_seconds_total", SPACE, "pod")]),
         (
             "Node",
             "percent",
             [
-                (value("CPUUtilization", SPACE, "pod", "max"), "{{pod}} CPU"),
-                (value("MemoryUtilization", SPACE, "pod", "max"), "{{pod}} memory"),
-                (value("DiskUtilization", SPACE, "pod", "max"), "{{pod}} disk"),
+                value("CPUUtilization", SPACE, "pod", "max", "CPU"),
+                value("MemoryUtilization", SPACE, "pod", "max", "memory"),
+                value("DiskUtilization", SPACE, "pod", "max", "disk"),
             ],
         ),
         (
             "GPU memory of the process",
             "bytes",
             [
-                (
-                    value("cuda_memory_allocated_bytes", SPACE, "pod, device"),
-                    "{{pod}} {{device}} in tensors",
-                ),
-                (
-                    value("cuda_memory_reserved_bytes", SPACE, "pod, device"),
-                    "{{pod}} {{device}} reserved",
-                ),
+                value("cuda_memory_allocated_bytes", SPACE, "pod, device", word="in tensors"),
+                value("cuda_memory_reserved_bytes", SPACE, "pod, device", word="reserved"),
             ],
         ),
         (
             "GPU",
             "percent",
             [
-                (
-                    value("GPUUtilization", SPACE, "pod, DeviceId", "max"),
-                    "{{pod}} {{DeviceId}} busy",
-                ),
-                (
-                    value("GPUMemoryUtilization", SPACE, "pod, DeviceId", "max"),
-                    "{{pod}} {{DeviceId}} memory",
-                ),
+                value("GPUUtilization", SPACE, "pod, DeviceId", "max", "busy"),
+                value("GPUMemoryUtilization", SPACE, "pod, DeviceId", "max", "memory"),
             ],
         ),
     ],
