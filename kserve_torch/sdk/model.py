@@ -70,10 +70,6 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
     def ready(self, value: bool) -> None:
         """Ignored: KServe's base classes set it, but here it follows from the workers (K22)."""
 
-    async def healthy(self) -> bool:
-        """The same as `ready`."""
-        return self.ready
-
     def load(self) -> bool:
         """Load the archive once; KServe may call this again from its event loop (CONTRACT K24).
 

@@ -45,11 +45,6 @@ class TorchModelRepository(kserve.ModelRepository):  # type: ignore[misc]  # kse
         """All models by name."""
         return {name: model for name in self._registry.names() if (model := self.get_model(name))}
 
-    async def is_model_ready(self, name: str) -> bool:
-        """Whether a request to it would be served now; False for an unknown one."""
-        model = self.get_model(name)
-        return model is not None and await model.healthy()
-
     async def load(self, name: str) -> bool:
         """Load, or load again, a model of the model store.
 
@@ -59,9 +54,7 @@ class TorchModelRepository(kserve.ModelRepository):  # type: ignore[misc]  # kse
         """
         return (await to_the_end(self._registry.load(name))).ready
 
-    async def load_model(self, name: str) -> bool:
-        """The same as `load`."""
-        return await self.load(name)
+    load_model = load  # KServe has two names for it
 
     def unload(self, name: str) -> None:
         """Forget a model at once; its last requests are still answered.

@@ -180,7 +180,7 @@ async def test_healthy_follows_the_workers(model: TorchModel) -> None:
 
 
 def test_sdk_calls_what_is_overridden() -> None:
-    own = ("start", "stop", "load", "healthy", "__call__", "validate", "predict", "explain")
+    own = ("start", "stop", "load", "__call__", "validate", "predict", "explain")
     for name in (*own, "get_input_types", "get_output_types"):
         assert callable(getattr(kserve.Model, name))
     assert list(inspect.signature(kserve.Model.__call__).parameters) == [
