@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kserve_torch.archives.archive import close_archive
 from kserve_torch.archives.manifest import DEFAULT_VERSION
 from kserve_torch.archives.store import ModelStore
 from kserve_torch.engine.background import keep
@@ -56,9 +55,8 @@ class ConfiguredModels:
         self._store.configure(model.file for model in models if isinstance(model.file, str))
         opened = await asyncio.gather(*map(self._open, models))
         entered = self._placed(zip(models, opened, strict=True))
-        for version in {*opened} - {version for _, version in entered}:
-            if version.archive is not None:
-                keep(asyncio.to_thread(close_archive, version.archive))
+        if displaced := {*opened} - {version for _, version in entered}:
+            keep(self._stock.retire(displaced))
         for model, version in entered:
             self._enter_configured(model, version)
         failed = await asyncio.gather(*(self._start(*each) for each in entered))
