@@ -41,14 +41,13 @@ def model_version(version: ModelVersion) -> dict[str, Any]:
 
     Delays are milliseconds and time-outs seconds, both whole numbers.
     """
-    config = version.archive.config if version.archive else {}
     return {
         "modelName": version.name,
         "modelVersion": version.version,
         "modelUrl": _url(version),
         "runtime": version.archive.manifest.runtime if version.archive else "python",
         **_limits(version),
-        **{member: config.get(key, default) for member, key, default in _FROM_CONFIG},
+        **{member: version.config.get(key, default) for member, key, default in _FROM_CONFIG},
         "loadedAtStartup": version.loaded_at_startup,
         "workers": [_worker(worker) for worker in version.workers],
         "jobQueueStatus": _queue(version),

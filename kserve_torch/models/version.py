@@ -74,7 +74,7 @@ class ModelVersion(VersionState):
         self._firsts = Firsts(lambda: self._queues.workers)
         self._seen: Signature = NOTHING
         self._scaling = asyncio.Lock()
-        config = archive.config if archive is not None else NOTHING
+        self.config = config = archive.config if archive is not None else NOTHING
         stateful = config.get("sequenceBatching", False)
         self._sequences = Sequences(f"{name} {version}") if stateful else None
         concurrent = config.get("asyncCommunication", False) and not stateful
@@ -194,11 +194,8 @@ class ModelVersion(VersionState):
         Args:
             side: ``inputs`` or ``outputs``.
         """
-        signature = self.archive.config.get("signature") if self.archive is not None else None
-        if signature is None:
-            signature = self._seen
-        tensors: Sequence[Mapping[str, Any]] = signature.get(side, ())
-        return tensors
+        signature: Signature = self.config.get("signature", self._seen)
+        return signature.get(side, ())
 
     @property
     def batches(self) -> bool:
