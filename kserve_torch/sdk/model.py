@@ -8,7 +8,7 @@ KServe's v1 dictionaries and v2 `InferRequest` objects become Requests of the sa
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import replace
@@ -20,7 +20,7 @@ from kserve import InferRequest, InferResponse
 from kserve.model import InferenceVerb
 
 from kserve_torch.codec import cloudevents, v1
-from kserve_torch.codec.v2 import RequestedOutput, V2Request, verb_of
+from kserve_torch.codec.v2 import V2Request, verb_of
 from kserve_torch.errors import ModelNotFound, NotReady, ServingError
 from kserve_torch.http.inference import outputs_of, request_of
 from kserve_torch.http.replies import check_rows, row_headers
@@ -186,14 +186,14 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
             decoded = infer_types.decode(body)
             verb = verb_of(decoded) if body.from_grpc else verb
             return await self._infer(decoded, headers, verb, body.model_version, body.from_grpc)
-        read = (
-            v1.decode(body, headers.get("content-type", ""))
-            if isinstance(body, bytes)
-            else v1.from_document(body)
-        )
+        if isinstance(body, bytes):
+            read = v1.decode(body, headers.get("content-type", ""))
+        else:
+            read = v1.from_document(body)
         if isinstance(read, V2Request):
             # KServe's v1 routes cannot send binary data.
-            plain = replace(read, outputs=_in_json(read.outputs), binary_output=False)
+            outputs = read.outputs and [replace(one, binary=False) for one in read.outputs]
+            plain = replace(read, outputs=outputs, binary_output=False)
             response, own = await self._infer(plain, headers, verb, None, False)
             return response.to_rest()[0], own
         request = Request(
@@ -248,7 +248,3 @@ def _keep_what_goes_back(headers: dict[str, str]) -> None:
     }
     headers.clear()
     headers.update(event)
-
-
-def _in_json(outputs: Sequence[RequestedOutput] | None) -> Sequence[RequestedOutput] | None:
-    return None if outputs is None else [replace(one, binary=False) for one in outputs]
