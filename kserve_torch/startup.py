@@ -28,13 +28,14 @@ def startup_models(settings: Settings) -> list[StartupModel]:
         SettingError: the folder cannot be read.
     """
     models, name = _models(settings), settings.model_name
-    if name is None or [model.name for model in models] == [name]:
+    if name is None or name in [model.name for model in models]:
         return models
     if len(models) == 1 and (models[0].name is None or settings.startup_models() is None):
         return [replace(models[0], name=name)]
     if models:
         named = [model.name or redacted(str(model.file)) for model in models]
-        log.warning("model_name: %s matches none of the models: %s", name, ", ".join(named))
+        text = "model_name: %s has no effect on %s: it is for a single model without a name"
+        log.warning(text, name, ", ".join(named))
     return models
 
 

@@ -175,11 +175,10 @@ def test_model_name_names_the_one_model(tmp_path: Path, caplog: pytest.LogCaptur
     make_archive(tmp_path / "b.mar", {"handler.py": ECHO})
     assert found(tmp_path, *name) == [(None, "a.mar"), (None, "b.mar")]
     found(tmp_path, *name, "--models", "http://me:secret@host/a.mar,b.mar")
-    assert caplog.messages == [
-        "model_name: x matches none of the models: y",
-        "model_name: x matches none of the models: a.mar, b.mar",
-        "model_name: x matches none of the models: http://host/a.mar, b.mar",
-    ]
+    found(tmp_path, *name, "--models", "x=a.mar,y=b.mar")
+    text = "model_name: x has no effect on {}: it is for a single model without a name"
+    on = ("y", "a.mar, b.mar", "http://host/a.mar, b.mar")
+    assert caplog.messages == [text.format(each) for each in on]
 
 
 @pytest.mark.skipif(torch.cuda.device_count() > 7, reason="has as many GPUs")
