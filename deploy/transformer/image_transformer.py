@@ -102,11 +102,8 @@ class ImageTransformer(kserve.Model):  # type: ignore[misc]  # kserve has no typ
         if not isinstance(row, dict):
             return row
         if "image" in row:
-            image = row["image"]
-            text, place = (
-                image.get("b64") if isinstance(image, dict) else None,
-                f"{place}.image.b64",
-            )
+            image, place = row["image"], f"{place}.image.b64"
+            text = image.get("b64") if isinstance(image, dict) else None
         else:
             text, place = row.get("data"), f"{place}.data"
         if isinstance(text, list):
@@ -167,7 +164,13 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--image_mode", choices=("L", "RGB"), default="L", help="grey or colour")
     parser.add_argument("--mean", type=_numbers, default=(0.1307,), help="per channel, by commas")
     parser.add_argument("--deviation", type=_numbers, default=(0.3081,), help="likewise")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    mode = args.image_mode  # a letter for each channel
+    for name in ("mean", "deviation"):
+        # NumPy would make a grey picture one of three channels.
+        if (count := len(getattr(args, name))) not in (1, len(mode)):
+            parser.error(f"argument --{name}: {count} numbers given, for --image_mode {mode}")
+    return args
 
 
 def transformer(args: argparse.Namespace) -> ImageTransformer:

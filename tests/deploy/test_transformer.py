@@ -133,6 +133,15 @@ def test_unreadable_elements_of_a_tensor_are_named(script, digits):
     assert "inputs.input-0[1]: not a picture" in str(raised.value)
 
 
+@pytest.mark.parametrize("option", ["--mean", "--deviation"])
+def test_numbers_per_channel_fit_the_mode(script, option, capsys):
+    numbers = [option, "0.5,0.5,0.5"]
+    script.arguments([*numbers, "--image_mode", "RGB"])
+    with pytest.raises(SystemExit):
+        script.arguments(numbers)
+    assert f"argument {option}: 3 numbers given, for --image_mode L" in capsys.readouterr().err
+
+
 def test_command_line_takes_kserves_flags_and_the_pictures_form(script):
     args = script.arguments(
         [
