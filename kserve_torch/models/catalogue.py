@@ -57,14 +57,9 @@ class Catalogue:
             ModelNotFound: no such model.
             VersionNotFound: the model has no such version.
         """
-        if not version:
-            default = self._defaults.get(model)
-            if default is None:
-                raise unknown(model)
-            return default
         if model not in self._models:
             raise unknown(model)
-        found = self._models[model].get(version)
+        found = self._models[model].get(version) if version else self._defaults[model]
         if found is None:
             raise VersionNotFound(f"Model version: {version} does not exist for model: {model}")
         return found
