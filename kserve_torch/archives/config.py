@@ -79,12 +79,15 @@ def checked_config(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """
     good = {}
     for key, value in config.items():
-        if guess := near(str(key), (*LIMITS, *_KEYS)):
+        if guess := near(str(key), _KEYS):
             log.warning("%s: %s is left to the handler; did you mean %s?", name, key, guess)
         try:
-            good[key] = _KEYS[key](value) if key in _KEYS else value
+            if key in _KEYS:
+                _KEYS[key](value)
         except ValueError as error:
             log.warning("%s: %s: %r is not %s; ignored", name, key, value, error)
+        else:
+            good[key] = value
     if good.get("sequenceMaxIdleMSec"):  # alone, it was TorchServe 0.10's switch
         good.setdefault("sequenceBatching", True)
     return MappingProxyType(good)
@@ -96,8 +99,8 @@ def _signature(value: Any) -> Any:
     return value
 
 
-#: Known keys besides `LIMITS`.
 _KEYS: Mapping[str, Check] = {
+    **{key: check for key, (_, check) in LIMITS.items()},
     **dict.fromkeys(
         (
             "parallelLevel",

@@ -89,7 +89,7 @@ class VersionFactory:
         archive = await self._open(source, name, handler)
         name, number = name or archive.name, archive.manifest.version
         present = gpus(self._settings.number_of_gpu) if on_all_gpus else 0
-        limits = self._settings.limits_for(name, number, archive.yaml, present)
+        limits = self._settings.limits_for(name, number, archive.config, present)
         limits = replace(limits, **overrides)
         installs = self._options.install_packages and archive.manifest.requirements_file
         install = functools.partial(self._install, archive, name) if installs else None

@@ -96,7 +96,7 @@ class Registration:
         """How many workers to start: as requested, else as the archive says, else the default."""
         if self.workers is not None:
             return self.workers
-        if version.archive is not None and "minWorkers" in version.archive.yaml:
+        if "minWorkers" in version.config:
             return version.limits.min_workers
         return settings.default_workers_per_model
 

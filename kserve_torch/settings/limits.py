@@ -7,14 +7,11 @@ The precedence of each limit, first wins::
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from kserve_torch.settings.checks import Check, flag, one_of, scaled, whole
-
-logger = logging.getLogger(__name__)
 
 #: Most workers that one version may be asked to start: each is a thread with a handler instance.
 MOST_WORKERS = 256
@@ -97,39 +94,20 @@ def written(limits: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge(
-    defaults: Limits, name: str, yaml: Mapping[str, Any], given: Mapping[str, Any], gpus: int = 0
+    defaults: Limits, config: Mapping[str, Any], given: Mapping[str, Any], gpus: int = 0
 ) -> Limits:
     """The limits of one version, by the precedence at the top of this file.
 
     Args:
         defaults: for limits that nobody set.
-        name: of the model, for the log.
-        yaml: its archive's model-config.yaml.
+        config: its archive's model-config.yaml, checked.
         given: what ``models`` or a snapshot says, by the fields of `Limits`.
         gpus: how many there are; a model for which nobody says how many workers it has gets one on
             each that it may use.
     """
-    own = {**_checked(name, yaml), **given}
+    own = {name: check(config[word]) for word, (name, check) in LIMITS.items() if word in config}
+    own |= given
     if gpus and own.get("device_type") != "cpu" and not own.get("max_workers"):
         defaults = replace(defaults, min_workers=len(own.get("device_ids", ())) or gpus)
     limits = replace(defaults, **own)
     return replace(limits, max_workers=max(limits.min_workers, limits.max_workers))
-
-
-def _checked(name: str, yaml: Mapping[str, Any]) -> dict[str, Any]:
-    """A wrong value is a warning and keeps the default, as in TorchServe (CONTRACT 3.2)."""
-    values = {}
-    for word, (target, check) in LIMITS.items():
-        if word not in yaml:
-            continue
-        try:
-            values[target] = check(yaml[word])
-        except ValueError as error:
-            logger.warning(
-                "model %s: model-config.yaml: %s: %r is not %s; ignored",
-                name,
-                word,
-                yaml[word],
-                error,
-            )
-    return values

@@ -122,8 +122,10 @@ class Settings(KServeKeys):
             return list(self.load_models)
         return [entry.model for entry in entries] or None
 
-    def limits_for(self, name: str, version: str, yaml: Mapping[str, Any], gpus: int = 0) -> Limits:
-        """Limits of one version; ``yaml`` is its archive's ``model-config.yaml``.
+    def limits_for(
+        self, name: str, version: str, config: Mapping[str, Any], gpus: int = 0
+    ) -> Limits:
+        """Limits of one version; ``config`` is its archive's ``model-config.yaml``, checked.
 
         Unless ``default_workers_per_model`` is set, a model's default is one worker on each of the
         ``gpus`` that may be used, or one.
@@ -136,7 +138,7 @@ class Settings(KServeKeys):
         )
         entry = self._entry_for(name, version)
         given = {} if entry is None else entry.limits
-        return merge(defaults, name, yaml, given, 0 if self.default_workers_per_model else gpus)
+        return merge(defaults, config, given, 0 if self.default_workers_per_model else gpus)
 
     def idle(self, loaded: Collection[tuple[str, str]]) -> list[StartupModel]:
         """The models in ``models`` and ``model_snapshot`` whose limits are for none of these.

@@ -1,8 +1,10 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kserve_torch.archives.archive import open_archive
+from kserve_torch.archives.config import checked_config
 
 from ..makers import make_archive
 from .opening import FILES, refusal
@@ -44,6 +46,37 @@ def test_a_misspelt_key_of_the_configuration_is_guessed(
         "model m: c.yaml: minWorker is left to the handler; did you mean minWorkers?",
         "model m: c.yaml: batch_size is left to the handler; did you mean batchSize?",
     ]
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("minWorkers", 0),
+        ("minWorkers", True),
+        ("minWorkers", 257),
+        ("batchSize", "8"),
+        ("batchSize", None),
+        ("maxBatchDelay", -1),
+        ("responseTimeout", float("nan")),
+        ("responseTimeout", 0),
+        ("startupTimeout", 0.0),
+        ("maxBatchDelay", float("inf")),
+        pytest.param("maxBatchDelay", 10**400, id="maxBatchDelay-huge"),
+        pytest.param("responseTimeout", 10**400, id="responseTimeout-huge"),
+        ("deviceType", "tpu"),
+        ("deviceIds", [0, "one"]),
+        ("deviceIds", 0),
+        ("v2_flatten", "yes"),
+        ("v2_rows", ["batch"]),
+    ],
+)
+def test_a_wrong_value_is_a_warning_and_ignored(
+    word: str, value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert checked_config({word: value, "handler": value}, "model m: c.yaml") == {"handler": value}
+    (message,) = caplog.messages
+    assert message.startswith(f"model m: c.yaml: {word}: {value!r} is not ")
+    assert message.endswith("; ignored")
 
 
 @pytest.mark.parametrize(
