@@ -253,7 +253,10 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("handlers", nargs="+", metavar="handler", help="a handler folder or name")
     parser.add_argument("--output", type=Path, default=Path(), help="folder to write to")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.output.suffix == ".mar":
+        parser.error(f"argument --output: {options.output} given; a folder expected")
+    return options
 
 
 if __name__ == "__main__":

@@ -186,6 +186,13 @@ def test_a_folder_that_is_none_is_named_as_it_was_given(name, tmp_path):
     assert done.stderr.startswith(f"build_archive: {name}: no such folder, ")
 
 
+def test_the_output_is_a_folder(tmp_path):
+    """A server would take a folder ``m.mar`` with ``m.mar`` in it for a model of that name."""
+    folder(tmp_path / "m")
+    assert "a folder expected" in build("m", "--output", "store/m.mar", cwd=tmp_path).stderr
+    assert not (tmp_path / "store").exists()
+
+
 def test_missing_weights_name_the_script_that_makes_them(tmp_path):
     folder(tmp_path / "m", {"serialized_file": "m.pt"}, train__py="")
     assert "m/train.py makes it" in build("m", cwd=tmp_path).stderr
