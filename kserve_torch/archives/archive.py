@@ -80,37 +80,51 @@ def open_archive(
     source = source.absolute()  # workers' threads have working directories of their own
     extracted = None
     try:
-        if not source.exists():
-            raise ModelNotFound(f"Model not found at: {source.name}")
-        source = packed_inside(source) or source
+        source = _found(source)
         if not source.is_dir():
-            if not source.is_file():
-                raise InvalidArchive(f"{source.name}: neither a file nor a folder")
             extracted = fresh_folder(workdir / "models", source.name)
             extract(source, extracted)
-        root = descend(extracted or source)
-        written = read_manifest(root)
-        raw = made_up_manifest(root, handler, default_handler) if written is None else written
-        manifest = parse_manifest(raw, handler)
-        yaml = read_yaml(root, manifest.config_file) if manifest.config_file else NOTHING
-        name = _name(
-            source, name or manifest.model_name, keep=written is None and extracted is None
-        )
-        return Archive(
-            name=name,
-            root=root,
-            manifest=manifest,
-            config=checked_config(yaml, f"model {name}: {manifest.config_file or CONFIG_NAME}"),
-            yaml=yaml,
-            source=source,
-            extracted=extracted,
-        )
+        return _read(source, extracted, name, handler, default_handler)
     except BaseException as error:
         if extracted is not None:
             shutil.rmtree(extracted, ignore_errors=True)
         if isinstance(error, OSError):
             raise blamed(error)(f"{source.name}: {error.strerror}") from error
         raise
+
+
+def _found(source: Path) -> Path:
+    """The file or folder at ``source``, or the file that is all that the folder holds."""
+    if not source.exists():
+        raise ModelNotFound(f"Model not found at: {source.name}")
+    source = packed_inside(source) or source
+    if not source.is_dir() and not source.is_file():
+        raise InvalidArchive(f"{source.name}: neither a file nor a folder")
+    return source
+
+
+def _read(
+    source: Path,
+    extracted: Path | None,
+    name: str | None,
+    handler: str | None,
+    default_handler: str | None,
+) -> Archive:
+    root = descend(extracted or source)
+    written = read_manifest(root)
+    raw = made_up_manifest(root, handler, default_handler) if written is None else written
+    manifest = parse_manifest(raw, handler)
+    yaml = read_yaml(root, manifest.config_file) if manifest.config_file else NOTHING
+    name = _name(source, name or manifest.model_name, keep=written is None and extracted is None)
+    return Archive(
+        name=name,
+        root=root,
+        manifest=manifest,
+        config=checked_config(yaml, f"model {name}: {manifest.config_file or CONFIG_NAME}"),
+        yaml=yaml,
+        source=source,
+        extracted=extracted,
+    )
 
 
 def close_archive(archive: Archive) -> None:
