@@ -1,14 +1,19 @@
-"""Defaults that depend on other settings, and checks across settings."""
+"""Defaults that depend on other settings, and what the log says of settings together."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from kserve_torch.errors import SettingError
 from kserve_torch.settings.addresses import ANYWHERE, LOCAL, Address, correct_host
-from kserve_torch.settings.folders import LAYOUT_STORE, has_kserve_layout, is_kserves, naming
+from kserve_torch.settings.folders import (
+    LAYOUT_CONFIG,
+    LAYOUT_STORE,
+    has_kserve_layout,
+    is_kserves,
+    naming,
+)
 from kserve_torch.settings.keys import COMMAND_LINE, DEFAULT
 from kserve_torch.settings.kinds import ENVELOPE
 from kserve_torch.settings.table import Settings
@@ -23,7 +28,7 @@ def complete(settings: Settings) -> Settings:
         SettingError: an address would close the port of KServe's probes.
     """
     addresses = (_addresses, _http_port, _hosts, _management_api, _grpc_port)
-    for rule in (_model_store, _load_models, *addresses, _tokens, _envelope, _stop):
+    for rule in (_config_file, _model_store, _load_models, *addresses, _tokens, _envelope, _stop):
         settings = rule(settings)
     return settings
 
@@ -37,6 +42,17 @@ def _change(settings: Settings, name: str, value: Any, why: str, notice: str = "
 def _tell(settings: Settings, notice: str) -> Settings:
     """``settings`` with a line for the log."""
     return replace(settings, notices=(*settings.notices, notice))
+
+
+def _config_file(settings: Settings) -> Settings:
+    folder = settings.model_dir
+    if folder is None or settings.ts_config is not None:
+        return settings
+    file = folder / LAYOUT_CONFIG.name
+    with naming("model_dir", folder):
+        if not file.is_file():
+            return settings
+    return _tell(settings, f"ts_config: {file} is only read if --ts-config names it")
 
 
 def _model_store(settings: Settings) -> Settings:
@@ -210,42 +226,3 @@ def _stop(settings: Settings) -> Settings:
         "in flight at shutdown are dropped"
     )
     return _tell(settings, notice)
-
-
-# --- what must hold -------------------------------------------------------------------------------
-
-
-def check(settings: Settings) -> Settings:
-    """``settings``, if they are consistent.
-
-    Raises:
-        SettingError: a folder is missing, ports collide, one file of a pair is missing.
-    """
-    _check_folders(settings)
-    taken = {binding.address.endpoint: binding for binding in settings.bindings()}
-    for binding in settings.grpc_bindings():
-        if other := taken.get(binding.address.endpoint):
-            raise SettingError(
-                f"{binding.settings[0]}: {binding.address} and {other.settings[0]} "
-                f"{other.address} use the same port"
-            )
-    if (settings.ssl_certfile is None) != (settings.ssl_keyfile is None):
-        raise SettingError("ssl_certfile and ssl_keyfile: set both or neither")
-    if (settings.certificate_file is None) != (settings.private_key_file is None):
-        raise SettingError("certificate_file and private_key_file: set both or neither")
-    return settings
-
-
-def _check_folders(settings: Settings) -> None:
-    if settings.model_dir is None and settings.model_store is None:
-        unknown = f"; unknown: {', '.join(settings.unknown)}" if settings.unknown else ""
-        raise SettingError(f"Missing mandatory parameter --model-store (or --model_dir){unknown}")
-    for name in ("model_dir", "model_store"):
-        folder: Path | None = getattr(settings, name)
-        if folder is None:
-            continue
-        with naming(name, folder):
-            there, is_folder = folder.exists(), folder.is_dir()
-        if not there or (name == "model_store" and not is_folder):
-            fault = "not a folder" if there else "no such folder"
-            raise SettingError(f"{name}: {folder}: {fault} ({settings.sources[name]})")

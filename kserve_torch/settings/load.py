@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kserve_torch.settings.complete import check, complete
+from kserve_torch.settings.complete import complete
+from kserve_torch.settings.consistency import check
 from kserve_torch.settings.folders import config_file
 from kserve_torch.settings.keys import COMMAND_LINE, DEFAULT, IGNORED, OF_SNAPSHOTS, Key
 from kserve_torch.settings.options import ACTIONS, read_command_line

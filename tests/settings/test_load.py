@@ -222,6 +222,20 @@ def test_grpc_hosts_are_corrected_like_addresses(load: Load) -> None:
     )
 
 
+def test_a_file_beside_the_store_is_said_not_to_be_read(tmp_path: Path) -> None:
+    (tmp_path / "model-store").mkdir()
+    file = tmp_path / "config.properties"
+    file.touch()
+    argv = ["--model_dir", str(tmp_path)]
+    assert load_settings(argv, {}).notices == (
+        f"ts_config: {file} is only read if --ts-config names it",
+    )
+    assert load_settings([*argv, "--ts-config", str(file)], {}).notices == ()
+    (tmp_path / "config").mkdir()
+    file.rename(tmp_path / "config/config.properties")
+    assert load_settings(argv, {}).notices == ()
+
+
 def test_kserve_layout_has_the_store_unless_the_command_line_names_one(tmp_path: Path) -> None:
     folder = kserve_layout(tmp_path / "models", f"model_store={tmp_path}")
     argv = ["--model_dir", str(folder)]
