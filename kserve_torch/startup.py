@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +68,7 @@ def _models(settings: Settings) -> list[StartupModel]:
     """The models that the settings name, else those in the model folder (INTERFACE, Start)."""
     named = settings.startup_models()
     if named is not None:
+        _warn_of_missing_archives(settings, named)
         return named
     setting = "model_dir" if settings.model_store is None else "model_store"
     store: Path | None = getattr(settings, setting)
@@ -79,6 +81,24 @@ def _models(settings: Settings) -> list[StartupModel]:
         if setting == "model_dir" and is_one_model(store):
             return [StartupModel(name=None, file=store)]
         return [_model_at(path) for path in find_archives(store)]
+
+
+def _warn_of_missing_archives(settings: Settings, models: Iterable[StartupModel]) -> None:
+    """Log what the model store has instead; the errors, which clients see, do not say that."""
+    store = settings.model_store or settings.model_dir
+    names = [str(model.file) for model in models if "://" not in str(model.file)]
+    if store is None:
+        return
+    with suppress(OSError):  # each model that cannot be loaded says why
+        missing = [name for name in names if not _is_in(store, name)]
+        if missing:
+            there = ", ".join(path.name for path in find_archives(store)) or "no archives"
+            log.warning("not in %s: %s; it has %s", store, ", ".join(missing), there)
+
+
+def _is_in(store: Path, name: str) -> bool:
+    """Whether a model store has a file, or one with the last part of its path."""
+    return (store / name).exists() or (store / Path(name).name).exists()
 
 
 def _model_at(path: Path) -> StartupModel:

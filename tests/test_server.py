@@ -181,6 +181,17 @@ def test_model_name_names_the_one_model(tmp_path: Path, caplog: pytest.LogCaptur
     assert caplog.messages == [text.format(each) for each in on]
 
 
+def test_what_is_in_the_store_instead(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_archive(tmp_path / "sub/a.mar", {"handler.py": ECHO})
+    make_archive(tmp_path / "b.mar", {"handler.py": ECHO})
+    there = ("sub/a.mar", "else/b.mar", "http://host/a.mar")
+    found(tmp_path, "--models", *there)
+    assert caplog.messages == []
+    found(tmp_path, "--models", *there, "c.mar", "d=d.mar")
+    found(tmp_path / "b.mar", "--models", "c.mar")
+    assert caplog.messages == [f"not in {tmp_path}: c.mar, d.mar; it has b.mar, sub"]
+
+
 @pytest.mark.skipif(torch.cuda.device_count() > 7, reason="has as many GPUs")
 def test_gpus_that_are_not_there_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = ["--model_dir", str(tmp_path)]
