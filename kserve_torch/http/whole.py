@@ -45,7 +45,6 @@ async def exchange(cycle: RequestResponseCycle, app: App) -> None:
     """
     body = bytes(cycle.body)
     cycle.body = bytearray()
-    cycle.message_event.clear()
     cycle.flow.resume_reading()
     try:
         answer = await app.answer(cycle.scope, body)
@@ -70,7 +69,6 @@ def _write(cycle: RequestResponseCycle, answer: Answer, body: bytes, close: bool
         cycle.transport.writelines((head, body))
     else:
         cycle.transport.write(head + body)
-    cycle.message_event.set()
     if not cycle.keep_alive:
         cycle.transport.close()
     cycle.on_response()

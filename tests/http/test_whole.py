@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -136,7 +135,6 @@ def test_a_large_answer_is_not_copied() -> None:
         scope={"http_version": "1.1"},
         default_headers=[],
         transport=SimpleNamespace(writelines=written.extend),
-        message_event=asyncio.Event(),
         on_response=lambda: None,
     )
     whole._write(cycle, Answer(), body, close=False)
