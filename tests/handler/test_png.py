@@ -95,7 +95,15 @@ def test_any_other_file_is_left_to_pil(data):
     assert pil(data) is not None
 
 
-@pytest.mark.parametrize("data", [b"", b"\x89PNG\r\n\x1a\n", b"GIF89a" + b"\0" * 100])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x89PNG\r\n\x1a\n",
+        b"GIF89a" + b"\0" * 100,
+        encoded(picture())[:16] + encoded(picture())[-12:],
+    ],
+)
 def test_what_is_no_png_is_left_to_pil(data):
     assert read_plain_png(data) is None
 

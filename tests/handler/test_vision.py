@@ -192,3 +192,19 @@ def test_models_without_gradients_say_so(folder, load, png, answered):
     loaded.handler.model = lambda inputs: answered(own(inputs))
     with pytest.raises(Unsupported, match="the model gives no gradients"):
         loaded.ask({"data": png()}, verb=Verb.EXPLAIN)
+
+
+def test_models_that_answer_no_tensor_say_so(folder, load, png):
+    loaded = load(Vision(), folder)
+    own = loaded.handler.model
+    loaded.handler.model = lambda inputs: {"out": own(inputs)}
+    with pytest.raises(Unsupported, match="models that answer a tensor, not a dict"):
+        loaded.ask({"data": png()}, verb=Verb.EXPLAIN)
+
+
+def test_handlers_may_ask_for_the_error_of_an_explanation(folder, load, png):
+    """Captum runs the model without gradients for it."""
+    handler = load(Vision(), folder).handler
+    inputs = handler.preprocess([{"data": png()}])
+    _, error = handler.ig.attribute(inputs, target=1, return_convergence_delta=True)
+    assert error.shape == (1,)

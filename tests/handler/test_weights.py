@@ -382,6 +382,7 @@ def test_onnx(folder, load):
     assert handler.model.run(None, {"x": np.ones((1, 2), np.float32)})[0] == 2
     assert copy.copy(handler.model).session is handler.model.session
     options = handler.model.get_session_options()
+    assert options.intra_op_num_threads == torch.get_num_threads()
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     wanting = torch.ones(3, 2, requires_grad=True)
     assert handler.inference(wanting).item() == 6
