@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import re
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -262,6 +263,23 @@ async def test_nobody_listens(folder: Path) -> None:
     url = "http://127.0.0.1:1/a.mar"
     with pytest.raises(DownloadFailed, match="the connection failed"):
         await allowing(folder, ".*").resolve(url)
+
+
+async def test_a_name_that_is_unknown(store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def getaddrinfo(*args: object, **kwargs: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    with pytest.raises(DownloadFailed, match="the connection failed"):
+        await store.resolve("http://models.example/a.mar")
+
+
+async def test_a_host_that_falls_silent(
+    open_store: ModelStore, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "_TIMEOUT", httpx.Timeout(10.0, read=0.05))
+    with pytest.raises(DownloadFailed, match="it did not answer in time"):
+        await open_store.resolve(f"{host.url}/slow.mar")
 
 
 @pytest.mark.parametrize(

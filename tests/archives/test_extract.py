@@ -106,10 +106,11 @@ def test_special_tar_entries(
     assert reason in refusal(write_tar(tmp_path / "a.tar.gz", contents, info), work)
 
 
-def test_folders_of_a_tar_may_come_after_their_files(tmp_path: Path, work: Path) -> None:
+def test_folders_may_come_after_their_files(tmp_path: Path, work: Path) -> None:
     contents = {"m/MAR-INF/MANIFEST.json": manifest().encode(), "m/handler.py": b""}
-    source = write_tar(tmp_path / "a.tar.gz", contents, entry("m", tarfile.DIRTYPE))
-    assert (open_archive(source, work).root / "handler.py").is_file()
+    tar = write_tar(tmp_path / "a.tar.gz", contents, entry("m", tarfile.DIRTYPE))
+    for source in (tar, make_archive(tmp_path / "a.mar", {**FILES, "MAR-INF/": ""})):
+        assert (open_archive(source, work).root / "handler.py").is_file()
 
 
 def test_tar_links_inside_become_copies(tmp_path: Path, work: Path) -> None:

@@ -54,6 +54,12 @@ def test_wrong_manifests(tmp_path: Path, work: Path, text: str | bytes, reason: 
         assert reason in refusal(source, work)
 
 
+@pytest.mark.parametrize("version", [None, ""])
+def test_a_model_without_a_version(tmp_path: Path, work: Path, version: str | None) -> None:
+    source = make_archive(tmp_path / "a.mar", FILES, modelVersion=version)
+    assert open_archive(source, work).manifest.version == "1.0"
+
+
 def test_a_given_handler_goes_first(tmp_path: Path, work: Path) -> None:
     source = make_archive(tmp_path / "a.mar", FILES)
     assert open_archive(source, work, handler="x:f").manifest.handler == "x:f"
