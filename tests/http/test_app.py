@@ -34,7 +34,7 @@ async def told(call: Call) -> Answer | None:
     """Answers ``/told`` with what came in; other paths do other things."""
     if call.path == "/stream":
         return Answer(body=_parts(), content_type="text/plain")
-    if call.path == "/fails":
+    if call.path in ("/fails", "/v2/fails"):
         raise ValueError("nobody foresaw this")
     if call.path == "/v2/refuses":
         raise InvalidInput("no")
@@ -195,6 +195,8 @@ async def test_errors_that_no_route_turned_into_answers() -> None:
     status, _, body = await exchange(app(), "/fails")
     assert status == 500
     assert b"nobody foresaw" not in body
+    answer = await exchange(app(), "/v2/fails")
+    assert answer[::2] == (500, b'{"error":"internal error (ValueError)"}')
     assert (await exchange(app(), "/v2/refuses"))[::2] == (400, b'{"error":"no"}')
 
 

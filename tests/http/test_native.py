@@ -123,6 +123,7 @@ async def test_damaged_form_is_the_clients_fault(native: Native) -> None:
     kind = "multipart/form-data; boundary=B"
     answer = await ask(native, "POST", "/predictions/echo", MULTIPART[:-20], content_type=kind)
     assert (answer.status, value(answer)["type"]) == (400, "BadRequestException")
+    assert answer.close
 
 
 # --- which model ---

@@ -15,8 +15,10 @@ import pytest
 
 from kserve_torch.codec import v1
 from kserve_torch.engine import failures
+from kserve_torch.errors import HandlerError
 from kserve_torch.events import Responded
 from kserve_torch.http.exchange import Answer
+from kserve_torch.http.replies import sendable
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import HEADER_LENGTH, V2
 from kserve_torch.messages import Reply, Request
@@ -259,11 +261,24 @@ async def test_failing_handlers(registry: Registry, mode: str, status: int, text
     assert str(registry.workdir) not in parsed(answer)["error"]
 
 
+async def test_why_an_answer_cannot_be_sent_is_logged(
+    registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    await answered(registry, PREDICT, {"instances": [1]}, mode="set", x_request_id="7")
+    assert caplog.messages[0].startswith("echo: request 7 failed: predictions[0]: ")
+
+
 async def test_headers_of_the_handler_and_none_of_the_request(registry: Registry) -> None:
     answer = await answered(registry, PREDICT, {"instances": [1]}, mode="image", cookie="a=b")
     assert list(answer.headers) == [("x-own", "1")]
     encoded = base64.b64encode(b"\x89PNG").decode()
     assert parsed(answer) == {"predictions": [encoded]}
+
+
+@pytest.mark.parametrize(("name", "value"), [("x own", "1"), ("x-own", "1\r\nset-cookie: a=b")])
+def test_headers_that_cannot_be_sent(name: str, value: str) -> None:
+    with pytest.raises(HandlerError, match=f"the handler set header '{name}'"):
+        sendable({name: value})
 
 
 async def test_arrays_become_lists(registry: Registry) -> None:
