@@ -135,5 +135,4 @@ def _without_markup(match: re.Match[str]) -> str:
 
 def _expand(match: re.Match[str]) -> str:
     found = match[0]
-    words = CONTRACTION_MAP.get(found) or CONTRACTION_MAP[found.lower()]
-    return found[0] + words[1:]
+    return found[0] + CONTRACTION_MAP[found.lower()][1:]
