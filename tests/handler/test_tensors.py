@@ -120,12 +120,13 @@ def test_numpy_reads_lists(monkeypatch):
     assert as_batch([[1, 2], [3, 4.5]]).tolist() == [[1, 2], [3, 4.5]]
 
 
-def test_lists_of_several_requests_are_of_one_kind():
+@pytest.mark.parametrize("kind", [list, np.array])
+def test_rows_of_several_requests_are_of_one_kind(kind):
     context = SimpleNamespace(has_one_request=False)
-    assert as_batch([[1], [2]], context=context).dtype is torch.int64
-    assert as_batch([[1], [2.5]], torch.float32, context).tolist() == [[1], [2.5]]
+    assert as_batch([kind([1]), kind([2])], context=context).dtype is torch.int64
+    assert as_batch([kind([1]), kind([2.5])], torch.float32, context).tolist() == [[1], [2.5]]
     with pytest.raises(InvalidInput, match="several requests have different dtypes"):
-        as_batch([[1], [2.5]], context=context)
+        as_batch([kind([1]), kind([2.5])], context=context)
 
 
 @pytest.mark.parametrize(
