@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kserve_torch.codec import v2, v2_reply
+from kserve_torch.codec.datatypes import DATATYPES
 from kserve_torch.codec.results import flattened, join_batch, result_to_tensors, taken
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.errors import HandlerError
@@ -22,6 +23,11 @@ def only(result):
     (tensor,) = result_to_tensors([result], ["x"])
     assert tensor.name == "x"
     return tensor.datatype, tensor.shape, tensor.array.reshape(-1).tolist()
+
+
+@pytest.mark.parametrize("name", sorted(DATATYPES.keys() - {"BF16"}))  # which numpy lacks
+def test_arrays_of_every_datatype(name):
+    assert only(np.zeros(2, DATATYPES[name].dtype))[:2] == (name, (2,))
 
 
 @pytest.mark.parametrize(
