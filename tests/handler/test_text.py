@@ -123,6 +123,8 @@ def test_a_subclass_with_a_preprocess_of_its_own(text_folder, loaded, load, verb
             "data: expected text, or its UTF-8 bytes as numbers from 0 to 255",
         ),
         ({"data": [-1]}, "data: expected text, or its UTF-8 bytes as numbers from 0 to 255"),
+        ({"data": [1.5]}, "data: expected text, or its UTF-8 bytes as numbers from 0 to 255"),
+        ({"data": [[1], [2]]}, "data: expected text, or its UTF-8 bytes as numbers from 0 to 255"),
         (
             {"data": ["a", "b"]},
             "data: expected one text, got a list of 2; each needs a row of its own",

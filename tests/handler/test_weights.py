@@ -264,12 +264,17 @@ def test_damaged_model_files_are_named(tmp_path, file):
     assert str(tmp_path) not in message
 
 
-@pytest.mark.parametrize(("file", "package"), [("w.safetensors", "safetensors")])
-def test_a_missing_package_is_named(tmp_path, monkeypatch, file, package):
-    (tmp_path / file).write_bytes(b"")
-    monkeypatch.setitem(sys.modules, "safetensors", None)
+def test_safetensors_without_its_package_is_named(tmp_path, monkeypatch):
+    (tmp_path / "w.safetensors").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    assert package in reason(weights.load_state, tmp_path / file)
+    message = reason(weights.load_state, tmp_path / "w.safetensors")
+    assert message == "w.safetensors: reading it needs the package safetensors"
+
+
+@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
+def test_a_file_for_which_there_is_no_memory_is_not_damaged(tmp_path, error):
+    with pytest.raises(error), weights.reading(tmp_path / "w.pt"):
+        raise error
 
 
 class Tied(torch.nn.Module):
