@@ -20,6 +20,7 @@ from kserve_torch.http.exchange import Answer
 from kserve_torch.metrics import Metrics
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
+from kserve_torch.settings.models import StartupModel
 
 from ..makers import ECHO, make_archive
 from .conftest import call, routed
@@ -104,6 +105,17 @@ async def test_examples_are_requests_that_the_models_take(registry: Registry) ->
         examples = operation["requestBody"]["content"]["application/json"]["examples"]
         assert {name: example["value"] for name, example in examples.items()} == taken
         assert operation["parameters"][0]["example"] in examples
+
+
+async def test_models_that_cannot_be_loaded_have_no_example(tmp_path: Path) -> None:
+    (tmp_path / "worse.mar").write_bytes(b"no archive")
+    make_archive(tmp_path / "bad.mar", {"handler.py": ECHO, "warmup.json": "{"})
+    registry = Registry(Settings(model_store=tmp_path))
+    await registry.start([StartupModel(name=name, file=f"{name}.mar") for name in ("bad", "worse")])
+    operation = (await described(registry))["paths"]["/v2/models/{model_name}/infer"]["post"]
+    assert "examples" not in operation["requestBody"]["content"]["application/json"]
+    assert sorted(registry.names()) == ["bad", "worse"]
+    await registry.close()
 
 
 async def test_the_page_needs_nothing_from_elsewhere(registry: Registry) -> None:
