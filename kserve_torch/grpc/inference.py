@@ -54,7 +54,7 @@ class Inference:
             InvalidInput: the message cannot be decoded.
             ModelNotFound: no such model or version.
         """
-        version = registry.find(message.model_name, message.model_version or None)
+        version = registry.find(message.model_name, message.model_version)
         decoded = await aside(message.ByteSize(), convert.decode, message)
         return cls(version, decoded, message.model_version, call)
 

@@ -67,7 +67,7 @@ class OpenInference:
 
     async def ModelReady(self, message: pb.ModelReadyRequest, call: Call) -> pb.ModelReadyResponse:
         """Whether a model or one version of it would serve a request now."""
-        ready = self._registry.is_ready(message.name, message.version or None)
+        ready = self._registry.is_ready(message.name, message.version)
         return pb.ModelReadyResponse(ready=ready)
 
     async def ServerMetadata(
@@ -80,7 +80,7 @@ class OpenInference:
         self, message: pb.ModelMetadataRequest, call: Call
     ) -> pb.ModelMetadataResponse:
         """Versions, platform, inputs and outputs of a model."""
-        metadata = model_metadata(self._registry, message.name, message.version or None)
+        metadata = model_metadata(self._registry, message.name, message.version)
         return pb.ModelMetadataResponse(**metadata)
 
     # --- inference ---

@@ -123,7 +123,7 @@ class Prediction:
     ) -> None:
         if not message.model_name:
             raise InvalidInput("Parameter model_name is required.")
-        version = registry.find(message.model_name, message.model_version or None)
+        version = registry.find(message.model_name, message.model_version)
 
         def opened() -> Opened:
             row: dict[str, Any] = {name: bytearray(value) for name, value in message.input.items()}

@@ -51,7 +51,7 @@ class Catalogue:
         return [self._models[model][version] for version in sorted(self._models[model], key=_order)]
 
     def find(self, model: str, version: str | None = None) -> ModelVersion:
-        """A version of a model; by default, its default version.
+        """A version of a model; its default one without a version, or with "", as gRPC says it.
 
         Raises:
             ModelNotFound: no such model.
