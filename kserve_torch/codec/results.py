@@ -192,7 +192,7 @@ def _with_arrays(value: Any) -> Any:
 
 def _is_huge(values: np.ndarray) -> bool:
     """Whether some number is beyond INT64."""
-    return bool(values.size and max(values.max(), -values.min()) >= 2.0**63)
+    return bool(max(values.max(), -values.min()) >= 2.0**63)
 
 
 def _whole_numbers(result: Sequence[Any], rounded: np.ndarray) -> np.ndarray | None:
