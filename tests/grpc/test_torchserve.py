@@ -49,6 +49,7 @@ async def test_input_map_is_one_row_of_bytearrays(serving: Serving) -> None:
         "target": ["bytearray", "bytearray(b'7')"],
     }
     assert said["headers"]["x-tenant"] == "blue"
+    assert said["headers"]["data"] == "{'content-type': ''}"
 
 
 async def test_the_log_has_the_request_as_it_was_read(serving: Serving) -> None:
