@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import time
 import uuid
 import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -18,6 +20,7 @@ from kserve_torch.events import Responded
 from kserve_torch.http import body, sending
 from kserve_torch.http.app import MANAGEMENT, METRICS, App
 from kserve_torch.http.exchange import Answer, Call
+from kserve_torch.tokens import Tokens
 
 from ..threads import Readers
 
@@ -198,6 +201,32 @@ async def test_errors_that_no_route_turned_into_answers() -> None:
     answer = await exchange(app(), "/v2/fails")
     assert answer[::2] == (500, b'{"error":"internal error (ValueError)"}')
     assert (await exchange(app(), "/v2/refuses"))[::2] == (400, b'{"error":"no"}')
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "opened_by"),
+    [
+        ("POST", "/v1/models/m:predict", ["inference"]),
+        ("POST", "/v2/models/m/infer", ["inference"]),
+        ("POST", "/v2/repository/models/m/load", ["management"]),
+        ("POST", "/v2/repository/index", ["none", "inference", "management"]),
+        ("GET", "/v1/models/m", ["none", "inference", "management"]),
+        ("GET", "/v2/models/m/ready", ["none", "inference", "management"]),
+    ],
+)
+async def test_keys_of_kserves_routes(
+    tmp_path: Path, method: str, path: str, opened_by: list[str]
+) -> None:
+    tokens = Tokens(tmp_path, lifetime=60)
+    keys = json.loads((tmp_path / "key_file.json").read_text())
+    opened = []
+    for name in ("none", "inference", "management"):
+        key = keys[name]["key"] if name in keys else "none"
+        headers = [("authorization", f"Bearer {key}"), ("transfer-encoding", "chunked")]
+        status, _, _ = await exchange(app(tokens=tokens), path, method=method, headers=headers)
+        if status == 404:  # no route of these has the path
+            opened.append(name)
+    assert opened == opened_by
 
 
 async def test_bodies_over_the_limit() -> None:
