@@ -88,7 +88,7 @@ def _with_tied(model: nn.Module, state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _place(value: Any) -> Any:
-    is_memory = isinstance(value, torch.Tensor) and is_plain(value) and value.numel()
+    is_memory = isinstance(value, torch.Tensor) and is_plain(value)
     return (value.data_ptr(), value.shape, value.stride()) if is_memory else id(value)
 
 
