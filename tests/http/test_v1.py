@@ -281,6 +281,10 @@ def test_headers_that_cannot_be_sent(name: str, value: str) -> None:
         sendable({name: value})
 
 
+def test_white_space_around_a_header_is_no_part_of_it() -> None:
+    assert sendable({"x-own": " 1\n"}) == [("x-own", "1")]
+
+
 async def test_arrays_become_lists(registry: Registry) -> None:
     answer = await answered(registry, PREDICT, {"instances": [1]}, mode="tensor")
     assert answer.body == b'{"predictions":[[1,2]]}'
