@@ -268,7 +268,7 @@ async def held(serving: Serving, pipe: Path) -> Any:
     return running
 
 
-async def test_watchers_are_told_when_a_version_that_is_not_ready_becomes_the_default(
+async def test_watchers_are_told_of_a_default_version_that_is_not_ready_and_of_draining(
     store: Path,
 ) -> None:
     serving = Serving(store)
@@ -285,6 +285,9 @@ async def test_watchers_are_told_when_a_version_that_is_not_ready_becomes_the_de
     assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
     serving.registry.set_default("echo", "1.0")
     assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+    serving.registry.draining = True
+    serving.server.refresh()
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
     await serving.stop()
 
 
