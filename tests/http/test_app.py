@@ -194,12 +194,15 @@ async def test_errors_of_no_native_route_have_the_headers_of_one() -> None:
     assert not headers.keys() & {"x-request-id", "pragma", "connection"}
 
 
-async def test_errors_that_no_route_turned_into_answers() -> None:
+async def test_errors_that_no_route_turned_into_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     status, _, body = await exchange(app(), "/fails")
     assert status == 500
     assert b"nobody foresaw" not in body
     answer = await exchange(app(), "/v2/fails")
     assert answer[::2] == (500, b'{"error":"internal error (ValueError)"}')
+    assert [record.exc_info is not None for record in caplog.records] == [True] * 2
     assert (await exchange(app(), "/v2/refuses"))[::2] == (400, b'{"error":"no"}')
 
 
