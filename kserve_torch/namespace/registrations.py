@@ -1,10 +1,11 @@
 """Classes that archives register with a library: each archive has its own.
 
-Tables such as transformers' ``AutoModel.register``, detectron2's and mmengine's ``Registry`` and
-torch's ``functional_datapipe`` are for the process. A second instance of an archive would be
-refused the names that the first one has registered, and another version would get its classes. So
-is what transformers itself registers when it runs a repository's code (``trust_remote_code``): the
-model class for a configuration class.
+Tables such as transformers' ``AutoModel.register``, detectron2's and mmengine's ``Registry``,
+OmegaConf's resolvers and torch's ``functional_datapipe`` are for the process. A second instance of
+an archive would be refused the names that the first one has registered, and another version would
+get its classes. So is what transformers itself registers when it runs a repository's code
+(``trust_remote_code``): the model class for a configuration class. And Hydra, which can be
+initialised once, would compose all archives' configurations from one archive's files.
 
 transformers copies that code to a cache and imports it from there, under a name of the process.
 Where a model brings its own transformers, the code would get the environment's, or be what another
@@ -19,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from kserve_torch.namespace.importhooks import after_import
-from kserve_torch.namespace.scopes import current_scope, scopes
+from kserve_torch.namespace.scopes import are_packages, current_scope, registering_scope, scopes
 
 #: The package of repositories' code; what the name of a copy's begins with.
 _REMOTE = "transformers_modules"
@@ -28,7 +29,9 @@ _REMOTE = "transformers_modules"
 #: or whose instances are.
 _TABLES = {
     "fvcore.common.registry": ("_obj_map", "Registry"),
+    "hydra.core.singleton": ("_instances", "Singleton"),
     "mmengine.registry.registry": ("_module_dict", "Registry"),
+    "omegaconf.basecontainer": ("_resolvers", "BaseContainer"),
     "torch.utils.data.datapipes.datapipe": ("functions", "IterDataPipe", "MapDataPipe"),
     "transformers.models.auto.auto_factory": ("_extra_content", "_LazyAutoMapping"),
     "transformers.models.auto.configuration_auto": ("_extra_content", "_LazyConfigMapping"),
@@ -41,8 +44,13 @@ class Registrations(ChainMap[Any, Any]):
     def __setitem__(self, key: Any, value: Any) -> None:
         # Libraries register theirs when they are imported, which happens once for all archives.
         module = _module_of(value)
-        owner = scopes.get(module.partition(".")[0])
-        scope = current_scope() if _REMOTE in module else owner
+        package = module.partition(".")[0]
+        if _REMOTE in module:
+            scope = current_scope()
+        elif package in scopes and not are_packages(package):
+            scope = scopes[package]
+        else:  # of a library, which may have made it for an archive: resolvers, singletons
+            scope = registering_scope() or scopes.get(package)
         shared = self.maps[-1]
         (shared if scope is None else scope.registered.setdefault(id(shared), {}))[key] = value
 
@@ -114,7 +122,7 @@ def _module_of(registered: Any) -> str:
 
 def _move_cache(hub: Any) -> None:
     package = hub.__name__.partition(".")[0]
-    if any(package in scope.homes[1:] for scope in list(scopes.values())):
+    if are_packages(package):
         hub.HF_MODULES_CACHE = str(scopes[package].root)
         # Of a name that is loaded already, it would run anew in the environment's module.
         hub.TRANSFORMERS_DYNAMIC_MODULE_NAME = f"{_REMOTE}_{package}"

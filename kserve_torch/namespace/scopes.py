@@ -69,6 +69,23 @@ def current_scope() -> Scope | None:
     return thread.scope or _calling_scope()
 
 
+def registering_scope() -> Scope | None:
+    """The archive whose own code is the nearest caller; None if it is importing a library."""
+    for frame, _ in walk_stack(sys._getframe(1)):
+        module = str(frame.f_globals.get("__name__"))
+        package = module.partition(".")[0]
+        if module == "importlib._bootstrap":
+            return None
+        if package in scopes and not are_packages(package):
+            return scopes[package]
+    return None
+
+
+def are_packages(name: str) -> bool:
+    """Whether ``name`` is the package of what archives have installed, not of one's own code."""
+    return any(name in scope.homes[1:] for scope in list(scopes.values()))
+
+
 def import_module(name: str) -> ModuleType:
     """Import ``name`` as the current archive's code would; as ever if there is none."""
     scope = current_scope()

@@ -188,6 +188,88 @@ def test_a_new_table_is_empty(make: Make) -> None:
     assert [handler.fresh() for _ in range(50)] == [handler.Net] * 50
 
 
+#: In place of OmegaConf's resolvers and Hydra's one configuration, which it initialises once.
+LIBRARIES = {
+    "omegaconf/__init__.py": "",
+    "omegaconf/basecontainer.py": """
+class BaseContainer:
+    _resolvers = {}
+
+def register(name, made):
+    assert name not in BaseContainer._resolvers
+    BaseContainer._resolvers[name] = lambda *args: made(*args)
+
+register("library", max)
+""",
+    "hydra/__init__.py": "",
+    "hydra/core/__init__.py": "",
+    "hydra/core/singleton.py": """
+class Singleton(type):
+    _instances = {}
+
+    def __call__(cls):
+        if cls not in cls._instances:
+            cls._instances[cls] = super().__call__()
+        return cls._instances[cls]
+""",
+    "hydra/core/global_hydra.py": """
+from hydra.core.singleton import Singleton
+
+class GlobalHydra(metaclass=Singleton):
+    folder = None
+
+def initialize(folder):
+    assert GlobalHydra().folder is None
+    GlobalHydra().folder = folder
+
+def clear():
+    del Singleton._instances[GlobalHydra]
+""",
+}
+CONFIGURED = """
+from hydra.core.global_hydra import GlobalHydra, clear, initialize
+from omegaconf.basecontainer import BaseContainer, register
+
+register("eval", eval)
+
+def load():
+    initialize(__file__)
+    clear()
+    initialize(__file__)
+
+def found():
+    return GlobalHydra().folder, sorted(BaseContainer._resolvers)
+"""
+
+
+@pytest.mark.parametrize("installed", ["environment", "archives"])
+def test_what_libraries_make_for_an_archive_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: str
+) -> None:
+    """Whoever wraps it; what they make when they are imported is everybody's."""
+    libraries = write(tmp_path / "lib", LIBRARIES)
+    with ExitStack() as opened:
+        packages = None
+        if installed == "environment":
+            monkeypatch.syspath_prepend(libraries)
+            for name in LIBRARIES:
+                module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+                opened.callback(sys.modules.pop, module, None)
+        else:
+            packages = opened.enter_context(closing(Namespace(libraries)))
+        made = []
+        for name in ("a", "a", "b"):
+            folder = write(tmp_path / name, {"handler.py": CONFIGURED})
+            namespace = opened.enter_context(closing(Namespace(folder, packages=packages)))
+            with namespace.activate():
+                handler = namespace.import_module("handler")
+                handler.load()
+            made.append((namespace, handler))
+        for namespace, handler in made:
+            with namespace.activate():
+                assert handler.found() == (handler.__file__, ["eval", "library"])
+
+
 #: As torch_geometric does, for example.
 PIPES = """
 from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
