@@ -64,7 +64,8 @@ class ModelCalls:
             return output
 
     def _infer(self, handler: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        with torch.inference_mode(), blame_input(inputs):
+        # Not inference_mode: the handler's code may write to what the model returns.
+        with torch.no_grad(), blame_input(inputs):
             return self._forward(handler, inputs, *args, **kwargs)
 
     def _forward(self, handler: Any, *args: Any, **kwargs: Any) -> Any:

@@ -329,6 +329,16 @@ def test_steps_can_be_overridden_and_get_what_they_need(folder, load):
     assert load(Handler(), folder).ask({"data": ZEROS})[0] in range(3)
 
 
+def test_a_postprocess_may_write_to_the_models_output(folder, load):
+    class Thresholds(BaseHandler):
+        def postprocess(self, data):
+            data[data > 0] = 1
+            return super().postprocess(data.clamp_(0))
+
+    answer = load(Thresholds(), folder).ask({"data": ZEROS})
+    assert set(np.ravel(answer)) <= {0, 1}
+
+
 def test_a_handler_that_does_not_call_init(folder, load):
     class Handler(BaseHandler):
         def __init__(self):
