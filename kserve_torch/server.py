@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from kserve_torch.accesslog import AccessLog
 from kserve_torch.children import SIGNALS, Children, keep_signals_from_forks
 from kserve_torch.edges import HttpServer, application, uvicorn_config
 from kserve_torch.engine.background import give_up
-from kserve_torch.events import Responded
+from kserve_torch.events import Event, Responded, WorkerChanged
 from kserve_torch.grpc import GrpcServer
 from kserve_torch.metrics import KINDS, Metrics
 from kserve_torch.models.registry import Registry
@@ -119,8 +119,14 @@ class Server:
         """Start, serve, drain, stop; returns the exit code."""
         began = time.monotonic()
         loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self._signalled)
+        self._listen_to_signals(loop)
+
+        def listen_again(_: Event) -> None:
+            with suppress(RuntimeError):  # the loop is closed: a worker that hung has ended
+                loop.call_soon_threadsafe(self._listen_to_signals, loop)
+
+        # What a handler has loaded may have taken the signals for itself, as a Java VM does.
+        self.registry.observers.add(listen_again, [WorkerChanged])
         keep_signals_from_forks()
         bindings = self.settings.bindings()
         listeners: list[Listener] = []
@@ -219,6 +225,10 @@ class Server:
             log.log(level, "%s", summary(self._wanted, loaded, ready, *times))
 
     # --- stop ---
+
+    def _listen_to_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._signalled)
 
     def _signalled(self) -> None:
         if self._stopping.is_set():

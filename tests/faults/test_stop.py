@@ -370,3 +370,25 @@ def test_the_end_of_a_process_that_a_handler_forked_is_not_the_servers(
             assert answer.json() == {"predictions": [-signal.SIGTERM]}
         assert ready(client)
         assert client.server.stop() == 0
+
+
+#: As a Java VM, which KoNLPy starts for example.
+TAKES_SIGNALS = """
+import ctypes, signal
+
+class Handler:
+    def initialize(self, context):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            ctypes.CDLL(None).signal(number, ctypes.c_void_p(0))
+
+    def handle(self, data, context):
+        return [1] * len(data)
+"""
+
+
+def test_a_library_that_takes_the_signals_for_itself(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    make_archive(store / "m.mar", {"handler.py": TAKES_SIGNALS}, modelName="m")
+    with Server(store) as server:
+        assert server.stop() == 0
