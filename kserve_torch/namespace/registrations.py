@@ -35,6 +35,7 @@ _TABLES = {
     "torch.utils.data.datapipes.datapipe": ("functions", "IterDataPipe", "MapDataPipe"),
     "transformers.models.auto.auto_factory": ("_extra_content", "_LazyAutoMapping"),
     "transformers.models.auto.configuration_auto": ("_extra_content", "_LazyConfigMapping"),
+    "transformers.pipelines.base": ("supported_tasks", "PipelineRegistry"),
 }
 
 

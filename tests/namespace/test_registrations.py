@@ -134,6 +134,26 @@ def test_several_classes_are_registered_as_one(make: Make, several: Callable[...
     assert [handler.registered("kt-several"), other.registered("kt-several")] == [registered, None]
 
 
+PIPELINE = """
+from transformers import Pipeline
+from transformers.pipelines import PIPELINE_REGISTRY
+
+class Own(Pipeline):
+    pass
+
+PIPELINE_REGISTRY.register_pipeline("kt-own", pipeline_class=Own)
+
+def found(task="kt-own"):
+    return PIPELINE_REGISTRY.check_task(task)[1]["impl"]
+"""
+
+
+def test_pipelines_of_one_name_are_each_archives_own(make: Make) -> None:
+    handlers = [make(name, {"handler.py": PIPELINE}) for name in ("a", "a", "b")]
+    assert [handler.found() for handler in handlers] == [handler.Own for handler in handlers]
+    assert handlers[0].found("fill-mask")
+
+
 #: In place of fvcore's, which is detectron2's too.
 LIBRARY = """
 class Registry:
