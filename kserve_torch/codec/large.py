@@ -1,4 +1,4 @@
-"""Large v2 bodies: flat numbers go from the JSON text into arrays, without a Python object each.
+"""Large v2 bodies: numbers go from the JSON text into arrays, without a Python object each.
 
 simdjson and numpy take a third of the time that lists of Python floats take. The lists of numbers
 are cut out of the text; what is left is a small document. Only the plain case is read here: all
@@ -28,13 +28,16 @@ _ELEMENTS: Mapping[str, tuple[Literal["d", "i", "u"], type]] = {
     "uint": ("u", np.uint64),
 }
 _LIST = re.compile(rb'"data"\s*:\s*\[')
+_NO_NESTING = bytes(set(range(256)) - set(b"[],"))
+#: Dimensions of nested lists that are read here; each takes time.
+_MAX_DEPTH = 8
 
 
 def parse_object(body: bytes | memoryview) -> dict[str, Any] | None:
     """A v2 request as a dict, or None if `document.parse_object` must read it.
 
-    The ``data`` of each tensor is an array of float64, int64 or uint64, as its ``datatype`` says;
-    the values are not checked against the datatype's range.
+    The ``data`` of each tensor is a flat array of float64, int64 or uint64, as its ``datatype``
+    says; the values are not checked against the datatype's range.
     """
     if len(body) < WORTH:
         return None
@@ -70,26 +73,52 @@ def _cut(text: bytes) -> tuple[bytes, list[memoryview]]:
             raise ValueError("the tensors are small")
         begin = found.end()
         rest.append(b"%b%d]" % (text[end:begin], len(lists)))
-        end = text.index(b"]", begin) + 1
+        # Behind it the tensor ends, or another member of it begins.
+        behind = text.index(b"}", begin)
+        member = text.find(b'"', begin, behind)
+        end = text.rindex(b"]", begin, behind if member < 0 else member) + 1
         lists.append(view[begin - 1 : end])
     return b"".join((*rest, text[end:])), lists
 
 
 def _array(numbers: memoryview, datatype: str) -> np.ndarray:
-    """A list of numbers as an array.
+    """A list of numbers, or nested ones, as a flat array.
 
     Raises:
-        ValueError, TypeError: there is something else in it.
+        ValueError, TypeError: there is something else in it, or nested lists differ in length.
         LookupError: the datatype is unknown or not numeric.
     """
     element, dtype = _ELEMENTS[DATATYPES[datatype].kind]
     arrays: list[np.ndarray] = []
-    for piece in _pieces(bytes(numbers)):
+    for piece in _pieces(_flat(bytes(numbers))):
         values = simdjson.Parser().parse(piece)
         if not isinstance(values, simdjson.Array) or (arrays and not len(values)):
             raise TypeError
         arrays.append(np.frombuffer(values.as_buffer(of_type=element), dtype))
     return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
+
+
+def _flat(numbers: bytes) -> bytes:
+    """The list without its nesting.
+
+    Raises:
+        ValueError: the nested lists are not all of the same length and depth, or too deep.
+    """
+    if numbers.find(b"[", 1) < 0:
+        return numbers
+    lists = numbers.translate(None, _NO_NESTING)
+    element = b""
+    for depth in range(_MAX_DEPTH):
+        end = lists.index(b"]") + 1
+        inner = lists[lists.rindex(b"[", 0, end) : end]
+        if inner != b"[%b]" % b",".join([element] * (inner.count(b",") + 1)):
+            break
+        if inner == lists:
+            return b"[%b]" % numbers.replace(b"[", b"").replace(b"]", b"")
+        # Each depth has another mark: lists of different depths must not look alike.
+        element = b"%d" % depth
+        lists = lists.replace(inner, element)
+    raise ValueError("not of regular shape")
 
 
 def _pieces(numbers: bytes) -> Iterator[bytes]:

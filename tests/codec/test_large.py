@@ -76,6 +76,14 @@ def same(text: bytes, header_length: int | None = None) -> None:
         ["a", "b"],
         [[1, 2], [3, 4]],
         [[1, 2], [3]],
+        [[[1], [2]], [[3], [4]]],
+        [[[1]], [2]],
+        [[1], 2],
+        [[1], []],
+        [[], []],
+        [[1, 2], [3, None]],
+        [["[1]"], ["]"]],
+        [[[[[[[[[1]]]]]]]]],
         [1, [2]],
         [{"a": 1}],
         [],
@@ -104,6 +112,11 @@ def test_every_datatype(datatype: object, data: object) -> None:
         body().replace(b"2.5", b"NaN"),
         body().replace(b"2.5", b"1e999"),
         body().replace(b"2.5", b"01"),
+        body().replace(b"2.5", b"[2, 3]]"),
+        body(data=[[1, 2], [3, 4]]).replace(b"], [", b"] [", 1),
+        body(data=[[1, 2], [3, 4]]).replace(b"4]", b"]"),
+        body(data=[[1, 2], [3, 4]]).replace(b"2]", b"2"),
+        body(data=[[1, 2], [3, 4]]).replace(b"]", b" \n]  "),
         body().replace(b'"id"', b'"inputs"'),
         body().replace(b'"shape"', b'"data"'),
         b'{"inputs": 1}',
@@ -150,9 +163,9 @@ def test_beside_binary_data() -> None:
     same(head + b"\0\0\x80", len(head))
 
 
-@given(st.data())
-def test_a_damaged_body(data: st.DataObject) -> None:
-    text = bytearray(body(data=[1, 2.5, -3e5, 0.125]))
+@given(st.data(), st.sampled_from([[1, 2.5, -3e5, 0.125], [[1, 2.5], [-3e5, 0.125]]]))
+def test_a_damaged_body(data: st.DataObject, numbers: list[Any]) -> None:
+    text = bytearray(body(data=numbers))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(text) - 1))
         text[at : at + data.draw(st.integers(0, 2))] = data.draw(
@@ -175,6 +188,12 @@ def test_it_is_used_and_handlers_may_write_into_what_it_reads() -> None:
         array = v2.decode(body(datatype=datatype, data=[1, 2])).inputs[0].array
         assert array.dtype == dtype
         assert array.flags.writeable
+
+
+def test_it_is_used_for_nested_lists() -> None:
+    read = large.parse_object(body(data=[[[1, 2], [3, 4]], [[5, 6], [7, 8]]]))
+    assert read is not None
+    assert read["inputs"][0]["data"].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 def test_it_is_used_whatever_the_names() -> None:
