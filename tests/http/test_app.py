@@ -201,7 +201,7 @@ async def test_errors_that_no_route_turned_into_answers(
     assert status == 500
     assert b"nobody foresaw" not in body
     answer = await exchange(app(), "/v2/fails")
-    assert answer[::2] == (500, b'{"error":"internal error (ValueError)"}')
+    assert answer[::2] == (500, b'{"error":"Internal error: ValueError"}')
     assert [record.exc_info is not None for record in caplog.records] == [True] * 2
     assert (await exchange(app(), "/v2/refuses"))[::2] == (400, b'{"error":"no"}')
 
