@@ -20,7 +20,7 @@ PIECE = 64 * 1024
 
 #: The end of a value and a comma before another value, or a member.
 _CUT = re.compile(rb"[^\s\[{,:],\s*+(?=[^\s\]},:])")
-_REST_OF_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _BRACKETS = b"[]{}"
 _NO_BRACKETS = bytes(set(range(256)) - set(_BRACKETS))
 _CLOSING = {ord("["): ord("]"), ord("{"): ord("}")}
@@ -86,10 +86,14 @@ def _follow(path: bytearray, brackets: bytes) -> None:
 
 
 def _end_of_string(text: bytes, start: int) -> int:
-    rest = _REST_OF_STRING.match(text, start)
-    if rest is None:
-        raise ValueError("a string has no end")
-    return rest.end()
+    while inside := _IN_STRING.match(text, start, start + PIECE):
+        end = inside.end()
+        if text.startswith(b'"', end):
+            return end + 1
+        if end == start:
+            break
+        start = end
+    raise ValueError("a string has no end")
 
 
 def _unmarked(piece: bytes) -> bytes:

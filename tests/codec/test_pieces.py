@@ -60,6 +60,8 @@ def test_any_value(value, indent):
         b'{"a":1,"b":2,3}',
         b'[1,2,"a":3]',
         b'["abc,def',
+        b'["abc,def\\\\',
+        b'["abc,def\\',
         b"1,2,3,4,5,6",
         b"",
     ],
@@ -97,6 +99,21 @@ def test_members_that_are_there_twice_and_the_mark_itself(text):
 def test_little_is_parsed_at_once(value, longest):
     assert pieces.loads(orjson.dumps(value)) == value
     assert longest() < 60
+
+
+def test_the_end_of_a_long_string_is_searched_in_portions(monkeypatch):
+    found = []
+    inside = pieces._IN_STRING
+
+    class Pattern:
+        def match(self, *where):
+            found.append(inside.match(*where))
+            return found[-1]
+
+    monkeypatch.setattr(pieces, "_IN_STRING", Pattern())
+    value = ["x, " * 20, '\\"' * 20 + ", " + '"\\' * 20, ["y"]]
+    assert pieces.loads(orjson.dumps(value)) == value
+    assert max(match.end() - match.start() for match in found) <= 3
 
 
 def test_a_small_text_is_parsed_at_once(monkeypatch, longest):
