@@ -5,6 +5,9 @@ are not tied or initialised yet. Two threads in it at once would leave random we
 of tied ones, such as the language head of GPT-2, and each would put back the other's change: from
 then on no model would be tied. Nothing fails, the answers are wrong.
 
+What it does before and after, to download weights and to read them, may take minutes, and others
+would not load within their ``startupTimeout``: they do not wait for that.
+
 accelerate, with which diffusers and transformers 4 make models, has modules of all threads put
 their parameters on another device, mostly one that holds no data.
 """
@@ -31,8 +34,19 @@ def install() -> None:
 
 def _take_turns(modeling: Any) -> None:
     model = modeling.PreTrainedModel
-    model.from_pretrained = classmethod(_alone(model.from_pretrained.__func__))
     model.init_weights = _alone(model.init_weights)  # the end of making one without a checkpoint
+    finalize = getattr(model, "_finalize_model_loading", None)
+    if finalize is None:  # an early transformers 5, or 4
+        model.from_pretrained = classmethod(_alone(model.from_pretrained.__func__))
+        return
+    contexts = model.get_init_context.__func__
+
+    @functools.wraps(contexts)
+    def get_init_context(*args: Any, **kwargs: Any) -> list[Any]:
+        return [_turn, *contexts(*args, **kwargs)]
+
+    model.get_init_context = classmethod(get_init_context)
+    model._finalize_model_loading = staticmethod(_alone(finalize))
 
 
 def _alone(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -54,6 +54,31 @@ def test_a_model_is_whole_that_is_made_while_another_loads(config: Any, tmp_path
     make_both(lambda: Model.from_pretrained(tmp_path), lambda: Model(config))
 
 
+def test_a_model_that_is_still_downloaded_holds_up_no_other(
+    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Model(config).save_pretrained(tmp_path)
+    modeling = sys.modules["transformers.modeling_utils"]
+    find = modeling._get_resolved_checkpoint_files  # type: ignore[attr-defined]
+    downloads, downloaded = threading.Event(), threading.Event()
+
+    def download(*args: Any, **kwargs: Any) -> Any:
+        downloads.set()
+        assert downloaded.wait(60)
+        return find(*args, **kwargs)
+
+    monkeypatch.setattr(modeling, "_get_resolved_checkpoint_files", download)
+    with ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(Model.from_pretrained, tmp_path)
+        assert downloads.wait(60)
+        monkeypatch.undo()
+        try:
+            pool.submit(Model.from_pretrained, tmp_path).result(20)
+        finally:
+            downloaded.set()
+        assert slow.result().lm_head.weight is slow.result().transformer.wte.weight
+
+
 #: As accelerate's.
 BIG_MODELING = """
 from contextlib import contextmanager
