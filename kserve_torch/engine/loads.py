@@ -3,7 +3,8 @@
 Loads share the cores and the interpreter's lock. If all models of a large store loaded at once,
 each would take as long as all of them together, and none be ready within ``startupTimeout``;
 requests would wait for the lock behind every one of them. So further loads wait for their turn,
-unless those that run leave the process idle: such loads wait for a disk or a network.
+unless those that run leave the process idle: such loads wait for a disk or a network. Workers for
+which requests wait do not: their model would be refused until all others have loaded.
 """
 
 from __future__ import annotations
@@ -38,8 +39,13 @@ class Loads:
         self._waiting: deque[Callable[[], None]] = deque()
         self._lock = threading.Lock()
 
-    def begin(self, start: Callable[[], None]) -> None:
-        """Call ``start`` when it is its turn, now or later on another thread."""
+    def begin(self, start: Callable[[], None], at_once: bool = False) -> None:
+        """Call ``start`` when it is its turn, now or later on another thread, or ``at_once``."""
+        if at_once:
+            with self._lock:
+                self._running += 1
+            start()
+            return
         with self._lock:
             self._waiting.append(start)
             first = len(self._waiting) == 1

@@ -109,7 +109,7 @@ class Staffing:
             if self._roster.too_many_hang or self._starting or self._roster.size >= self.maximum:
                 return
             may_grow = time.monotonic() >= self._may_grow_at
-            started = self._begin() if may_grow else None
+            started = self._begin(at_once=True) if may_grow else None
         if started is None:
             self.refuse_if_empty()
         else:
@@ -161,8 +161,11 @@ class Staffing:
 
     # --- starting ---
 
-    def _begin(self) -> Future[Worker]:
-        """Start a worker; whoever calls `ended` sets the future's result or exception."""
+    def _begin(self, at_once: bool = False) -> Future[Worker]:
+        """Start a worker, in its turn or ``at_once``.
+
+        Whoever calls `ended` sets the future's result or exception.
+        """
         with self._lock:
             worker = self._make(self._roster.free_index())
             clock = threading.Timer(self._startup_seconds, self._overdue, (worker,))
@@ -170,7 +173,7 @@ class Staffing:
             started: Future[Worker] = Future()
             self._roster.enter(worker)
             self._starting[worker.number] = _Start(started, clock)
-            LOADS.begin(functools.partial(self._load, worker, clock))
+            LOADS.begin(functools.partial(self._load, worker, clock), at_once)
         return started
 
     def _load(self, worker: Worker, clock: threading.Timer) -> None:
@@ -211,7 +214,8 @@ class Staffing:
     def _respawn(self) -> None:
         with self._lock:
             self._pauses.end()
-            started = self._begin() if self._roster.size < self._fewest() else None
+            short = self._roster.size < self._fewest()
+            started = self._begin(at_once=True) if short else None
         if started is None:
             self.replace()
         else:

@@ -5,14 +5,14 @@ from math import inf
 
 import pytest
 
+from kserve_torch.engine import backoff, pool, staffing
 from kserve_torch.engine import loads as module
-from kserve_torch.engine import pool, staffing
 from kserve_torch.engine.loads import Loads
 from kserve_torch.engine.worker import WorkerState
 from kserve_torch.errors import NotReady
 
 from ..waiting import until
-from .bench import Bench, Held
+from .bench import Bench, Held, lose_worker
 
 
 @pytest.fixture
@@ -97,3 +97,20 @@ async def test_a_model_that_leaves_before_its_turn_is_not_loaded(
     await scaled
     assert (loads, [state for _, state in bench.changes]) == ([], [WorkerState.STOPPED])
     assert not bench.pool.roster.all()
+
+
+async def test_workers_for_which_requests_wait_take_no_turn(
+    bench: Bench, turns: Loads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither those that replace others nor those that are started as requests wait."""
+    monkeypatch.setattr(backoff, "BACK_OFF", (0.01,))
+    turns.end()
+    await bench.pool.scale(1, 2)
+    turns.begin(lambda: None)
+    await lose_worker(bench)
+    assert await bench.result(lambda: 1) == 1
+    bench.pool.staffing.relieve()
+    await until(lambda: bench.pool.roster.ready == 2)
+    begun: list[bool] = []
+    turns.begin(lambda: begun.append(True))
+    assert not begun  # they are over, and the first one is not
