@@ -35,7 +35,7 @@ _METADATA = 64 * 1024
 #: limit ends calls at random as CANCELLED, probes among them, and nobody is told.
 _WAITING = 10_000
 
-#: The largest number that gRPC takes: no limit, as bytes, milliseconds or calls.
+#: The largest number that gRPC takes: no limit, as bytes, seconds, milliseconds or calls.
 _NO_LIMIT = 2**31 - 1
 
 #: Seconds for which RPCs are refused before the connections are closed. Those that come just then
@@ -136,6 +136,8 @@ class GrpcServer:
             ("grpc.max_send_message_length", send),
             ("grpc.max_metadata_size", _METADATA),
             ("grpc.server.max_pending_requests", _WAITING),
+            # How long they may, in seconds: after 30, gRPC's own limit ends calls as CANCELLED.
+            ("grpc.server_max_unrequested_time_in_server", _NO_LIMIT),
             # After so long a silence the client is pinged; gRPC's own default is two hours.
             ("grpc.keepalive_time_ms", int(min(1000 * quiet, _NO_LIMIT))),
             ("grpc.keepalive_permit_without_calls", 1),

@@ -176,6 +176,25 @@ async def test_a_burst_of_calls_waits_its_turn(serving: Serving) -> None:
     assert all(answer.live for answer in await asyncio.gather(*burst))
 
 
+async def test_calls_wait_for_the_event_loop_as_long_as_their_clients(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler may hold the interpreter's lock for longer than gRPC's own limit of 30 s."""
+    options: list[dict[str, int]] = []
+    make = grpc.aio.server
+
+    def noting(**more: Any) -> grpc.aio.Server:
+        options.append(dict(more["options"]))
+        return make(**more)
+
+    monkeypatch.setattr(grpc.aio, "server", noting)
+    serving = Serving(store)
+    await serving.start(["echo"])
+    await serving.stop()
+    assert options
+    assert all(one["grpc.server_max_unrequested_time_in_server"] > 1e9 for one in options)
+
+
 @pytest.mark.parametrize(
     "name",
     [
