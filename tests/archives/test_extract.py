@@ -1,22 +1,17 @@
-import contextlib
 import errno
 import gzip
-import io
 import os
 import stat
 import tarfile
-import tempfile
 import zipfile
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kserve_torch.archives import extract
 from kserve_torch.archives.archive import open_archive
-from kserve_torch.errors import InvalidArchive, LoadFailed
+from kserve_torch.errors import LoadFailed
 
 from ..makers import make_archive, manifest, write_tar
 from .opening import FILES, refusal
@@ -200,41 +195,21 @@ def test_files_that_are_no_archives(tmp_path: Path, work: Path, content: bytes) 
     assert refusal(source, work)
 
 
+@pytest.mark.parametrize(("name", "before"), [("a.mar", b"handler.py"), ("a.tar.gz", b"a.tar\0")])
+def test_damaged_content(tmp_path: Path, work: Path, name: str, before: bytes) -> None:
+    source = make_archive(tmp_path / name, FILES)
+    data = bytearray(source.read_bytes())
+    data[data.index(before) + len(before)] ^= 0xFF  # where the compressed data begin
+    source.write_bytes(data)
+    assert "damaged" in refusal(source, work)
+
+
 @pytest.mark.parametrize("name", ["a.mar", "a.tar.gz"])
 def test_truncated_files(tmp_path: Path, work: Path, name: str) -> None:
     whole = make_archive(tmp_path / name, {**FILES, "noise": os.urandom(4096)}).read_bytes()
     for length in range(0, len(whole) - 40, 97):
         (tmp_path / name).write_bytes(whole[:length])
         assert refusal(tmp_path / name, work)
-
-
-def in_memory(name: str) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        return make_archive(Path(folder, name), FILES).read_bytes()
-
-
-WHOLE = {name: in_memory(name) for name in ("a.mar", "a.tar.gz")}
-WHOLE["a.tar"] = gzip.decompress(WHOLE["a.tar.gz"])
-
-
-@settings(max_examples=150)
-@given(
-    st.sampled_from(sorted(WHOLE)),
-    st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(max_size=4))),
-)
-def test_damaged_files_are_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, name: str, changes: list[tuple[int, bytes]]
-) -> None:
-    folder = tmp_path_factory.mktemp("damaged")
-    data = io.BytesIO(WHOLE[name])
-    for offset, patch in changes:
-        data.seek(offset % len(WHOLE[name]))
-        data.write(patch)
-    (folder / name).write_bytes(data.getvalue())
-    with contextlib.suppress(InvalidArchive):
-        archive = open_archive(folder / name, folder / "work")
-        assert archive.root.is_relative_to(folder / "work")
-    assert sorted(path.name for path in folder.iterdir()) == sorted({name, "work"})
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,13 @@ from __future__ import annotations
 import gzip
 import random
 import zlib
-from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kserve_torch.codec import content
-from kserve_torch.errors import ClientError, InvalidInput, PayloadTooLarge, UnsupportedContent
+from kserve_torch.errors import InvalidInput, PayloadTooLarge, UnsupportedContent
 
 LIMIT = 1000
 
@@ -126,9 +125,3 @@ def test_members_have_one_limit_in_all_and_are_no_endless_work():
         content.decode_body(sent + gzip.compress(b"x"), "gzip", LIMIT)
     with pytest.raises(InvalidInput, match="goes on after its end"):
         content.decode_body(gzip.compress(b"") * 10_001, "gzip", LIMIT)
-
-
-@given(st.binary(max_size=100), st.sampled_from(["gzip", "deflate", "gzip,deflate"]))
-def test_any_body_decodes_or_is_refused(body, coding):
-    with suppress(ClientError):
-        assert len(content.decode_body(body, coding, LIMIT)) <= LIMIT

@@ -49,7 +49,8 @@ def check(inputs: list[Tensor]) -> None:
 def read_native(data: bytes) -> None:
     content_type, _, body = data.partition(b"\n")
     with suppress(ClientError):
-        native.decode(body, content_type.decode("latin-1"), {})
+        decoded = native.decode(body, content_type.decode("latin-1"), {})
+        assert decoded.row.keys() == decoded.content_types.keys()
 
 
 def read_multipart(data: bytes) -> None:

@@ -7,6 +7,7 @@ servers as the ones before have left them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from .exchange import Step
 
@@ -24,29 +25,18 @@ MULTIPART = (
 )
 
 
-def inference(
+def _step(
+    port: str,
     method: str,
     path: str,
     body: bytes = b"",
     headers: Mapping[str, str] | None = None,
     note: str = "",
 ) -> Step:
-    return Step(
-        port="inference", method=method, path=path, body=body, headers=headers or {}, note=note
-    )
+    return Step(port=port, method=method, path=path, body=body, headers=headers or {}, note=note)
 
 
-def management(
-    method: str,
-    path: str,
-    body: bytes = b"",
-    headers: Mapping[str, str] | None = None,
-    note: str = "",
-) -> Step:
-    return Step(
-        port="management", method=method, path=path, body=body, headers=headers or {}, note=note
-    )
-
+inference, management = partial(_step, "inference"), partial(_step, "management")
 
 ROUTES = [
     ask(method, path)
