@@ -4,7 +4,6 @@ import math
 import struct
 
 import numpy as np
-import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,8 +15,6 @@ from kserve_torch.errors import HandlerError, InvalidInput
 from kserve_torch.messages import Tensor
 
 WHERE = 'inputs[0] "x"'
-NUMERIC = [name for name in DATATYPES if name != "BYTES"]
-IN_JSON = [name for name, datatype in DATATYPES.items() if datatype.code or name == "BYTES"]
 
 
 def from_json(datatype, shape, data):
@@ -45,51 +42,7 @@ def elements(tensor):
     return bytes(buffers.to_raw(tensor))
 
 
-@st.composite
-def any_tensor(draw, names=tuple(DATATYPES), finite=False, text=False):
-    name = draw(st.sampled_from(names))
-    shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
-    if name == "BYTES":
-        element = st.text() if text else st.text() | st.binary()
-        values = draw(st.lists(element, min_size=math.prod(shape), max_size=math.prod(shape)))
-        array = np.empty(len(values), object)
-        array[:] = values
-        array = array.reshape(shape)
-    else:
-        floats = {"allow_nan": not finite, "allow_infinity": not finite}
-        of = {"elements": floats} if DATATYPES[name].dtype.kind == "f" else {}
-        array = draw(hnp.arrays(DATATYPES[name].dtype, shape, **of))
-    return Tensor(name="x", datatype=name, array=array)
-
-
 # --- round trips ----------------------------------------------------------------------------------
-
-
-@given(any_tensor())
-def test_raw_round_trip(tensor):
-    again = from_raw(tensor.datatype, list(tensor.shape), bytes(buffers.to_raw(tensor)))
-    assert (again.shape, again.datatype) == (tensor.shape, tensor.datatype)
-    assert elements(again) == elements(tensor)
-
-
-@given(any_tensor(names=IN_JSON, finite=True, text=True))
-def test_json_round_trip_flat_and_nested(tensor):
-    flat = orjson.loads(
-        orjson.dumps(tensors.to_json_data(tensor), option=orjson.OPT_SERIALIZE_NUMPY)
-    )
-    for data in (flat, tensor.array.tolist()):
-        again = from_json(tensor.datatype, list(tensor.shape), data)
-        assert again.shape == tensor.shape
-        assert elements(again) == elements(tensor)
-
-
-@given(any_tensor(names=IN_JSON))
-def test_typed_round_trip(tensor):
-    again = from_typed(tensor.datatype, list(tensor.shape), tensors.to_typed(tensor))
-    assert again.shape == tensor.shape
-    assert [repr(value) for value in tensors.to_typed(again)] == [
-        repr(value) for value in tensors.to_typed(tensor)
-    ]
 
 
 @given(st.floats(width=16, allow_nan=False))
