@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
 
@@ -24,10 +25,19 @@ REFUSED = re.compile(r"Token Auth\w+ failed")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A server that asks for keys: a client without one, and the keys."""
+    """Clients of a server that asks for keys, and the file that has them."""
 
     client: httpx.Client
-    keys: dict[str, str]
+    channel: grpc.Channel
+    file: Path
+
+    def keys(self) -> dict[str, str]:
+        """As they are by now: two calls renew them."""
+        return {name: entry["key"] for name, entry in json.loads(self.file.read_text()).items()}
+
+    def shown(self, key: str) -> tuple[str, str]:
+        """The header that shows a key."""
+        return "authorization", f"Bearer {self.keys()[key]}"
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +45,13 @@ def asked(tmp_path_factory: pytest.TempPathFactory, mnist_store: Path) -> Iterat
     folder = tmp_path_factory.mktemp("keys")
     options = ("--disable_token_authorization", "false", "--enable_model_api")
     with (
-        Server(mnist_store, *options, cwd=folder) as server,
+        Server(mnist_store, *options, "--log_level", "debug", cwd=folder) as server,
         server.client(server.inference_url) as client,
+        grpc.insecure_channel(f"127.0.0.1:{server.ports['grpc']}") as channel,
     ):
-        made = json.loads((folder / "key_file.json").read_text())
-        yield Asked(client, {name: entry["key"] for name, entry in made.items()})
+        asked = Asked(client, channel, folder / "key_file.json")
+        yield asked
+        assert not any(key in server.log for key in asked.keys().values())
 
 
 def test_the_table_is_found() -> None:
@@ -56,5 +68,15 @@ def test_the_call_needs_the_key_that_the_page_names(
     assert bool(REFUSED.search(answer.text)) == (key != "none")
     if key != "none":
         assert answer.status_code == 400
-        shown = {"authorization": f"Bearer {asked.keys[key]}"}
-        assert not REFUSED.search(asked.client.request(method, there, headers=shown).text)
+        answer = asked.client.request(method, there, headers=[asked.shown(key)])
+        assert not REFUSED.search(answer.text)
+
+
+@pytest.mark.parametrize(
+    ("key", "code"), [("management", "PERMISSION_DENIED"), ("inference", "NOT_FOUND")]
+)
+def test_grpc_needs_the_same_key(asked: Asked, key: str, code: str) -> None:
+    call = asked.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+    with pytest.raises(grpc.RpcError) as refused:
+        call(b"", metadata=[asked.shown(key)])
+    assert refused.value.code().name == code
