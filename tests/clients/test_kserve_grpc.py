@@ -85,14 +85,3 @@ async def test_outputs(client: InferenceGRPCClient) -> None:
     response = await client.infer(request)
     assert [output.name for output in response.outputs] == ["total"]
     assert response.outputs[0].as_numpy().tolist() == [[3.0]]
-
-
-@pytest.mark.parametrize(
-    ("what", "code"),
-    [("crash", grpc.StatusCode.INTERNAL), ("404", grpc.StatusCode.NOT_FOUND)],
-)
-async def test_errors(client: InferenceGRPCClient, what: str, code: grpc.StatusCode) -> None:
-    inputs = [InferInput("x", [1], "BYTES", data=[what.encode()])]
-    with pytest.raises(grpc.RpcError) as caught:
-        await client.infer(InferRequest("moody", inputs))
-    assert caught.value.code() is code

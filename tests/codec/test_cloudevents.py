@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import orjson
 import pytest
-from cloudevents.http import from_http
 
 from kserve_torch.codec import cloudevents, v1
 from kserve_torch.errors import InvalidInput
@@ -116,20 +115,6 @@ def test_structured_event_around_tensors():
     inputs = [{"name": "x", "datatype": "INT8", "shape": [1], "data": [1]}]
     decoded = structured(data={"inputs": inputs})
     assert (decoded.inputs[0].name, decoded.event.structured) == ("x", True)
-
-
-def test_both_forms_are_read_by_the_cloudevents_sdk():
-    attributes = cloudevents.response_attributes(cloudevents.from_headers(HEADERS), "m", **NEW)
-    body = v1.encode([1])
-    for event in (
-        from_http(dict(cloudevents.to_headers(attributes)), body),
-        from_http(
-            {"content-type": cloudevents.MEDIA_TYPE}, cloudevents.to_structured(attributes, body)
-        ),
-    ):
-        assert (event["id"], event["source"]) == ("2", "io.kserve.inference.m")
-        data = event.data if isinstance(event.data, dict) else orjson.loads(event.data)
-        assert data == {"predictions": [1]}
 
 
 def test_what_headers_cannot_hold():

@@ -21,11 +21,10 @@ from PIL import Image
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 
 from ..makers import make_archive
-from .actor import PROTOCOLS, V1, V2, Client, store_of, talking_to
+from .actor import V1, V2, Client, store_of, talking_to
 
 V1_PATHS = ("/v1/models/m:predict", "/v1/models/m:explain")
 V2_PATHS = ("/v2/models/m/infer", "/v2/models/m/versions/1.0/infer", "/v2/models/m/explain")
-REPOSITORY = ("/v2/repository/index", "/v2/repository/models/m/load")
 HUGE = "9" * 400
 
 
@@ -137,12 +136,6 @@ def test_bodies(client: Client, path: str, name: str) -> None:
     check_kserve(client.http.post(path, content=NO_REQUEST[name]))
 
 
-@pytest.mark.parametrize("name", ["truncated", "deep", "latin-1"])
-@pytest.mark.parametrize("path", REPOSITORY)
-def test_repository(client: Client, path: str, name: str) -> None:
-    check_kserve(client.http.post(path, content=NO_REQUEST[name]))
-
-
 @pytest.mark.parametrize("name", HEADERS)
 @pytest.mark.parametrize("path", [V1_PATHS[0], V2_PATHS[0]])
 def test_headers(client: Client, path: str, name: str) -> None:
@@ -167,15 +160,6 @@ def test_multipart(client: Client, name: str) -> None:
     check_native(client.http.post("/predictions/m", content=MULTIPARTS[name], headers=headers))
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
-@pytest.mark.parametrize("path", [*V1_PATHS, *V2_PATHS, *REPOSITORY])
-def test_wrong_methods(client: Client, path: str, method: str) -> None:
-    answer = client.http.request(method, path, content=b"{}")
-    assert answer.status_code == 405
-    if method != "HEAD":
-        check_kserve(answer)
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -190,13 +174,6 @@ def test_wrong_methods(client: Client, path: str, method: str) -> None:
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_paths(client: Client, method: str, path: str) -> None:
     check_kserve(client.http.request(method, path, content=b"{}"))
-
-
-@pytest.mark.parametrize(
-    "path", ["/predictions", "/predictions/", "/predictions/none", "/predictions/m/9", "/nothing"]
-)
-def test_native_paths(client: Client, path: str) -> None:
-    check_native(client.http.post(path, content=b"x"))
 
 
 # --- images ---------------------------------------------------------------------------------------
@@ -334,9 +311,3 @@ def test_the_log_cannot_be_forged(client: Client) -> None:
     assert client.http.post(V2_PATHS[0], json=body).status_code == 500
     client.http.get("/v1/models/" + forged.replace("\n", "%0a"))
     assert not any(line.startswith("2026-01-01") for line in client.server.lines)
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_unknown_models(client: Client, protocol: str) -> None:
-    answer = client.ask(protocol, "none", "say no")
-    assert answer.status in (404, grpc.StatusCode.NOT_FOUND)

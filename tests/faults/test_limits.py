@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
-import grpc
 import psutil
 import pytest
 
@@ -112,11 +111,6 @@ def test_the_limit_is_exact(client: Client, length: int) -> None:
     assert client.http.post(PATHS["native"], content=body).status_code == (
         200 if length == BODY else 413
     )
-
-
-def test_a_grpc_message_that_is_too_large(client: Client) -> None:
-    answer = client.ask("grpc", "m", "say " + "x" * BODY)
-    assert answer.status == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_a_body_is_not_asked_for_if_it_is_too_large(client: Client) -> None:

@@ -232,18 +232,6 @@ async def test_keys_of_kserves_routes(
     assert opened == opened_by
 
 
-async def test_bodies_over_the_limit() -> None:
-    length = [("content-length", str(LIMIT + 1))]
-    for sent in (
-        await exchange(app(), "/v2/x", headers=length),
-        await exchange(app(), "/v2/x", b"x" * LIMIT, b"x"),
-    ):
-        assert sent[0] == 413
-        assert sent[1]["connection"] == "close"
-        assert b"max_request_size" in sent[2]
-    assert (await exchange(app(), "/told", b"x" * LIMIT))[0] == 200
-
-
 async def test_large_bodies_are_decompressed_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     readers = Readers(monkeypatch)
     headers = [("transfer-encoding", "chunked"), ("content-encoding", "gzip")]
@@ -254,17 +242,10 @@ async def test_large_bodies_are_decompressed_aside(monkeypatch: pytest.MonkeyPat
 
 async def test_codings() -> None:
     headers = [("transfer-encoding", "chunked"), ("content-encoding", "gzip")]
-    _, _, body = await exchange(app(), "/told", gzip.compress(b"abc"), headers=headers)
-    assert orjson.loads(body)[1] == "abc"
-    bomb = gzip.compress(b"x" * (LIMIT + 1))
-    assert (await exchange(app(), "/told", bomb, headers=headers))[0] == 413
-    assert (await exchange(app(), "/told", b"abc", headers=headers))[0] == 400
     twice = [*headers, ("Content-Encoding", "deflate")]
     body = zlib.compress(gzip.compress(b"abc"))
     assert orjson.loads((await exchange(app(), "/told", body, headers=twice))[2])[1] == "abc"
     assert (await exchange(app(), "/told", b"", headers=headers))[0] == 200
-    other = [("transfer-encoding", "chunked"), ("content-encoding", "br")]
-    assert (await exchange(app(), "/told", b"abc", headers=other))[0] == 415
 
 
 @pytest.mark.parametrize(
@@ -357,29 +338,3 @@ async def test_a_draining_server_closes_connections() -> None:
     assert headers["connection"] == "close"
     _, headers, _ = await exchange(app(draining=lambda: False), "/told")
     assert "connection" not in headers
-
-
-async def test_a_client_that_leaves_takes_its_request_with_it() -> None:
-    entered, left = asyncio.Event(), asyncio.Event()
-
-    async def waits(call: Call) -> Answer | None:
-        entered.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            left.set()
-        return None
-
-    incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    sent: list[dict[str, Any]] = []
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    waiting = App((waits,), metrics, ROLES, LIMIT)
-    serving = asyncio.create_task(waiting(scope("/", "GET"), incoming.get, send))
-    await entered.wait()
-    incoming.put_nowait({"type": "http.disconnect"})
-    await serving
-    assert left.is_set()
-    assert sent == []

@@ -472,13 +472,6 @@ async def fetching(settings: Settings, archive_host: str) -> AsyncIterator[Regis
     await registry.close()
 
 
-async def test_register_over_http(fetching: Registry, archive_host: str) -> None:
-    management = Management(fetching, fetching.settings, None)
-    answer = await ask(management, "POST", f"/models?url={archive_host}/echo_1.0.mar")
-    text = 'Model "echo" Version: 1.0 registered with 1 initial workers'
-    assert answer == (200, status(text))
-
-
 @pytest.mark.parametrize(("name", "code"), [("echo_1.0.mar", 200), ("torn.mar", 400)])
 async def test_downloads_are_not_kept(
     fetching: Registry, archive_host: str, store: Path, name: str, code: int
@@ -488,15 +481,6 @@ async def test_downloads_are_not_kept(
     url = f"{archive_host}/{name}"
     assert (await ask(management, "POST", f"/models?url={url}&initial_workers=0"))[0] == code
     assert list((fetching.workdir / "downloads").iterdir()) == []
-
-
-async def test_register_over_http_from_inside_of_the_cluster(
-    management: Management, archive_host: str
-) -> None:
-    url = f"{archive_host}/echo_2.0.mar"
-    code, answer = await ask(management, "POST", f"/models?url={url}")
-    assert (code, answer["type"]) == (400, "DownloadArchiveException")
-    assert answer["message"].startswith(f"Failed to download archive from: {url}")
 
 
 # --- scale ---

@@ -168,6 +168,7 @@ async def test_draining_is_not_ready(registry: Registry) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"parameters": {"unload_dependents": true}}'])
 async def test_load_and_unload(registry: Registry, body: bytes) -> None:
+    """KServe's agent posts ``{}`` and looks at the status only (CONTRACT O83)."""
     path = "/v2/repository/models/plain"
     assert await told(registry, "POST", f"{path}/load", body) == (
         200,

@@ -46,6 +46,7 @@ def parsed(answer: Answer) -> Any:
 async def test_predictions_are_as_many_as_instances(registry: Registry) -> None:
     answer = await answered(registry, PREDICT, {"instances": [1, "a", [None]]}, mode="row")
     assert (answer.status, answer.content_type) == (200, "application/json")
+    assert answer.headers == []  # none of the request's
     assert answer.body == b'{"predictions":[1,"a",[null]]}'
 
 
