@@ -224,10 +224,16 @@ def floor_of(noun: str) -> int:
 
 
 @cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """All of what is written in a file."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+@cache
 def imports_of(path: Path) -> list[str]:
     """Dotted names of what ``path`` imports, wherever in the file it does."""
     names: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -283,7 +289,7 @@ def test_only_the_command_line_reads_the_arguments() -> None:
     readers = {
         home_of(path)
         for path in modules()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute) and node.attr == "argv"
     }
     assert readers <= {"cli"}

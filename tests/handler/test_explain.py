@@ -25,8 +25,8 @@ def ig(model):
 def test_captum_is_imported_by_the_first_explanation_only(forks):
     forks.run("""
 import sys
-from kserve_torch.handler.vision import VisionHandler
-from kserve_torch.handler.text_classifier import TextClassifier
+from kserve_torch.ts.torch_handler import densenet_handler, image_classifier, image_segmenter
+from kserve_torch.ts.torch_handler import object_detector, text_classifier
 import torch
 from kserve_torch.handler.explain import LazyAttribution, integrated_gradients
 ig = LazyAttribution("IntegratedGradients", lambda: (torch.nn.Linear(2, 2),))

@@ -127,15 +127,6 @@ def test_pictures_are_the_first_of_the_held_out_digits():
         assert np.array_equal(np.asarray(picture(digit)), first)
 
 
-@pytest.mark.parametrize("digit", range(10))
-def test_pictures_are_read(net, digit):
-    assert read(net, picture(digit)) == digit
-
-
-def test_the_documented_picture_is_read(net):
-    assert read(net, Image.open(io.BytesIO(base64.b64decode(DOCUMENTED_2)))) == 2
-
-
 def test_sample_requests_hold_what_their_answers_say(net):
     def digits(name, field, decode):
         rows = json.loads((REQUESTS / name).read_bytes())[field]

@@ -56,9 +56,15 @@ async def test_loads_of_a_name_leave_one_that_serves(tmp_path: Path, gate: Gate)
         assert len(registry.all()) == 2
 
 
-@pytest.mark.parametrize("serves", [False, True])
-@pytest.mark.parametrize("comes_back", [False, True])
-@pytest.mark.parametrize("drop", [Registry.unload, Registry.unregister])
+@pytest.mark.parametrize(
+    ("serves", "comes_back", "drop"),
+    [
+        (False, False, Registry.unload),
+        (False, True, Registry.unregister),
+        (True, False, Registry.unregister),
+        (True, True, Registry.unload),
+    ],
+)
 async def test_a_removal_overtakes_the_loads_that_run(
     tmp_path: Path,
     gate: Gate,

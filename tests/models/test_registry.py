@@ -1,7 +1,6 @@
 """The engine as a whole: real archives, real threads, one event loop."""
 
 import asyncio
-import sys
 import time
 import weakref
 from pathlib import Path
@@ -19,7 +18,6 @@ from kserve_torch.errors import (
     InvalidInput,
     LoadFailed,
     ModelNotFound,
-    NotReady,
     OutOfMemory,
     Overloaded,
     ServingError,
@@ -31,12 +29,11 @@ from kserve_torch.messages import Reply, Request, Tensor
 from kserve_torch.models import registry as registries
 from kserve_torch.models.registry import Registry
 from kserve_torch.models.state import State
-from kserve_torch.namespace.scopes import PREFIX
 from kserve_torch.server import startup_models
 
 from ..makers import ECHO, make_archive
 from ..waiting import until
-from .actor import ACTOR, WARM, YAML, actor, request
+from .actor import WARM, YAML, actor, request
 from .serving import Gate, serving
 
 
@@ -197,15 +194,6 @@ async def test_handlers_have_an_event_loop(tmp_path: Path) -> None:
         assert version.workers[0].thread.is_alive()
 
 
-async def test_what_fails_its_warm_up_leaves_nothing_behind(tmp_path: Path) -> None:
-    make_archive(tmp_path / "m.mar", {"handler.py": ACTOR, "warmup.json": '{"instances": [1]}'})
-    before = {name for name in sys.modules.copy() if name.startswith(PREFIX)}
-    async with serving(tmp_path) as registry:
-        with pytest.raises(LoadFailed, match="warm-up"):
-            await registry.register("m.mar")
-        assert {name for name in sys.modules.copy() if name.startswith(PREFIX)} == before
-
-
 async def test_refusals_without_end_are_held_back(tmp_path: Path) -> None:
     actor(tmp_path / "m.mar", "batchSize: 1\njobQueueSize: 1")
     async with serving(tmp_path) as registry:
@@ -278,20 +266,6 @@ def hanging(archive: Path, gate: Gate, yaml: str) -> None:
     """Write an archive whose handler hangs until the gate is open."""
     files = {**gate.guards(HANGS), "model-config.yaml": yaml}
     make_archive(archive, files, configFile="model-config.yaml")
-
-
-async def test_too_many_hung_threads_end_liveness(tmp_path: Path, gate: Gate) -> None:
-    hanging(tmp_path / "m.mar", gate, "minWorkers: 4\nmaxWorkers: 4\nresponseTimeout: 0.3")
-    async with serving(tmp_path, gate=gate) as registry:
-        version = await registry.register("m.mar")
-        *replies, waiting = await gather(registry, *(request("x") for _ in range(5)))
-        assert all(isinstance(reply, DeadlineExceeded) for reply in replies)
-        assert (version.live, version.ready, registry.live()) == (False, False, False)
-        # A replacement may take it just before the fourth is given up, and hang as well.
-        assert isinstance(waiting, NotReady | DeadlineExceeded)
-        with pytest.raises(NotReady, match=r"[45] handler threads are hung"):
-            await registry.submit(request("x"))
-        assert await registry.drain(1)
 
 
 @pytest.mark.parametrize("yaml", ["", "sequenceBatching: true\n"])
@@ -385,22 +359,6 @@ async def test_load_replaces_what_serves_only_by_what_works(tmp_path: Path) -> N
             registry.find("m")
         with pytest.raises(ModelNotFound):
             await registry.load("nothing")
-
-
-async def test_a_broken_archive_is_kept_with_its_reason(tmp_path: Path) -> None:
-    make_archive(tmp_path / "good.mar", {"handler.py": ECHO}, modelName="good")
-    make_archive(tmp_path / "bad.mar", {"handler.py": "import absent_package"}, modelName="bad")
-    (tmp_path / "torn.mar").write_bytes(b"no zip")
-    async with serving(tmp_path) as registry:
-        await registry.start(startup_models(registry.settings))
-        states = {v.name: (v.state, v.reason) for v in registry.all()}
-        assert states["good"] == (State.READY, "")
-        assert states["bad"][0] is states["torn"][0] is State.UNAVAILABLE
-        assert "absent_package" in states["bad"][1]
-        assert not registry.ready()
-        with pytest.raises(NotReady, match="absent_package"):
-            await registry.submit(request("a", name="bad"))
-        assert (await registry.submit(request("a", name="good"))).results == ["a"]
 
 
 async def test_the_log_says_which_archive_a_client_could_not_have_loaded(

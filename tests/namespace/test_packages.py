@@ -4,7 +4,7 @@ import sys
 import threading
 import venv
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def forget() -> Iterator[None]:
 
 
 def opened(
-    tmp_path: Path, requirements: str, *wheels: dict[str, bytes], name: str = "a"
+    tmp_path: Path, requirements: str, *wheels: Mapping[str, str | bytes], name: str = "a"
 ) -> Archive:
     files: dict[str, Any] = {"handler.py": HANDLER, "requirements.txt": requirements}
     for one in wheels:
@@ -172,7 +172,11 @@ def test_what_is_there_needs_no_pip(
     assert packages.packages_of(opened(tmp_path, text), "m", tmp_path / "work") is None
 
 
-def test_only_what_is_missing_is_installed(tmp_path: Path) -> None:
+def test_only_what_is_missing_is_installed_whatever_pips_own_settings_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_VERBOSE", "1")
+    monkeypatch.setenv("PIP_USER", "1")
     archive = opened(
         tmp_path,
         OPTIONS + "numpy\nkt-demo\n",
@@ -186,6 +190,8 @@ def test_only_what_is_missing_is_installed(tmp_path: Path) -> None:
         "demo.py",
         "kt_demo-1.0.dist-info",
     ]
+    # dill takes a module elsewhere for the user's: datasets' `map` pickled all of pyarrow.
+    assert "/site-packages/" in str(namespace.import_module("demo").__file__)
 
 
 def test_what_an_extra_needs_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,37 +257,20 @@ def test_an_installation_that_takes_long_keeps_no_other_model_waiting(
     assert not waits
 
 
-def test_further_files(tmp_path: Path) -> None:
-    more = {"more.txt": b"kt-demo\n", "limits.txt": b"kt-demo<2\n"}
-    archive = opened(
-        tmp_path,
-        OPTIONS + "-r more.txt\n-c limits.txt\n",
-        wheel("demo", "1.0", ""),
-        wheel("demo", "2.0", ""),
-        more,
-    )
-    namespace = packages.packages_of(archive, "m", tmp_path / "work")
-    assert namespace is not None
-    assert Path(namespace.path[0], "kt_demo-1.0.dist-info").is_dir()
-
-
-def test_they_are_known_as_packages_by_their_folder(tmp_path: Path) -> None:
-    """dill takes a module elsewhere for the user's: datasets' ``map`` pickled all of pyarrow."""
-    archive = opened(tmp_path, OPTIONS + "kt-demo\n", wheel("demo", "1.0", ""))
-    namespace = packages.packages_of(archive, "m", tmp_path / "work")
-    assert namespace is not None
-    assert "/site-packages/" in str(namespace.import_module("demo").__file__)
-
-
-def test_wheels_are_found_by_every_form_of_the_option(tmp_path: Path) -> None:
+def test_further_files_and_wheels_are_found_by_every_form_of_the_options(tmp_path: Path) -> None:
     forms = {"": "--find-links .", "b": "-f b", "c": "--find-links=c", "d": "-f./d"}
     wheels = {
         f"{folder}/{Path(name).name}".lstrip("/"): content
         for folder in forms
         for name, content in wheel(f"demo{folder}", "1.0", "").items()
     }
-    wanted = [f"kt-demo{folder}" for folder in forms]
-    archive = opened(tmp_path, "\n".join(["--no-index", *forms.values(), *wanted]), wheels)
+    later = wheel("demo", "2.0", "")
+    more = {
+        "more.txt": "\n".join(f"kt-demo{folder}" for folder in forms),
+        "limits.txt": "kt-demo<2",
+    }
+    lines = ["--no-index", *forms.values(), "-f wheels", "-r more.txt", "-c limits.txt"]
+    archive = opened(tmp_path, "\n".join(lines), wheels, later, more)
     namespace = packages.packages_of(archive, "m", tmp_path / "work")
     assert namespace is not None
     for folder in forms:
@@ -315,15 +304,6 @@ def test_a_file_of_the_archive_as_requirement(tmp_path: Path) -> None:
     instance = load(archive, tmp_path, install_packages=True)
     assert instance.run([Request(id="r", model="m", rows=[1])])[0].results == [["1.0", 1]]
     instance.close()
-
-
-def test_pips_own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_VERBOSE", "1")
-    monkeypatch.setenv("PIP_USER", "1")
-    archive = opened(tmp_path, OPTIONS + "kt-demo", wheel("demo", "1.0", "VALUE = 1"))
-    namespace = packages.packages_of(archive, "m", tmp_path / "work")
-    assert namespace is not None
-    assert namespace.import_module("demo").VALUE == 1
 
 
 class Private(BaseHTTPRequestHandler):

@@ -84,13 +84,6 @@ def test_names(module, names):
     assert [name for name in names.split() if not hasattr(found, name)] == []
 
 
-def test_captum_is_imported_by_none_of_them(forks):
-    modules = [name for name in NAMES if name.startswith("torch_handler.")]
-    imports = "".join(f"import kserve_torch.ts.{name}\n" for name in modules)
-    code = f"import sys\n{imports}print('captum' in sys.modules)"
-    assert forks.run(code) == "False\n"
-
-
 def test_unit_tests_of_handlers_find_the_names_without_a_server(forks):
     code = """
 from kserve_torch.namespace import imports
