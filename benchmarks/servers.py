@@ -60,6 +60,7 @@ class Server:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
+                cwd=folder,  # MLServer and TorchServe write into theirs
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from mlserver import MLModel, MLServer, ModelSettings, Settings
 from mlserver.codecs import NumpyCodec
 from mlserver.settings import ModelParameters
 from mlserver.types import InferenceRequest, InferenceResponse
+from mlserver.utils import install_uvloop_event_loop
 
 from benchmarks.handling import only_handler
 from benchmarks.peers import BATCH_DELAY_MS, BATCH_ROWS
@@ -35,7 +35,6 @@ class HandlerModel(MLModel):
 
 async def _serve() -> None:
     work = task()
-    os.chdir(work.folder)
     grpc, metrics = free_ports(2)
     settings = Settings(host="127.0.0.1", http_port=work.port, grpc_port=grpc, metrics_port=metrics)
     (archive,) = work.store.glob("*.mar")
@@ -50,4 +49,5 @@ async def _serve() -> None:
 
 
 if __name__ == "__main__":
+    install_uvloop_event_loop()  # as `mlserver start` does
     asyncio.run(_serve())

@@ -24,7 +24,6 @@ if __name__ == "__main__":
         # Its front end starts the workers as `python`.
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
     }
-    os.chdir(work.folder)
     os.execve(
         programs / "torchserve",
         ["torchserve", "--start", "--foreground", "--ncs", "--ts-config", str(config)],
