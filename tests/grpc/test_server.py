@@ -67,17 +67,29 @@ async def test_a_port_of_another_server_of_ours_is_taken_too(store: Path, servin
     await other.stop()
 
 
+async def silent(serving: Serving) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection of a client that has said what it must."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", serving.settings.grpc_port)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+    return reader, writer
+
+
+async def pinged(reader: asyncio.StreamReader) -> None:
+    """Reads up to a PING (RFC 9113 6.7); a GOAWAY may not come."""
+    kind = None
+    async with asyncio.timeout(20):
+        while kind != 6:
+            head = await reader.readexactly(9)
+            kind = head[3]
+            assert kind != 7
+            await reader.readexactly(int.from_bytes(head[:3]))
+
+
 async def test_a_client_that_says_nothing_is_asked_whether_it_is_there(store: Path) -> None:
     serving = Serving(store, receive_timeout=1.0)
     await serving.start([])
-    reader, writer = await asyncio.open_connection("127.0.0.1", serving.settings.grpc_port)
-    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
-    kind = None
-    async with asyncio.timeout(20):
-        while kind != 6:  # PING (RFC 9113 6.7)
-            head = await reader.readexactly(9)
-            kind = head[3]
-            await reader.readexactly(int.from_bytes(head[:3]))
+    reader, writer = await silent(serving)
+    await pinged(reader)
     writer.close()
     await serving.stop()
 
@@ -89,16 +101,10 @@ async def test_a_client_may_ask_often_whether_the_server_is_there(
     monkeypatch.setattr(server, "_PING_MS", 0)
     serving = Serving(store)
     await serving.start([])
-    reader, writer = await asyncio.open_connection("127.0.0.1", serving.settings.grpc_port)
-    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+    reader, writer = await silent(serving)
     for _ in range(5):
         writer.write(bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"pingping")
-        kind = None
-        while kind != 6:  # PING
-            head = await reader.readexactly(9)
-            kind = head[3]
-            assert kind != 7  # GOAWAY
-            await reader.readexactly(int.from_bytes(head[:3]))
+        await pinged(reader)
     writer.close()
     await serving.stop()
 
@@ -416,13 +422,4 @@ async def test_tls_with_a_certificate_that_is_made_up(store: Path) -> None:
     async with grpc.aio.secure_channel(target, credentials) as channel:
         stub: Any = Stub(channel, oip.SERVICE)
         assert (await stub.ServerLive(pb.ServerLiveRequest())).live
-    await serving.stop()
-
-
-@pytest.mark.parametrize("key", ["private_key_file", "certificate_file"])
-async def test_tls_without_its_files(store: Path, tmp_path: Path, key: str) -> None:
-    files = {**self_signed(tmp_path), key: tmp_path / "nothing.pem"}
-    serving = Serving(store, enable_grpc_ssl=True, **files)
-    with pytest.raises(SettingError, match=f"^{key}: "):
-        await serving.server.start()
     await serving.stop()

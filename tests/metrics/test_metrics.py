@@ -90,12 +90,6 @@ def test_no_family_of_ours_is_suffixed_untyped_or_written_twice():
         assert f"\n{name}_created" not in text
 
 
-def test_text_is_readable_to_prometheus():
-    families = list(text_string_to_metric_families(exposition(observed(*LIGHT_LOAD)).decode()))
-    samples = {sample.name for family in families for sample in family.samples}
-    assert {"queue_depth", "batch_rows_bucket", "process_resident_memory_bytes"} <= samples
-
-
 def test_requests_are_counted_when_they_are_accepted_with_the_version_asked_for():
     metrics = observed(
         Accepted("mnist", "1.0"),
