@@ -88,6 +88,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     add_actor(store, "m", handler=ACTOR)
     with talking_to(store) as client:
         yield client
+        # A handler has taken SIGTERM for itself by now.
+        assert client.server.stop(signal.SIGTERM) == 0
 
 
 def witness_says(client: Client) -> str:
@@ -116,9 +118,3 @@ def test_they_do_it_all_at_once(client: Client) -> None:
         assert witness_says(client) == before
     for deed in deeds:
         deed.result()
-
-
-def test_and_the_server_still_stops(client: Client) -> None:
-    """The last test of this module: a handler has taken SIGTERM for itself by now."""
-    client.server.process.send_signal(signal.SIGTERM)
-    assert client.server.wait() == 0
