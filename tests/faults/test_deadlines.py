@@ -9,6 +9,9 @@ import pytest
 
 from .actor import GRPC, NATIVE, PROTOCOLS, V1, V2, Client, Gate, store_of, talking_to, until
 
+#: What the log says of a client that left a queue.
+LEFT = re.compile(r"model=m version=1.0 status=499 ms=\S+ rows=1 batch=0 queue_ms=[1-9]")
+
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
@@ -91,6 +94,7 @@ def test_who_leaves_the_queue_is_in_no_batch(
     running = client.begin(V1, "m", wall.command)
     wall.reached()
     before = client.shed("m", "disconnected") + client.shed("m", "deadline")
+    left = len(LEFT.findall(client.server.log))
     if protocol == GRPC:
         with pytest.raises(AssertionError):
             assert client.ask(GRPC, "m", "raise", timeout=0.1).ok
@@ -108,6 +112,7 @@ def test_who_leaves_the_queue_is_in_no_batch(
                 timeout=httpx.Timeout(5, read=0.2),
                 trust_env=False,
             )
+        until(lambda: len(LEFT.findall(client.server.log)) == left + 1)
     until(lambda: client.queued("m") == 0)
     assert client.shed("m", "disconnected") + client.shed("m", "deadline") == before + 1
     wall.open()

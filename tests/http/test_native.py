@@ -3,9 +3,8 @@
 import asyncio
 import io
 import json
-import threading
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +15,9 @@ from kserve_torch.codec import native as codec
 from kserve_torch.engine import emissions
 from kserve_torch.engine.worker import WorkerState
 from kserve_torch.errors import HandlerError, RequestTimeout
-from kserve_torch.events import Accepted, Event, Responded, Shed
+from kserve_torch.events import Event, Responded
 from kserve_torch.http.exchange import Answer
 from kserve_torch.http.native import Native
-from kserve_torch.messages import Reply, Request
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 
@@ -506,39 +504,6 @@ async def test_a_part_of_a_stream_that_cannot_be_sent_is_reported(
     said = f"echo: request {asked} failed: Unsupported model output"
     assert record.getMessage().startswith(said)
     assert record.__dict__["fields"] == {"model": "echo", "id": asked}
-
-
-async def test_a_client_that_leaves_takes_its_request_along(
-    native: Native, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    version = await registry.register("echo_2.0.mar")
-    instance = version.workers[0].instance
-    assert instance is not None
-    inside, gate, run = threading.Event(), threading.Event(), instance.run
-
-    def wait(requests: Sequence[Request]) -> list[Reply]:
-        inside.set()
-        assert gate.wait(10)
-        return run(requests)
-
-    monkeypatch.setattr(instance, "run", wait)
-    running = asyncio.ensure_future(ask(native, "POST", "/predictions/echo/2.0"))
-    assert await asyncio.to_thread(inside.wait, 10)
-    seen: asyncio.Queue[Event] = asyncio.Queue()
-    registry.observers.add(seen.put_nowait, [Accepted, Shed, Responded])
-    waiting = asyncio.ensure_future(ask(native, "POST", "/predictions/echo/2.0"))
-    assert isinstance(await seen.get(), Accepted)
-    waiting.cancel()
-    assert isinstance(await seen.get(), Shed)
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    told = await seen.get()
-    assert isinstance(told, Responded)
-    assert (told.status, told.version, told.rows) == (499, "2.0", 1)
-    assert (told.timing.queued > 0, told.timing.batch_rows) == (True, 0)
-    assert version.statistics().queued == 0
-    gate.set()
-    assert (await running).status == 200
 
 
 async def test_a_client_that_leaves_at_once(native: Native, registry: Registry) -> None:
