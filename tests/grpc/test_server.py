@@ -345,9 +345,12 @@ async def test_stop_tells_watchers_refuses_new_calls_on_every_port_and_lets_runn
     await serving.stop()
 
 
-async def test_stop_refuses_calls_so_that_clients_try_again(store: Path) -> None:
+async def test_stop_refuses_calls_so_that_clients_try_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """gRPC itself ends those that come at that moment with CANCELLED."""
-    serving = Serving(store, drain_seconds=0.1)
+    monkeypatch.setattr(server, "_REFUSE_SECONDS", 30)
+    serving = Serving(store, drain_seconds=30)
     await serving.start([])
     alive = serving.oip().ServerLive
     await alive(pb.ServerLiveRequest())
@@ -359,8 +362,10 @@ async def test_stop_refuses_calls_so_that_clients_try_again(store: Path) -> None
 
     asking = [asyncio.create_task(ask()) for _ in range(20)]
     await asyncio.sleep(0)
-    await serving.server.stop(grace=30)
-    assert set(await asyncio.gather(*asking)) == {grpc.StatusCode.UNAVAILABLE}
+    stopping = asyncio.create_task(serving.server.stop(grace=30))
+    async with asyncio.timeout(20):
+        assert set(await asyncio.gather(*asking)) == {grpc.StatusCode.UNAVAILABLE}
+    stopping.cancel()
     await serving.stop()
 
 
