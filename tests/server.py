@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +21,8 @@ import httpx
 from .forks import PATIENCE, ROOT, Fork, servers
 
 STARTED = "Model server started."
+#: What asyncio, gRPC, uvicorn and threads log of errors that nobody has handled.
+UNHANDLED = re.compile(r"Unexpected \[|never retrieved|Exception in |Exception ignored")
 NAMES = ("http", "inference", "metrics", "grpc", "native_grpc", "management_grpc")
 
 #: Not the one that hypothesis sets to the same beginning in each process.
@@ -175,6 +178,7 @@ class Server:
             self.kill()
             raise AssertionError(f"the server did not stop:\n{self.log}") from None
         self._close()
+        assert UNHANDLED.search(self.log) is None, self.log
         return code
 
     def kill(self) -> None:

@@ -456,7 +456,6 @@ def test_a_client_that_leaves_is_missed_whatever_it_asked_for_behind(
     until(lambda: metric(server, cancelled) == before + 1)
     until(lambda: re.search(r"status=499 .* batch=1 .* handler_ms=[1-9]", server.log) is not None)
     pipe.open("w").close()
-    assert "Exception in ASGI application" not in server.log
 
 
 @pytest.mark.parametrize("method", [b"POST", b"PUT"])  # only a POST can take the short way
