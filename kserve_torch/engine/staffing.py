@@ -32,10 +32,17 @@ log = logging.getLogger(__name__)
 
 
 class _Start(NamedTuple):
-    """A worker that is to load: the future of its start, and the timer that limits its load."""
+    """A worker that is to load.
+
+    Attributes:
+        started: the future of its start.
+        clock: the timer that limits its load.
+        awaited: whether requests wait for it.
+    """
 
     started: Future[Worker]
     clock: threading.Timer
+    awaited: bool
 
 
 class Staffing:
@@ -113,7 +120,7 @@ class Staffing:
         if started is None:
             self.refuse_if_empty()
         else:
-            started.add_done_callback(self._try_again)
+            started.add_done_callback(self._replace_failed)
 
     def replace(self, most: int = 1) -> None:
         """Start up to ``most`` workers, each after the next pause, if there are too few."""
@@ -136,7 +143,7 @@ class Staffing:
     # --- what it is told ---
 
     def ended(self, worker: Worker) -> Future[Worker] | None:
-        """Note that a worker loads no more.
+        """Note that a worker loads no more, as its state has changed.
 
         Returns:
             The future of its start, for the caller to set after it let the next load begin; None if
@@ -144,8 +151,10 @@ class Staffing:
         """
         with self._lock:
             start = self._starting.pop(worker.number, None)
-        if start is None:
-            return None
+            if start is None:
+                return None
+            if start.awaited:  # here, as nothing keeps `relieve` from the next start from now on
+                self._grown(worker.state)
         start.clock.cancel()
         return start.started
 
@@ -172,7 +181,7 @@ class Staffing:
             clock.daemon = True
             started: Future[Worker] = Future()
             self._roster.enter(worker)
-            self._starting[worker.number] = _Start(started, clock)
+            self._starting[worker.number] = _Start(started, clock, at_once)
             LOADS.begin(functools.partial(self._load, worker, clock), at_once)
         return started
 
@@ -184,12 +193,15 @@ class Staffing:
             worker.state = WorkerState.FAILED
             self._failed(worker, error)
 
-    def _try_again(self, started: Future[Worker]) -> None:
-        if started.exception() is None:
-            self._growth.reset()
-        else:
+    def _grown(self, state: WorkerState) -> None:
+        if state in (WorkerState.FAILED, WorkerState.HUNG):
             now = time.monotonic()
             self._may_grow_at = now + (self._growth.next(now) or 0.0)
+        else:
+            self._growth.reset()
+
+    def _replace_failed(self, started: Future[Worker]) -> None:
+        if started.exception() is not None:
             self.replace()
 
     def _fewest(self) -> int:
@@ -219,7 +231,7 @@ class Staffing:
         if started is None:
             self.replace()
         else:
-            started.add_done_callback(self._try_again)
+            started.add_done_callback(self._replace_failed)
 
     # --- refusing ---
 
