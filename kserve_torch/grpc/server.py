@@ -11,7 +11,7 @@ import grpc
 
 from kserve_torch.errors import SettingError
 from kserve_torch.events import DefaultChanged, StateChanged, WorkerChanged
-from kserve_torch.grpc import health, management, oip, reflection, torchserve
+from kserve_torch.grpc import arrivals, health, management, oip, reflection, torchserve
 from kserve_torch.grpc.rpc import Authorise, Streams, bind
 from kserve_torch.tls import Renewal, identity
 from kserve_torch.tokens import Access
@@ -79,6 +79,7 @@ class GrpcServer:
         Raises:
             SettingError: a port is taken, or TLS is asked for and its files cannot be used.
         """
+        arrivals.take_together()
         changes = [WorkerChanged, StateChanged, DefaultChanged]
         self._registry.observers.add(lambda event: self.refresh(), changes)
         for binding in self._settings.grpc_bindings():

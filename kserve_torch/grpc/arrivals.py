@@ -1,0 +1,90 @@
+"""How calls come from gRPC's own threads to the event loop: all that are there in one turn of it.
+
+gRPC on asyncio takes a turn of the loop for each event, of which a call has four, and three more to
+accept a call, before which it accepts no other. In a turn, the loop gives up the interpreter's lock
+several times and gets it back after the handlers that compute in Python: beside 20 of them, 200
+calls at once took 25 s instead of the 1.5 s that they take over HTTP.
+
+What is changed here is internal to grpcio; a release without it works as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from types import SimpleNamespace
+from typing import Any
+
+from grpc._cython import cygrpc
+
+#: Calls of a server that are accepted while the loop is busy. More wait in gRPC for its next turn.
+AHEAD = 64
+
+
+class _Announcements(socket.socket):
+    """Where gRPC's threads announce events, a byte for each.
+
+    gRPC reads one byte and then handles all events that there are: for the other bytes the loop
+    would take turns in vain.
+    """
+
+    def recv(self, *args: Any) -> bytes:
+        return super().recv(65536)
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    read, write = socket.socketpair()
+    return _Announcements(fileno=read.detach()), write
+
+
+class _Accepting(asyncio.Task[Any]):
+    """A call that is to come. Who waits for it when it is there goes on at once, without a turn."""
+
+    def add_done_callback(
+        self, callback: Callable[[_Accepting], object], *, context: Context | None = None
+    ) -> None:
+        if self.done():
+            callback(self)
+        else:
+            super().add_done_callback(callback, context=context)
+
+
+class _Server(cygrpc.AioServer):  # type: ignore[misc]
+    """Has gRPC accept `AHEAD` calls before the loop takes the first of them."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._accepting: deque[_Accepting] = deque()
+
+    def _next_call(self) -> _Accepting:
+        while len(self._accepting) < AHEAD:
+            call = _Accepting(super()._request_call(), loop=asyncio.get_running_loop())
+            call.add_done_callback(_note_error)
+            self._accepting.append(call)
+        return self._accepting.popleft()
+
+    # Newer releases ask for the former, older ones for the latter.
+
+    def _make_request_call_future(self, method: None) -> _Accepting:
+        return self._next_call()
+
+    async def _request_call(self) -> Any:
+        return await self._next_call()
+
+
+def _note_error(call: _Accepting) -> None:
+    """Keep asyncio from logging the calls that do not come, as the server ends."""
+    if not call.cancelled():
+        call.exception()
+
+
+def take_together() -> None:
+    """Have the servers that are made from now on take all calls and events that are there.
+
+    Events only if nothing of ``grpc.aio`` was made before in the process.
+    """
+    cygrpc.socket = SimpleNamespace(**{**vars(socket), "socketpair": _pair})
+    cygrpc.AioServer = _Server

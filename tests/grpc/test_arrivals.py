@@ -1,0 +1,96 @@
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+
+import grpc
+import pytest
+
+from kserve_torch.grpc import arrivals
+
+#: In a process of its own, where nothing of grpc.aio was made before.
+MEANWHILE = """
+import array, asyncio, fcntl, json, termios, threading, time
+import grpc
+from kserve_torch.grpc import arrivals
+
+CALLS = 50
+reads, began, turns = [], [], [0]
+
+class Announcements(arrivals._Announcements):
+    def recv(self, *args):
+        data = super().recv(*args)
+        reads.append((self, len(data)))
+        return data
+
+async def answer(request, context):
+    return request
+
+class Handler(grpc.GenericRpcHandler):
+    def service(self, details):
+        began.append(turns[0])
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+def count_turns(loop):
+    turns[0] += 1
+    if len(began) < CALLS:
+        loop.call_soon(count_turns, loop)
+
+def announced(end):
+    size = array.array("i", [0])
+    fcntl.ioctl(end, termios.FIONREAD, size)
+    return size[0]
+
+async def main():
+    arrivals._Announcements = Announcements
+    arrivals.take_together()
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers([Handler()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+    call = channel.unary_unary("/s/m")
+    await asyncio.to_thread(call, b"first")
+    end, _ = reads[0]
+    reads.clear()
+    began.clear()
+    futures = []
+    threading.Thread(target=lambda: futures.extend(call.future(b"x") for _ in range(CALLS))).start()
+    until = time.monotonic() + 10
+    while announced(end) < CALLS and time.monotonic() < until:  # the loop is busy meanwhile
+        time.sleep(0.001)
+    count_turns(asyncio.get_running_loop())
+    while len(began) < CALLS:
+        await asyncio.sleep(0)
+    assert [await asyncio.to_thread(future.result) for future in futures] == [b"x"] * CALLS
+    channel.close()
+    await server.stop(None)
+    print(json.dumps({"read at once": reads[0][1], "turns": len(set(began))}))
+
+asyncio.run(main())
+"""
+
+
+def test_calls_that_come_while_the_loop_is_busy_begin_in_one_turn() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", MEANWHILE], capture_output=True, check=False, text=True
+    )
+    assert not run.returncode, run.stderr
+    told = json.loads(run.stdout)
+    assert told["read at once"] >= 50
+    assert told["turns"] == 1
+
+
+async def test_a_server_that_stops_says_nothing_of_the_calls_that_did_not_come(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    arrivals.take_together()
+    server = grpc.aio.server()
+    server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    await asyncio.sleep(0)
+    await server.stop(None)
+    del server
+    assert not caplog.records
