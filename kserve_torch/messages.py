@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,10 +22,6 @@ Row = Any
 #: Most rows of one call. Each costs 500 bytes of objects besides its data, and a body of a few
 #: megabytes can hold millions of empty ones.
 MAX_ROWS = 100_000
-
-#: Called on a worker's thread with intermediate results of a streaming handler, by row of the
-#: request. Truthy once it was called: part of the answer is out, so the request must not run again.
-Emit = Callable[[Mapping[int, "RowReply"]], None]
 
 
 class _Nothing(dict[str, Any]):
@@ -87,6 +83,19 @@ class Tensor:
         return shape
 
 
+class Parts(Protocol):
+    """Takes what a streaming handler sends before its answer.
+
+    Attributes:
+        started: whether there was anything.
+    """
+
+    started: bool
+
+    def __call__(self, rows: Mapping[int, RowReply]) -> None:
+        """Take results by row of the request, on a handler's thread."""
+
+
 @frozen(kw_only=True)
 class Request:
     """The rows of one call, never split and answered as a whole.
@@ -107,7 +116,7 @@ class Request:
         url_path: what followed ``/predictions/{m}/{v}/`` (CONTRACT R4).
         element: how this protocol names row ``i``, as a format: ``instances[{}]``.
         deadline: ``time.monotonic()`` after which nobody waits for the answer, or None.
-        emit: takes intermediate results of a streaming handler, or None if nobody listens.
+        parts: takes intermediate results of a streaming handler, or None if nobody listens.
         take: makes of a row's result, on the worker's thread, what the handler cannot change any
             more; None copies it.
     """
@@ -125,8 +134,13 @@ class Request:
     url_path: str = ""
     element: str = "row {}"
     deadline: float | None = None
-    emit: Emit | None = None
+    parts: Parts | None = None
     take: Callable[[Any], Any] | None = None
+
+    @property
+    def partly_answered(self) -> bool:
+        """Whether its client has part of the answer; run again, it would get that part twice."""
+        return self.parts is not None and self.parts.started
 
     def anew(self) -> Request:
         """This request as its client sent it.

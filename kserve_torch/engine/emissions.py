@@ -28,18 +28,16 @@ TURN = 16
 class Emissions:
     """Takes intermediate results from a worker's thread to the event loop.
 
-    It is true once there was one: the client may have part of its answer then, and the request must
-    not be run a second time.
-
     Attributes:
+        started: whether there was one, see `Request.partly_answered`.
         withdraw: called, on the event loop, when the client is given up: ends its request.
     """
 
     def __init__(self) -> None:
+        self.started = False
         self.withdraw: Callable[[], object] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[Mapping[int, RowReply] | RequestTimeout | None] = asyncio.Queue()
-        self._started = False
         self._ended = False
         #: Guards what follows, and wakes the handler's thread when it changes.
         self._room = threading.Condition()
@@ -48,16 +46,13 @@ class Emissions:
         self._late = math.inf
         self._taken = 0
 
-    def __bool__(self) -> bool:
-        return self._started
-
     def __call__(self, rows: Mapping[int, RowReply]) -> None:
         """Hand over intermediate results of some rows; on any thread but the event loop's.
 
         Waits for a client that is `MOST` bytes behind, unless on an event loop, and gives it up if
         it stays behind. After the end, results are dropped.
         """
-        self._started = True
+        self.started = True
         with self._room:
             if not self._catches_up():
                 self._ended = True

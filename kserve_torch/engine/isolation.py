@@ -150,9 +150,9 @@ def _sort(
     settled: Outcomes = []
     rest: list[Ticket] = []
     for ticket in batch:
-        if len(batch) == 1 or (ticket is accused and ticket.request.emit):
+        if len(batch) == 1 or (ticket is accused and ticket.request.partly_answered):
             settled.append((ticket, error))
-        elif ticket.request.emit:  # the error may quote another request's data
+        elif ticket.request.partly_answered:  # the error may quote another request's data
             settled.append((ticket, HandlerError("broken off: a request of its batch failed")))
         else:
             rest.append(ticket)

@@ -167,7 +167,7 @@ class Native:
             content_types=decoded.content_types,
             element=opened.element,
             deadline=deadline(call),
-            emit=emissions,
+            parts=emissions,
             take=opened.take,
         )
         return request, opened.seal

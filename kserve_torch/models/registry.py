@@ -80,7 +80,7 @@ class Registry(Stock):
     async def stream(self, request: Request) -> AsyncIterator[tuple[Emissions, Awaitable[Reply]]]:
         """A streaming handler's intermediate results as they come, and its reply after them."""
         emissions = Emissions()
-        answering = asyncio.ensure_future(self.submit(replace(request, emit=emissions)))
+        answering = asyncio.ensure_future(self.submit(replace(request, parts=emissions)))
         answering.add_done_callback(lambda _: emissions.end())
         emissions.withdraw = answering.cancel
         try:

@@ -186,8 +186,8 @@ class Context:
             parts.setdefault(first, {})[row - first] = processor.reply(results[index])
         for first, rows in parts.items():
             request = self.request_processor[first].request
-            if request is not None and request.emit is not None:
-                request.emit(rows)
+            if request is not None and request.parts is not None:
+                request.parts(rows)
         if parts:
             self._on_part()
 

@@ -124,7 +124,7 @@ class Instance:
             return self._run(requests)
         except HandlerError as error:
             adapted = adapts_format(self._entry.service, error.__cause__)
-            if not adapted or any(request.emit for request in requests):
+            if not adapted or any(request.partly_answered for request in requests):
                 raise
         return self._run([request.anew() for request in requests])
 

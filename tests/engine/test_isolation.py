@@ -24,12 +24,13 @@ from kserve_torch.runtime.fault import RequestFault
 
 
 class Emitted:
-    """In the place of `Emissions`: true once there was a result."""
+    """In the place of `Emissions`."""
 
     def __init__(self) -> None:
         self.rows: list[Any] = []
 
-    def __bool__(self) -> bool:
+    @property
+    def started(self) -> bool:
         return bool(self.rows)
 
     def __call__(self, row: Any) -> None:
@@ -44,7 +45,7 @@ class Bench:
         self.calls: list[str] = []
         self.streams = {name: Emitted() for name in names if name.isupper()}
         self.tickets = [
-            self.lane.submit(Request(id=name, model="m", rows=[{}], emit=self.streams.get(name)))
+            self.lane.submit(Request(id=name, model="m", rows=[{}], parts=self.streams.get(name)))
             for name in names
         ]
 
@@ -52,8 +53,8 @@ class Bench:
         ids = "".join(request.id for request in requests)
         self.calls.append(ids)
         for request in requests:
-            if request.emit is not None:
-                request.emit(request.id)  # type: ignore[arg-type]
+            if request.parts is not None:
+                request.parts(request.id)  # type: ignore[arg-type]
         for index, name in enumerate(ids.lower()):
             if name == "b":
                 raise RequestFault(index, InvalidInput("unreadable"))

@@ -109,14 +109,14 @@ async def ask(registry: Registry, *whats: str) -> list[Any]:
 
 async def test_requests_run_at_once_each_with_a_context_of_its_own(tmp_path: Path) -> None:
     archive(tmp_path, config="batchSize: 8\nmaxBatchDelay: 60000")
-    parts: dict[str, list[RowReply]] = {}
+    sent: dict[str, list[RowReply]] = {}
     async with serving(tmp_path) as registry:
         await registry.register("m.mar")
         whats = ("meet 1", "meet 2", "meet 3")
         replies = await asyncio.gather(
             *(
                 registry.submit(
-                    request(what, emit=lambda rows, w=what: parts.setdefault(w, []).append(rows[0]))
+                    request(what, parts=lambda rows, w=what: sent.setdefault(w, []).append(rows[0]))
                 )
                 for what in whats
             )
@@ -124,7 +124,7 @@ async def test_requests_run_at_once_each_with_a_context_of_its_own(tmp_path: Pat
         for what, reply in zip(whats, replies, strict=True):
             assert reply.results[0] == [what, f"id of {what}"]
             assert reply.rows[0].headers["what"] == what
-            assert [part.result for part in parts[what]] == [f"{what}!"]
+            assert [part.result for part in sent[what]] == [f"{what}!"]
 
 
 async def test_a_request_that_fails_fails_alone(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_copy_is_for_the_same_instance():
     ctx = context(metrics=threading.local())
     ctx.cache = {"a": [1]}
     ctx.own = ctx
-    ctx.begin([request(emit=emitted.take)])
+    ctx.begin([request(parts=emitted.take)])
     other = copy.deepcopy(ctx)
     assert other.own is other
     assert other.metrics is ctx.metrics
@@ -227,7 +227,7 @@ def test_fewer_results_are_of_the_first_rows_and_one_too_many_is_an_error():
 def test_intermediate_results_go_to_their_own_requests():
     sent = {"a": [], "b": []}
     ctx = context()
-    one, two = (request(id=name, emit=sent[name].append) for name in sent)
+    one, two = (request(id=name, parts=sent[name].append) for name in sent)
     ctx.begin([one, two, two])
     ctx.emit(["a1", "b1", "b2"], ctx.request_ids)
     ctx.emit({2: "b3"}, {2: "b"})
@@ -262,9 +262,9 @@ def told(parts):
 def test_intermediate_results_of_an_earlier_call_reach_nobody_else():
     sent = []
     ctx = context()
-    ctx.begin([request(id="a", emit=sent.append), request(id="b", emit=sent.append)])
+    ctx.begin([request(id="a", parts=sent.append), request(id="b", parts=sent.append)])
     before = dict(ctx.request_ids)
-    ctx.begin([request(id="a", emit=sent.append)])  # another client's, who chose the same id
+    ctx.begin([request(id="a", parts=sent.append)])  # another client's, who chose the same id
     ctx.emit(["of a", "of b"], before)
     assert sent == []
     assert ctx.row_replies(["c"])[0].headers == {}
@@ -278,7 +278,7 @@ def test_intermediate_results_of_an_earlier_call_reach_nobody_else():
 def test_what_was_told_does_not_change_any_more():
     sent, words = [], ["one"]
     ctx = context()
-    ctx.begin([request(emit=sent.append)])
+    ctx.begin([request(parts=sent.append)])
     ctx.emit([words], ctx.request_ids)
     (final,) = ctx.row_replies([words])
     words.append("two")

@@ -247,7 +247,7 @@ def test_timed_measures_only_where_the_yaml_says_so(context):
 
 def test_intermediate_results(context):
     sent = []
-    context.begin([Request(id="r", model="m", rows=[{}], emit=sent.append)])
+    context.begin([Request(id="r", model="m", rows=[{}], parts=sent.append)])
     send_intermediate_predict_response(["one"], context.request_ids, "message", 200, context)
     send_intermediate_predict_response(["two"], context.request_ids, "message", 200, context)
     assert [part[0].result for part in sent] == ["one", "two"]
