@@ -117,8 +117,8 @@ class Request:
         element: how this protocol names row ``i``, as a format: ``instances[{}]``.
         deadline: ``time.monotonic()`` after which nobody waits for the answer, or None.
         parts: takes intermediate results of a streaming handler, or None if nobody listens.
-        take: makes of a row's result, on the worker's thread, what the handler cannot change any
-            more; None copies it.
+        snapshot: makes of a row's result, on the worker's thread, what the handler cannot change
+            any more; None copies it.
     """
 
     id: str
@@ -135,7 +135,7 @@ class Request:
     element: str = "row {}"
     deadline: float | None = None
     parts: Parts | None = None
-    take: Callable[[Any], Any] | None = None
+    snapshot: Callable[[Any], Any] | None = None
 
     @property
     def partly_answered(self) -> bool:
@@ -156,7 +156,7 @@ class RowReply:
     """One row's result, with what the handler said about its response (CONTRACT R8, R9).
 
     Attributes:
-        result: what the handler returned for the row, as `Request.take` took it: bytes, str,
+        result: what the handler returned for the row, as `Request.snapshot` made it: bytes, str,
             tensor, array or JSON value.
         status: HTTP status that the handler set for the row.
         phrase: its reason phrase.

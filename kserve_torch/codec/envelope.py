@@ -29,13 +29,13 @@ class Opened:
         rows: the handler's rows; none if the request had an empty list, which needs no handler.
         element: how errors name row ``i``, as a format.
         seal: joins the rows' replies into the one answer to the request.
-        take: of the request.
+        snapshot: the request's `Request.snapshot`.
     """
 
     rows: Sequence[Row]
     element: str
     seal: Seal
-    take: Callable[[Any], Any] | None = None
+    snapshot: Callable[[Any], Any] | None = None
 
 
 def open_envelope(name: str | None, row: dict[str, Any]) -> Opened:
@@ -52,11 +52,11 @@ def open_envelope(name: str | None, row: dict[str, Any]) -> Opened:
 
 
 def _open_none(row: dict[str, Any]) -> Opened:
-    return Opened(rows=[row], element="row {}", seal=_only, take=native.take)
+    return Opened(rows=[row], element="row {}", seal=_only, snapshot=native.snapshot)
 
 
 def _open_body(row: dict[str, Any]) -> Opened:
-    return Opened(rows=[_content(row)], element="row {}", seal=_only, take=native.take)
+    return Opened(rows=[_content(row)], element="row {}", seal=_only, snapshot=native.snapshot)
 
 
 def _open_json(row: dict[str, Any]) -> Opened:

@@ -19,13 +19,13 @@ class RowMapping:
         rows: the rows of a request's inputs; see `split_batch`.
         element: how errors name row ``i``, as a format.
         outputs: the tensors of the rows' results and the inputs' names.
-        take: what `Request.take` makes of a result.
+        snapshot: the requests' `Request.snapshot`.
     """
 
     rows: Callable[[Sequence[Tensor]], Sequence[Row]]
     element: str
     outputs: Callable[[Sequence[Any], Sequence[str]], list[Tensor]]
-    take: Callable[[Any], Any] | None
+    snapshot: Callable[[Any], Any] | None
 
 
 #: By the value of a model's ``v2_rows``: each input is a row, or each element of dimension 0, which

@@ -125,7 +125,7 @@ def _has_long_number(value: bytearray) -> bool:
     return len(value) <= _LOOKED_AT and _LONG in value.translate(_DIGITS_AS_0)
 
 
-def take(result: Any) -> Any:
+def snapshot(result: Any) -> Any:
     """A result as `encode` needs it, which the handler cannot change any more."""
     return written(result, orjson.OPT_INDENT_2)
 

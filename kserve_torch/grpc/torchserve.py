@@ -144,7 +144,7 @@ class Prediction:
             content_types=dict.fromkeys(message.input, ""),
             element=self._opened.element,
             deadline=call.deadline,
-            take=self._opened.take,
+            snapshot=self._opened.snapshot,
         )
 
     def response(self, reply: Reply) -> bytes:

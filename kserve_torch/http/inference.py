@@ -51,7 +51,7 @@ def request_of(
         parameters=decoded.parameters,
         element=mapping.element,
         deadline=deadline,
-        take=mapping.take,
+        snapshot=mapping.snapshot,
     )
 
 

@@ -168,7 +168,7 @@ class Native:
             element=opened.element,
             deadline=deadline(call),
             parts=emissions,
-            take=opened.take,
+            snapshot=opened.snapshot,
         )
         return request, opened.seal
 

@@ -94,7 +94,7 @@ def _request(call: Call, model: str, verb: Verb, decoded: V1Request) -> Request:
         parameters=decoded.parameters,
         element=v1.ELEMENT,
         deadline=deadline(call),
-        take=written,
+        snapshot=written,
     )
 
 

@@ -114,8 +114,8 @@ class RequestProcessor:
 
     def reply(self, result: Any) -> RowReply:
         """This row's `RowReply`: ``result`` as it is now, and all that was set for its response."""
-        take = self.request.take if self.request is not None else None
-        result = (take or snapshot)(result)
+        own = None if self.request is None else self.request.snapshot
+        result = (own or snapshot)(result)
         if not self._response_header and self._status_code == 200:
             return RowReply(result=result, phrase=self._reason_phrase or "")
         headers = dict(self._response_header)

@@ -34,14 +34,14 @@ def test_no_envelope():
 @pytest.mark.parametrize(("name", "text"), [(None, b'{\n  "a": 1\n}'), ("body", b'{\n  "a": 1\n}')])
 def test_the_result_is_the_whole_answer(name, text):
     """It may be written at once, on the worker's thread."""
-    take = opened(name, b"{}").take
-    assert native.encode(RowReply(result=take({"a": 1})), bytes)[0] == text
+    snapshot = opened(name, b"{}").snapshot
+    assert native.encode(RowReply(result=snapshot({"a": 1})), bytes)[0] == text
 
 
 @pytest.mark.parametrize("name", ["json", "kserve", "kservev2"])
 def test_the_result_is_a_part_of_the_answer(name):
     row = {"data": b'{"instances":[1],"inputs":[%b]}' % orjson.dumps(X)}
-    assert open_envelope(name, row).take is None
+    assert open_envelope(name, row).snapshot is None
 
 
 def test_body():

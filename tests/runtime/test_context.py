@@ -176,7 +176,7 @@ def test_untouched_rows_reply_with_200():
 
 def test_a_request_says_what_its_results_become():
     ctx = context()
-    ctx.begin([request(take=str.upper), request()])
+    ctx.begin([request(snapshot=str.upper), request()])
     assert [row.result for row in ctx.row_replies(["a", "b"])] == ["A", "b"]
 
 
