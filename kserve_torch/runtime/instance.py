@@ -15,7 +15,8 @@ import gc
 import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -167,22 +168,27 @@ class Instance:
 
     def _call(self, requests: Sequence[Request], counts: list[int]) -> list[RowReply]:
         data = [to_row(row, self._arrays) for request in requests for row in request.rows]
-        self.context.begin(
-            [r for r, count in zip(requests, counts, strict=True) for _ in range(count)],
-            self.on_part,
-        )
+        by_row = [r for r, count in zip(requests, counts, strict=True) for _ in range(count)]
+        call = self._in_call(self.context, by_row, self.on_part)
+        with call, self._namespace.activate(), self._dtype, self._stream:
+            results = self._finish(self._entry.handle(data, self.context))
+            # Still in the stream that computes the results.
+            self._check(results, len(data), requests)
+            return self.context.row_replies(results)
+
+    @contextmanager
+    def _in_call(
+        self, context: Context, requests_by_row: Sequence[Request], on_part: Callable[[], object]
+    ) -> Iterator[None]:
+        """What is done before a call of the handler, and after it, however it ends."""
+        context.begin(requests_by_row, on_part)
         output.mend()
-        collects = gc.isenabled()
         try:
-            with self._namespace.activate(), self._dtype, self._stream:
-                results = self._finish(self._entry.handle(data, self.context))
-                # Still in the stream that computes the results.
-                self._check(results, len(data), requests)
-                return self.context.row_replies(results)
+            with restored():
+                yield
         finally:
             self._look()
-            restore(collects)
-            self.context.end()
+            context.end()
 
     def _look(self) -> None:
         if self.weights.look():
@@ -262,17 +268,10 @@ class Instance:
             return []
         context = copy.deepcopy(self.context)
         context.metrics = copy.copy(context.metrics)  # it knows for which requests it measures
-        context.begin([request] * len(data), on_part)
-        output.mend()
-        collects = gc.isenabled()
-        try:
+        with self._in_call(context, [request] * len(data), on_part):
             results = await self._entry.handle(data, context)
             self._check(results, len(data), [request])
             return context.row_replies(results)
-        finally:
-            self._look()
-            restore(collects)
-            context.end()
 
     def close(self) -> None:
         """Forget the handler and its modules."""
@@ -285,14 +284,19 @@ class Instance:
             self._namespace.close()
 
 
-def restore(collects: bool) -> None:
-    """Undo what a handler has done to the process's logging and garbage collection.
+@contextmanager
+def restored() -> Iterator[None]:
+    """Undo what a handler does to the process's logging and garbage collection.
 
-    Garbage is collected again if it was before: ``collects``.
+    Garbage is collected again if it was before.
     """
-    rootlog.restore()
-    if collects:
-        gc.enable()
+    collects = gc.isenabled()
+    try:
+        yield
+    finally:
+        rootlog.restore()
+        if collects:
+            gc.enable()
 
 
 def _is_cancelled() -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -26,7 +25,7 @@ from kserve_torch.runtime import (
     torchstate,
 )
 from kserve_torch.runtime.context import Context
-from kserve_torch.runtime.instance import Instance, restore
+from kserve_torch.runtime.instance import Instance, restored
 from kserve_torch.runtime.reasons import load_failure
 from kserve_torch.settings.metrics_file import ListedMetric
 from kserve_torch.ts import __version__ as TORCHSERVE_VERSION
@@ -50,6 +49,7 @@ class LoadOptions:
     metrics: Sequence[ListedMetric] = ()
 
 
+@restored()
 def load_instance(
     archive: Archive,
     *,
@@ -87,7 +87,6 @@ def load_instance(
         part.install()
     matmul.install(archive.root)
     instance = None
-    collects = gc.isenabled()
     try:
         if gpu_id is not None:
             devices.use_tensor_cores()
@@ -102,8 +101,6 @@ def load_instance(
         installs = options.install_packages
         failure = load_failure(error, archive.root, archive.manifest, installs)
         raise failure from (error.__cause__ if failure is error else error)
-    finally:
-        restore(collects)
     return instance
 
 
