@@ -31,12 +31,6 @@ GRACE = 1.0
 class ConcurrentWorker(Worker):
     """Runs many requests at once if its handler is asynchronous, else one batch after the other."""
 
-    def __init__(self, *args: object, **options: object) -> None:
-        super().__init__(*args, **options)  # type: ignore[arg-type]
-        #: When each running request began, or last sent a part; the oldest first.
-        self._began: dict[Ticket, float] = {}
-        self._lost: DeviceLost | None = None
-
     def abandon(self, since: float) -> Sequence[Ticket] | None:
         """See `Worker.abandon`."""
         batch = super().abandon(since)
@@ -48,6 +42,9 @@ class ConcurrentWorker(Worker):
         if not self.instance.concurrent:
             super()._work()
             return
+        #: When each running request began, or last sent a part; the oldest first.
+        self._began: dict[Ticket, float] = {}
+        self._lost: DeviceLost | None = None
         with ThreadPoolExecutor(1, f"{self.thread.name} queue") as taker:
             try:
                 self.instance.host(self._serve_all(taker))

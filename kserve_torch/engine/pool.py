@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds without work after which a worker above the minimum stops.
-IDLE_SECONDS = 60.0
 #: Seconds that the oldest request must have waited for a worker before another is started.
 PRESSURE_SECONDS = 0.05
 #: A pool counts as busy for so many seconds after it formed a batch.
@@ -171,7 +169,6 @@ class Pool:
             index=index,
             response_timeout=self._limits.response_timeout,
             courtesy=self._courtesy,
-            idle_seconds=IDLE_SECONDS,
             may_stop=self._may_stop,
         )
 

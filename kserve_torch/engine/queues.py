@@ -7,17 +7,18 @@ predictions and must not stand in their way.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kserve_torch.engine.batcher import Lane
 from kserve_torch.engine.concurrent import ConcurrentWorker
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.pool import Pool
-from kserve_torch.engine.ticket import Ticket, deliver
+from kserve_torch.engine.ticket import deliver
 from kserve_torch.engine.window import Window
 from kserve_torch.engine.worker import Ran, Worker
 from kserve_torch.errors import NotReady
@@ -96,21 +97,15 @@ class Queues:
             # Where predictions are: on another GPU it would need the weights once more.
             return load(index % max(1, self.predict.roster.size))
 
-        def pool(
-            verb: Verb, window: Window[Ticket], load: Callable[[int], Instance], **options: Any
-        ) -> Pool:
-            return Pool(Lane(f"{label} {verb}", window), load, ran, changed, limits, **options)
-
+        pool = functools.partial(Pool, ran=ran, changed=changed, limits=limits)
         self.predict = pool(
-            Verb.PREDICT,
-            Window(rows, delay, limits.queue_size),
+            Lane(f"{label} {Verb.PREDICT}", Window(rows, delay, limits.queue_size)),
             load,
             crowded=lambda: self.explain.busy,
             kind=ConcurrentWorker if concurrent else Worker,
         )
         self.explain: Pool = pool(
-            Verb.EXPLAIN,
-            Window(1, 0.0, limits.queue_size),
+            Lane(f"{label} {Verb.EXPLAIN}", Window(1, 0.0, limits.queue_size)),
             beside,
             courtesy=Courtesy(lambda: self.predict.busy, cpu_limit()),
         )

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Seconds without work after which a worker above the minimum stops.
+IDLE_SECONDS = 60.0
+
 
 class WorkerState(StrEnum):
     """The states of a worker: LOADING, READY, then one of the last three."""
@@ -69,8 +72,8 @@ class Worker:
         response_timeout: seconds that a call may take; a failed batch that has taken as long is not
             run again in parts.
         courtesy: how it gives way to others; None in the foreground.
-        idle_seconds: after so long without work it asks whether it may stop.
-        may_stop: answers that; once it is True, the pool no longer counts the worker.
+        may_stop: answers whether it may stop after `IDLE_SECONDS`; once that is True, the pool no
+            longer counts the worker.
     """
 
     def __init__(
@@ -84,7 +87,6 @@ class Worker:
         index: int,
         response_timeout: float,
         courtesy: Courtesy | None,
-        idle_seconds: float,
         may_stop: Callable[[Worker], bool],
     ) -> None:
         self.number = number
@@ -102,7 +104,7 @@ class Worker:
         self._threads = threads
         self._response_timeout = response_timeout
         self._courtesy = courtesy
-        self._idle_seconds = idle_seconds
+        self._idle_seconds = IDLE_SECONDS
         self._may_stop = may_stop
         self._stopping = threading.Event()
         self._batch: Sequence[Ticket] = ()

@@ -11,6 +11,7 @@ import pytest
 
 from kserve_torch.engine import backoff, courtesy
 from kserve_torch.engine import pool as pools
+from kserve_torch.engine import worker as workers
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.worker import WorkerState
 from kserve_torch.errors import NotReady
@@ -24,7 +25,7 @@ async def test_of_many_idle_workers_the_minimum_stays(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They begin to wait at the same time, and each is one too many by then."""
-    monkeypatch.setattr(pools, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(workers, "IDLE_SECONDS", 0.05)
     asked: list[bool] = []
     may_stop = bench.pool._may_stop
 

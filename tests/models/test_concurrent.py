@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kserve_torch.engine import concurrent, pool
+from kserve_torch.engine import concurrent, worker
 from kserve_torch.engine.worker import WorkerState
 from kserve_torch.errors import DeadlineExceeded, DeviceLost, HandlerError, InvalidInput
 from kserve_torch.messages import Request, RowReply
@@ -292,7 +292,7 @@ async def test_a_worker_that_leaves_answers_first(
 async def test_idle_workers_above_the_minimum_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(worker, "IDLE_SECONDS", 0.05)
     archive(tmp_path)
     async with serving(tmp_path) as registry:
         version = await registry.register("m.mar")
