@@ -16,7 +16,7 @@ REST = 20
 _NEVER = 2**31 - 1
 
 
-class Pace:
+class Throttle:
     """A callback of `gc`. Whoever asks for a collection gets it; young objects are not affected."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import uvloop
 
 from kserve_torch import logs
-from kserve_torch.garbage import Pace
+from kserve_torch.garbage import Throttle
 from kserve_torch.namespace.workdir import follow_models
 from kserve_torch.runtime import output
 from kserve_torch.runtime.compiler import defer_compiler
@@ -34,7 +34,7 @@ def run_until_done(settings: Settings, work: Callable[[], Coroutine[None, None, 
     output.share()
     # torch's own objects live to the end; a garbage collection that includes them takes 0.2 s.
     gc.freeze()
-    gc.callbacks.append(Pace())
+    gc.callbacks.append(Throttle())
     sys.setswitchinterval(SWITCH_SECONDS)
     allow_open_files()
     keep_freed_memory()

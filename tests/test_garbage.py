@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from kserve_torch import garbage
-from kserve_torch.garbage import REST, Pace
+from kserve_torch.garbage import REST, Throttle
 
 
 class Collections:
@@ -13,12 +13,12 @@ class Collections:
 
     def __init__(self):
         self.now = 100.0
-        self.pace = Pace()
+        self.throttle = Throttle()
 
     def collect(self, generation, seconds=0.0):
-        self.pace("start", {"generation": generation})
+        self.throttle("start", {"generation": generation})
         self.now += seconds
-        self.pace("stop", {"generation": generation})
+        self.throttle("stop", {"generation": generation})
 
 
 @pytest.fixture

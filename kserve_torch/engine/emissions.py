@@ -15,9 +15,9 @@ from kserve_torch.errors import RequestTimeout
 from kserve_torch.messages import RowReply
 
 #: Bytes that may be queued for a client; beyond that, the handler that sends them waits.
-MOST = 64 * 1024 * 1024
+MOST_BYTES = 64 * 1024 * 1024
 #: The same for an asynchronous handler, which cannot wait: other requests share its event loop.
-MOST_UNAWAITED = 4 * MOST
+MOST_UNAWAITED_BYTES = 4 * MOST_BYTES
 #: Seconds in which a client that is so far behind must catch up: other clients wait for the worker,
 #: in the same batch and after it.
 PATIENCE_SECONDS = 10.0
@@ -49,7 +49,7 @@ class Emissions:
     def __call__(self, rows: Mapping[int, RowReply]) -> None:
         """Hand over intermediate results of some rows; on any thread but the event loop's.
 
-        Waits for a client that is `MOST` bytes behind, unless on an event loop, and gives it up if
+        Waits for a client that is `MOST_BYTES` behind, unless on an event loop, and gives it up if
         it stays behind. After the end, results are dropped.
         """
         self.started = True
@@ -60,7 +60,7 @@ class Emissions:
             if self._ended:
                 return
             self._waiting += _size(rows)
-            if self._waiting >= MOST:  # counts from now, so that several clients' waits overlap
+            if self._waiting >= MOST_BYTES:  # from now on, so that several clients' waits overlap
                 self._late = min(self._late, time.monotonic() + PATIENCE_SECONDS)
             self._loop.call_soon_threadsafe(self._queue.put_nowait, rows)
 
@@ -68,10 +68,10 @@ class Emissions:
         left = self._late - time.monotonic()
         if asyncio._get_running_loop() is None:
             return self._room.wait_for(self._has_room, left)
-        return self._ended or (left > 0 and self._waiting < MOST_UNAWAITED)
+        return self._ended or (left > 0 and self._waiting < MOST_UNAWAITED_BYTES)
 
     def _has_room(self) -> bool:
-        return self._ended or self._waiting < MOST
+        return self._ended or self._waiting < MOST_BYTES
 
     def _give_up(self) -> None:
         while not self._queue.empty():

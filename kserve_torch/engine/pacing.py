@@ -12,7 +12,7 @@ BURST = 1000
 #: Refusals per second that are sent at once, after such a burst.
 RATE = 1000.0
 #: Seconds that a refusal is held back at most: as long as it asks the client to wait.
-MOST = 1.0
+MOST_SECONDS = 1.0
 
 
 class Pacing:
@@ -24,7 +24,7 @@ class Pacing:
 
     def wait(self, now: float) -> float:
         """Seconds to hold back the refusal of a request that came at ``now``."""
-        self._due = min(max(self._due, now - BURST / RATE), now + MOST)
+        self._due = min(max(self._due, now - BURST / RATE), now + MOST_SECONDS)
         wait = max(0.0, self._due - now)
         self._due += 1 / RATE
         return wait

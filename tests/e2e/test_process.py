@@ -29,7 +29,7 @@ def handle(data, context):
         "file": os.path.exists("labels.txt"),
         "compiler": "torch._dynamo" in sys.modules,
         "few pages": batches() < 2000,  # of some 28000
-        "paced": [type(callback).__name__ for callback in gc.callbacks],
+        "throttled": [type(callback).__name__ for callback in gc.callbacks],
         "frozen": gc.isenabled() and gc.get_freeze_count() > 100_000,
         "libraries": os.path.basename(torch.ops.load_library.__code__.co_filename),
     }
@@ -60,7 +60,7 @@ def test_one_model_works_in_its_folder_in_a_process_that_is_prepared(tmp_path: P
             "file": True,
             "compiler": False,
             "few pages": True,
-            "paced": ["Pace"],
+            "throttled": ["Throttle"],
             "frozen": True,
             "libraries": "oplibraries.py",
         }

@@ -16,13 +16,13 @@ from kserve_torch.messages import RowReply
 
 PARTS = 50
 #: Bytes; with what is counted for each part, three parts.
-MOST = 3 * 2000
+MOST_BYTES = 3 * 2000
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little may wait."""
-    monkeypatch.setattr(emissions, "MOST", MOST)
+    monkeypatch.setattr(emissions, "MOST_BYTES", MOST_BYTES)
 
 
 def part(number: int) -> Mapping[int, RowReply]:
@@ -66,12 +66,12 @@ async def test_a_client_that_does_not_catch_up_is_given_up(
     assert await anext(parts, None) is None  # what followed was dropped
 
 
-@pytest.mark.parametrize(("most", "patience"), [(MOST, 60.0), (10 * MOST * PARTS, 0.0)])
+@pytest.mark.parametrize(("most", "patience"), [(MOST_BYTES, 60.0), (10 * MOST_BYTES * PARTS, 0.0)])
 async def test_an_event_loop_does_not_wait_for_a_client(
     most: int, patience: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(emissions, "PATIENCE_SECONDS", patience)
-    monkeypatch.setattr(emissions, "MOST_UNAWAITED", most)
+    monkeypatch.setattr(emissions, "MOST_UNAWAITED_BYTES", most)
     parts = Emissions()
 
     async def handle() -> None:

@@ -438,7 +438,7 @@ async def test_a_streaming_handler(native: Native) -> None:
 async def test_a_client_that_does_not_read_on_is_no_success(
     native: Native, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(emissions, "MOST", 3000)
+    monkeypatch.setattr(emissions, "MOST_BYTES", 3000)
     monkeypatch.setattr(emissions, "PATIENCE_SECONDS", 0.1)
     told: asyncio.Queue[Event] = asyncio.Queue()
     registry.observers.add(told.put_nowait, [Responded])
