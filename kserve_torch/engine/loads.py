@@ -87,5 +87,5 @@ class Loads:
         self._look_later()
 
 
-#: Those of the process.
+#: The loads of all models of this process.
 LOADS = Loads(max(FEWEST, cores()))

@@ -91,7 +91,7 @@ class ModelCalls:
         return self._folded(*args, **kwargs)
 
     def give_up_format(self, error: BaseException | None) -> bool:
-        """As `ChannelsLast.give_up`."""
+        """Whether the model returned to the default memory format, because of ``error``."""
         return self._ordered is not None and self._ordered.give_up(error)
 
 

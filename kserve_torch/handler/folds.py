@@ -156,7 +156,7 @@ class Folds:
 
     Args:
         pairs: the convolutions and batch norms to be folded.
-        like: those of a model with equal weights, to be used for this one, too.
+        like: the folds of a model with equal weights, whose kernels this one is to use, too.
     """
 
     def __init__(self, model: nn.Module, pairs: Sequence[Pair], like: Folds | None = None) -> None:
@@ -174,11 +174,11 @@ class Folds:
 
     @property
     def kernels(self) -> list[Kernel]:
-        """Those of each convolution."""
+        """The folded weights of each pair, in the order of the pairs."""
         return [fold.kernel for fold in self._folds]
 
     def _of_another(self, model: nn.Module, modules: Sequence[tuple[Any, Any]]) -> Folds | None:
-        """Those of another instance with the same weights, if there is one."""
+        """The folds of another instance whose model has the same weights, if there is one."""
         for other in _known:
             its = other._model()
             if its is not None and are_tied(its, model) and other._fits(self._names, modules):

@@ -14,7 +14,7 @@ from typing import Any
 from kserve_torch.errors import InvalidInput
 from kserve_torch.handler.tensors import describe
 
-#: Those of them that are about the dtype.
+#: Messages about the dtype; they are among those about the input.
 _ABOUT_THE_DTYPE = re.compile(
     r"have the same dtype|should be the same$|expected scalar type|the following scalar types"
     r"|Unexpected input data type"  # onnxruntime

@@ -107,7 +107,7 @@ class Modules(MutableMapping[str, Any]):
             self._scope.bind(name, None)
 
     def pop(self, name: str, *default: Any) -> Any:
-        """As of a dict; None for what `_is_gone`."""
+        """Remove a module and return it; None if a loop over all names has removed it already."""
         return super().pop(name, *(default or (None,) if self._is_gone(name) else default))
 
     def _is_gone(self, name: str) -> bool:
@@ -125,11 +125,11 @@ class Modules(MutableMapping[str, Any]):
         return len(self.copy())
 
     def items(self) -> ItemsView[str, Any]:
-        """Those of `copy`."""
+        """All names with their modules, as they are now."""
         return self.copy().items()
 
     def values(self) -> ValuesView[Any]:
-        """Likewise."""
+        """All modules, as they are now."""
         return self.copy().values()
 
     def copy(self) -> _Copy:

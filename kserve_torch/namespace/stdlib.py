@@ -84,7 +84,7 @@ class Builtins(ModuleType):
             delattr(builtins, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As of `Lent`."""
+        """By name, for cloudpickle, as `Lent` modules."""
         return importlib.import_module, (self.__name__,)
 
 

@@ -26,7 +26,7 @@ class _Library(NamedTuple):
     namespaces: set[str]
 
 
-#: Those that have been loaded, by a digest of the file.
+#: The libraries that have been loaded, by a digest of the file.
 _loaded: dict[bytes, _Library] = {}
 
 

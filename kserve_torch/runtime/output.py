@@ -81,7 +81,7 @@ class Standard(_Lasting):
         return len(text)
 
     def flush(self) -> None:
-        """Likewise."""
+        """Flush; errors of the file are dropped as in `write`."""
         with self._in_place() as file, _dropped(file is self._file):
             file.flush()
 
