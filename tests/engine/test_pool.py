@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kserve_torch.engine import backoff, courtesy
+from kserve_torch.engine import backoff, courtesy, threads
 from kserve_torch.engine import pool as pools
 from kserve_torch.engine import worker as workers
 from kserve_torch.engine.courtesy import Courtesy
@@ -111,23 +111,20 @@ async def test_a_closed_pool_ends_its_batch_and_starts_nobody(
 
 @pytest.mark.parametrize(
     ("bench", "patience", "shares"),
-    [(None, pools.PRESSURE_SECONDS, 1), (Courtesy(lambda: False), 0.0, 2)],
+    [(None, pools.PRESSURE_SECONDS, [1, 2, 1]), (Courtesy(lambda: False), 0.0, [2, 2, 2])],
     indirect=["bench"],
 )
 async def test_the_cores_are_shared_by_those_that_work_in_the_background_by_all(
-    bench: Bench, patience: float, shares: int, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, patience: float, shares: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    used: list[int] = []
+    monkeypatch.setattr(threads, "use_threads", used.append)
     monkeypatch.setattr(pools, "thread_counts", lambda workers: [workers])
     await bench.pool.scale(1, 2)
     assert bench.pool.patience == patience
-    [worker] = bench.pool.roster.all()
-    assert worker._threads._tuners.usual.most == shares
-    await bench.pool.scale(3, 3)
-    held = bench.hold()
-    await held.begun()
-    assert worker._threads._tuners.now().most == shares
-    held.gate.set()
-    assert await held.ticket.future
+    await bench.pool.scale(2, 2)
+    await bench.result(lambda: None)
+    assert used == shares  # of two loads and a call
 
 
 async def test_an_idle_worker_keeps_no_answers(bench: Bench) -> None:

@@ -3,18 +3,32 @@
 import asyncio
 import logging
 import threading
-import time
 from typing import Any
 
 import pytest
 
 from kserve_torch.engine import backoff
 from kserve_torch.engine import pool as pools
+from kserve_torch.engine.backoff import Pauses
 from kserve_torch.engine.worker import Worker, WorkerState
 from kserve_torch.errors import HandlerError, LoadFailed, NotReady
 
 from ..waiting import until
 from .bench import Bench, Held, Loaded, die, lose_worker
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds of each pause before a worker is replaced; here none takes that long."""
+    found: list[float] = []
+    begin = Pauses.begin
+
+    def note(self: Pauses, seconds: float) -> None:
+        found.append(seconds)
+        begin(self, 0.0)
+
+    monkeypatch.setattr(Pauses, "begin", note)
+    return found
 
 
 async def give_up(bench: Bench) -> None:
@@ -144,7 +158,7 @@ async def test_a_worker_that_came_before_its_turn_and_fails_is_replaced(
 
 
 @pytest.mark.parametrize("bench", [{"max_retry_timeout": 0.0}], indirect=True)
-async def test_who_was_given_up_can_be_scaled_up_again(bench: Bench) -> None:
+async def test_who_was_given_up_can_be_scaled_up_again(bench: Bench, pauses: list[float]) -> None:
     await bench.pool.scale(1, 1)
     await give_up(bench)
     with pytest.raises(LoadFailed, match="ZeroDivisionError"):
@@ -154,11 +168,13 @@ async def test_who_was_given_up_can_be_scaled_up_again(bench: Bench) -> None:
     scaling = asyncio.create_task(bench.pool.scale(1, 1))
     await held.begun()
     assert not bench.pool.staffing.given_up
-    assert bench.pool.staffing._back_off._failures == 0
     held.gate.set()
     await scaling
     assert bench.pool.staffing.reason == ""
+    with pytest.raises(HandlerError, match="died"):
+        await bench.result(die)
     assert await bench.result(lambda: "served") == "served"
+    assert pauses == [0, 0]
 
 
 @pytest.mark.parametrize("bench", [{"max_retry_timeout": 0.0}], indirect=True)
@@ -171,31 +187,30 @@ async def test_who_was_given_up_and_is_there_after_all_is_not_given_up(bench: Be
     assert not bench.pool.staffing.given_up
 
 
-async def test_to_load_is_not_yet_to_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_to_load_is_not_yet_to_work(bench: Bench, pauses: list[float]) -> None:
     """A worker that loads and dies on every batch is started less and less often."""
-    monkeypatch.setattr(backoff, "BACK_OFF", (0.0,))
     await bench.pool.scale(1, 1)
-    for _ in range(3):
+    for _ in range(4):
         with pytest.raises(HandlerError):
             await bench.result(die)
-    await until(lambda: bench.pool.staffing._back_off._failures == 3)
-    await until(lambda: bench.pool.roster.ready)
-    assert bench.pool.staffing._back_off._failures == 3
     assert await bench.result(lambda: "served") == "served"
-    await until(lambda: bench.pool.staffing._back_off._failures == 0)
+    await until(lambda: bench.ran)
+    with pytest.raises(HandlerError):
+        await bench.result(die)
+    await until(lambda: len(pauses) == 5)
+    assert pauses == [0, 1, 1, 2, 0]
 
 
 async def test_a_worker_that_served_for_long_is_replaced_at_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backoff, "BACK_OFF", (0.0,))
     monkeypatch.setattr(pools, "STEADY_SECONDS", 0.0)
     await bench.pool.scale(1, 1)
     for _ in range(3):
         with pytest.raises(HandlerError):
             await bench.result(die)
-    await until(lambda: bench.changes.count((0, WorkerState.READY)) == 4)
-    assert bench.pool.staffing._back_off._failures == 1
+    await until(lambda: len(pauses) == 3)
+    assert pauses == [0, 0, 0]
 
 
 async def test_after_failed_starts_there_is_a_pause_before_the_next_one(
@@ -223,7 +238,6 @@ async def test_in_the_pause_after_failed_starts_requests_without_a_worker_are_re
         bench.pool.staffing.relieve()
         with pytest.raises(NotReady, match="no worker could be started: ZeroDivisionError"):
             await asyncio.wait_for(waiting, 10)
-        await until(lambda: time.monotonic() < bench.pool.staffing._may_grow_at)
     assert [state for _, state in bench.changes] == [WorkerState.FAILED]
     monkeypatch.setattr(backoff, "BACK_OFF", (0.0,))
     bench.pool.staffing._may_grow_at = 0.0
