@@ -23,7 +23,7 @@ from benchmarks.peers import BATCH_ROWS
 from benchmarks.workloads import HEADER_LENGTH, MODELS, workloads
 from kserve_torch.archives.archive import open_archive
 from kserve_torch.codec import v1, v2, v2_reply
-from kserve_torch.engine.batcher import Lane
+from kserve_torch.engine.lane import Lane
 from kserve_torch.engine.ticket import Ticket
 from kserve_torch.engine.window import Window
 from kserve_torch.http.app import App

@@ -113,33 +113,32 @@ FLOORS: list[dict[str, str]] = [
         "engine.aside": "",
         "engine.backoff": "",
         "engine.background": "",
-        "engine.batcher": "engine.ticket",
         "engine.concurrent": "engine.failures engine.ticket engine.worker",
         "engine.courtesy": "",
         "engine.emissions": "",
         "engine.failures": "",
         "engine.intake": "engine.pacing engine.pool engine.ticket",
-        "engine.isolation": "engine.batcher engine.failures engine.ticket",
+        "engine.isolation": "engine.failures engine.lane engine.ticket",
+        "engine.lane": "engine.ticket",
         "engine.loads": "",
         "engine.place": "",
         "engine.pool": (
-            "engine.background engine.batcher engine.courtesy engine.failures engine.loads "
+            "engine.background engine.courtesy engine.failures engine.lane engine.loads "
             "engine.place engine.roster engine.staffing engine.threads engine.ticket "
             "engine.worker"
         ),
         "engine.queues": (
-            "engine.batcher engine.concurrent engine.courtesy engine.pool engine.ticket "
-            "engine.worker"
+            "engine.concurrent engine.courtesy engine.lane engine.pool engine.ticket engine.worker"
         ),
         "engine.roster": "engine.ticket engine.worker",
         "engine.sequences": "",
         "engine.staffing": (
-            "engine.backoff engine.batcher engine.loads engine.roster engine.ticket engine.worker"
+            "engine.backoff engine.lane engine.loads engine.roster engine.ticket engine.worker"
         ),
         "engine.threads": "",
         "engine.ticket": "",
         "engine.worker": (
-            "engine.batcher engine.courtesy engine.isolation engine.threads engine.ticket"
+            "engine.courtesy engine.isolation engine.lane engine.threads engine.ticket"
         ),
     },
     {

@@ -2,6 +2,6 @@
 
 ::
 
-    intake -> batcher (window) -> worker (isolation) -> instance
-                                    ^ pool: as many as asked for, replaced when they die or hang
+    intake -> lane (window) -> worker (isolation) -> instance
+                                 ^ pool: as many as asked for, replaced when they die or hang
 """

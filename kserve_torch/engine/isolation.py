@@ -11,8 +11,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from kserve_torch.engine.batcher import SHRUNK_SECONDS, Lane
 from kserve_torch.engine.failures import log_failed
+from kserve_torch.engine.lane import SHRUNK_SECONDS, Lane
 from kserve_torch.engine.ticket import Outcome, Ticket
 from kserve_torch.errors import (
     DeadlineExceeded,

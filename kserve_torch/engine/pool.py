@@ -16,9 +16,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kserve_torch.engine.background import joined
-from kserve_torch.engine.batcher import Lane
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.failures import LONGEST_ID
+from kserve_torch.engine.lane import Lane
 from kserve_torch.engine.loads import LOADS
 from kserve_torch.engine.place import place_of
 from kserve_torch.engine.roster import Roster

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kserve_torch.engine.batcher import Lane
 from kserve_torch.engine.concurrent import ConcurrentWorker
 from kserve_torch.engine.courtesy import Courtesy
+from kserve_torch.engine.lane import Lane
 from kserve_torch.engine.pool import Pool
 from kserve_torch.engine.ticket import deliver
 from kserve_torch.engine.window import Window

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
 from kserve_torch.engine.backoff import BackOff, Pauses
-from kserve_torch.engine.batcher import Lane
+from kserve_torch.engine.lane import Lane
 from kserve_torch.engine.loads import LOADS
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.ticket import deliver

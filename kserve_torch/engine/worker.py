@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from kserve_torch.engine.batcher import Lane
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.isolation import Isolation
+from kserve_torch.engine.lane import Lane
 from kserve_torch.engine.threads import CallThreads
 from kserve_torch.engine.ticket import Ticket, deliver
 from kserve_torch.errors import DeadlineExceeded, HandlerError, ServingError

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kserve_torch.engine.batcher import Lane
 from kserve_torch.engine.courtesy import Courtesy
+from kserve_torch.engine.lane import Lane
 from kserve_torch.engine.pool import Pool
 from kserve_torch.engine.ticket import Ticket
 from kserve_torch.engine.window import Window

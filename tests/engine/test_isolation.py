@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kserve_torch.engine.batcher import Lane
 from kserve_torch.engine.isolation import Isolation, Outcomes
+from kserve_torch.engine.lane import Lane
 from kserve_torch.engine.window import Window
 from kserve_torch.errors import (
     DeviceLost,

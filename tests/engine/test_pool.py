@@ -239,7 +239,7 @@ async def test_what_waits_is_refused_once_no_worker_is_left_to_serve_it(bench: B
 #: Prints by how many MB a process is larger with four workers that share 48 MB, and after them.
 SHARING = """
 import asyncio, psutil, torch
-from kserve_torch.engine.batcher import Lane
+from kserve_torch.engine.lane import Lane
 from kserve_torch.engine.pool import Pool
 from kserve_torch.engine.window import Window
 from kserve_torch.runtime.machine import keep_freed_memory

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from kserve_torch.engine import batcher
-from kserve_torch.engine.batcher import Lane
+from kserve_torch.engine import lane as lanes
+from kserve_torch.engine.lane import Lane
 from kserve_torch.engine.ticket import Ticket, deliver
 from kserve_torch.engine.window import Window
 from kserve_torch.errors import HandlerError, NotReady, Overloaded
@@ -194,7 +194,7 @@ async def test_batches_grow_again_in_time(monkeypatch: pytest.MonkeyPatch) -> No
     queue.limit_rows(1)
     sizes = []
     for seconds in (600.0, 0.0, 0.0, 0.0):
-        monkeypatch.setattr(batcher, "SHRUNK_SECONDS", seconds)
+        monkeypatch.setattr(lanes, "SHRUNK_SECONDS", seconds)
         queue.submit(request("a"))
         assert await asyncio.to_thread(queue.take, threading.Event())
         sizes.append(queue.max_rows)
