@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from kserve_torch.errors import InvalidInput, VersionNotFound
 from kserve_torch.grpc.protos import management_pb2 as pb
 from kserve_torch.grpc.rpc import Call
-from kserve_torch.http.exchange import Call as HttpCall
+from kserve_torch.http.call import Call as HttpCall
 from kserve_torch.http.management import Management
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from kserve_torch.engine.aside import aside
 from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc import wire
+from kserve_torch.grpc.exchange import Exchange
 from kserve_torch.grpc.inference import Inference
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
-from kserve_torch.grpc.report import Exchange
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.inference import size_of

@@ -12,8 +12,8 @@ from kserve_torch.codec import native
 from kserve_torch.codec.envelope import Opened, open_envelope
 from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc import wire
+from kserve_torch.grpc.exchange import Exchange
 from kserve_torch.grpc.protos import inference_pb2 as pb
-from kserve_torch.grpc.report import Exchange
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.native import healthy, save_tensor

@@ -2,5 +2,5 @@
 
 ::
 
-    protocol (one connection) -> whole | app (one request) -> v1 | v2 | native | … -> exchange
+    protocol (one connection) -> whole | app (a `Call`) -> v1 | v2 | native | … (an `Answer`)
 """

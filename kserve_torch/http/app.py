@@ -14,8 +14,8 @@ from typing import Any
 from kserve_torch.errors import RouteNotFound, ServingError
 from kserve_torch.events import Responded
 from kserve_torch.http.body import Bodies
+from kserve_torch.http.call import CODING, Answer, Call, headers_of
 from kserve_torch.http.errors import kserve_answer
-from kserve_torch.http.exchange import CODING, Answer, Call, headers_of
 from kserve_torch.http.native_json import NO_ROUTE, native_error, with_native_headers
 from kserve_torch.http.sending import Receive, Send, refuse, respond
 from kserve_torch.messages import fresh_id

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kserve_torch.codec.content import decode_body
 from kserve_torch.engine.aside import aside
 from kserve_torch.errors import ClientLeft, PayloadTooLarge, RequestTimeout
-from kserve_torch.http.exchange import CODING, Call
+from kserve_torch.http.call import CODING, Call
 from kserve_torch.http.sending import Receive
 
 #: How many times as long as to read a body's bytes it takes to decompress them.

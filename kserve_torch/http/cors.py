@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.middleware.cors import CORSMiddleware
 
 from kserve_torch.codec.document import JSON
-from kserve_torch.http.exchange import json_answer
+from kserve_torch.http.call import json_answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kserve_torch.errors import LoadFailed
 from kserve_torch.http.api import whole_api
-from kserve_torch.http.exchange import Answer, Call, json_answer
+from kserve_torch.http.call import Answer, Call, json_answer
 from kserve_torch.http.openapi import Json
 from kserve_torch.http.routes import Routes, question
 from kserve_torch.runtime.warmup import sample_body

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from kserve_torch.errors import MethodNotAllowed, Overloaded, ServingError
-from kserve_torch.http.exchange import Answer, json_answer
+from kserve_torch.http.call import Answer, json_answer
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from kserve_torch.errors import (
     RequestTimeout,
 )
 from kserve_torch.http.api import model_api
-from kserve_torch.http.exchange import Answer, Call
+from kserve_torch.http.call import Answer, Call
 from kserve_torch.http.native_json import find, native_json, with_native_headers
 from kserve_torch.http.routes import Routes
 from kserve_torch.messages import fresh_id

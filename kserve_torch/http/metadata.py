@@ -12,7 +12,7 @@ import kserve_torch
 from kserve_torch.codec import document
 from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import InvalidInput, NotReady
-from kserve_torch.http.exchange import Answer, Call, json_answer
+from kserve_torch.http.call import Answer, Call, json_answer
 from kserve_torch.http.routes import Routes, question
 from kserve_torch.models.state import State
 

@@ -14,7 +14,7 @@ from kserve_torch.engine.aside import aside
 from kserve_torch.engine.emissions import Emissions
 from kserve_torch.errors import AnswerTooLarge, InvalidInput, ServingError
 from kserve_torch.http.api import model_api, whole_api
-from kserve_torch.http.exchange import Answer, Call, Endpoint
+from kserve_torch.http.call import Answer, Call, Endpoint
 from kserve_torch.http.native_json import find, native_error, native_json, with_native_headers
 from kserve_torch.http.replies import check_status, sendable
 from kserve_torch.http.serve import Serve, deadline, log_unsendable

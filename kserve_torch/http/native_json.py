@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from kserve_torch.errors import ModelNotFound, VersionNotFound
+from kserve_torch.http.call import Answer
 from kserve_torch.http.errors import as_told, error_headers
-from kserve_torch.http.exchange import Answer
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry

@@ -17,7 +17,7 @@ from kserve_torch.http.app import App
 from kserve_torch.http.http10 import speak_http10
 from kserve_torch.http.limits import LimitedProtocol
 from kserve_torch.http.refusals import Application
-from kserve_torch.http.whole import exchange, is_whole
+from kserve_torch.http.whole import answer_whole, is_whole
 
 log = logging.getLogger(__name__)
 
@@ -31,13 +31,13 @@ class GuardedProtocol(LimitedProtocol):
     #: The request that was started last.
     _running: RequestResponseCycle | None = None
     #: The task that answers a request that arrived as a whole, while there is one.
-    _exchange: asyncio.Task[None] | None = None
+    _answering: asyncio.Task[None] | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection; a request whose client went away is withdrawn."""
         super().connection_lost(exc)
-        if self._exchange is not None:
-            self._exchange.cancel()
+        if self._answering is not None:
+            self._answering.cancel()
         running = self._running
         if running is not None and not running.response_complete:
             # uvicorn only knows the connection's last request, which may be queued behind this one.
@@ -83,7 +83,7 @@ class GuardedProtocol(LimitedProtocol):
         assert task is not None
         try:
             if isinstance(app, App) and is_whole(cycle, app):
-                self._exchange = task
+                self._answering = task
                 await self._serve_whole(cycle, app)
             else:
                 await cycle.run_asgi(self._breaking_off(cycle, app))  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ class GuardedProtocol(LimitedProtocol):
 
     async def _serve_whole(self, cycle: RequestResponseCycle, app: App) -> None:
         try:
-            await exchange(cycle, app)
+            await answer_whole(cycle, app)
         except asyncio.CancelledError:
             if not cycle.disconnected:
                 raise
@@ -102,7 +102,7 @@ class GuardedProtocol(LimitedProtocol):
             log.exception("a response could not be sent")
             self.transport.close()
         finally:
-            self._exchange = None
+            self._answering = None
 
     # --- answers that fail half way ---
 

@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from kserve_torch.codec.document import JSON
 from kserve_torch.errors import Overloaded
 from kserve_torch.http.app import error_answer
-from kserve_torch.http.exchange import Call, json_answer
+from kserve_torch.http.call import Call, json_answer
 from kserve_torch.http.sending import refuse, respond
 
 #: Answered on every connection: a kubelet whose probe is refused would restart the pod.

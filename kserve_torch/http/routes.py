@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from kserve_torch.errors import MethodNotAllowed
-from kserve_torch.http.exchange import Answer, Call, Endpoint
+from kserve_torch.http.call import Answer, Call, Endpoint
 
 
 class Routes:

@@ -11,7 +11,7 @@ from kserve_torch.engine.aside import aside
 from kserve_torch.engine.failures import log_failed
 from kserve_torch.errors import ClientLeft, HandlerError, InvalidInput, PredictionError
 from kserve_torch.events import Responded
-from kserve_torch.http.exchange import Answer, Call
+from kserve_torch.http.call import Answer, Call
 from kserve_torch.http.inference import size_of
 from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request
 

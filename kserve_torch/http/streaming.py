@@ -16,7 +16,7 @@ from kserve_torch.errors import HandlerError, ServingError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 
-    from kserve_torch.http.exchange import Answer
+    from kserve_torch.http.call import Answer
     from kserve_torch.messages import RowReply
 
 

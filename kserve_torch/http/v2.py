@@ -11,8 +11,8 @@ from kserve_torch.codec import v2, v2_reply
 from kserve_torch.codec.document import JSON
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.engine.aside import aside
+from kserve_torch.http.call import Answer, Call
 from kserve_torch.http.errors import kserve_answer
-from kserve_torch.http.exchange import Answer, Call
 from kserve_torch.http.inference import outputs_of, request_of
 from kserve_torch.http.replies import check_rows, row_headers
 from kserve_torch.http.routes import Routes

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from kserve_torch.http.app import App
-from kserve_torch.http.exchange import Answer
+from kserve_torch.http.call import Answer
 from kserve_torch.http.http10 import STAYING
 from kserve_torch.http.sending import BODILESS, respond, unsized_headers
 
@@ -36,7 +36,7 @@ def is_whole(cycle: RequestResponseCycle, app: App) -> bool:
     )
 
 
-async def exchange(cycle: RequestResponseCycle, app: App) -> None:
+async def answer_whole(cycle: RequestResponseCycle, app: App) -> None:
     """Answer the request and send the answer.
 
     Args:

@@ -31,7 +31,7 @@ from kserve_torch.events import (
     StateChanged,
     WorkerChanged,
 )
-from kserve_torch.http.exchange import Answer, Call
+from kserve_torch.http.call import Answer, Call
 from kserve_torch.metrics.custom import HandlerMetrics
 from kserve_torch.metrics.engine import EngineMetrics
 from kserve_torch.metrics.family import Family

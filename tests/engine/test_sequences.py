@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kserve_torch.errors import HandlerError
-from kserve_torch.http.exchange import Call
+from kserve_torch.http.call import Call
 from kserve_torch.http.management import Management
 from kserve_torch.messages import Request
 from kserve_torch.models.registry import Registry

@@ -8,7 +8,7 @@ import pytest
 
 from kserve_torch.engine import background
 from kserve_torch.http.app import Route, error_answer
-from kserve_torch.http.exchange import Answer, Call, headers_of
+from kserve_torch.http.call import Answer, Call, headers_of
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 from kserve_torch.settings.models import StartupModel

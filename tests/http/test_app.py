@@ -19,7 +19,7 @@ from kserve_torch.errors import InvalidInput
 from kserve_torch.events import Responded
 from kserve_torch.http import body, sending
 from kserve_torch.http.app import MANAGEMENT, METRICS, App
-from kserve_torch.http.exchange import Answer, Call
+from kserve_torch.http.call import Answer, Call
 from kserve_torch.tokens import Tokens
 
 from ..threads import Readers

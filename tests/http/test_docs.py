@@ -14,8 +14,8 @@ import pytest
 from kserve_torch.edges import application
 from kserve_torch.http.api import whole_api
 from kserve_torch.http.app import App
+from kserve_torch.http.call import Answer
 from kserve_torch.http.docs import Docs
-from kserve_torch.http.exchange import Answer
 from kserve_torch.metrics import Metrics
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings

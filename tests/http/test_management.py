@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kserve_torch.events import WorkerChanged
-from kserve_torch.http.exchange import Answer
+from kserve_torch.http.call import Answer
 from kserve_torch.http.management import Management
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings

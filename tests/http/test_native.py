@@ -16,7 +16,7 @@ from kserve_torch.engine import emissions
 from kserve_torch.engine.worker import WorkerState
 from kserve_torch.errors import HandlerError, RequestTimeout
 from kserve_torch.events import Event, Responded
-from kserve_torch.http.exchange import Answer
+from kserve_torch.http.call import Answer
 from kserve_torch.http.native import Native
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings

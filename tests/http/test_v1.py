@@ -17,7 +17,7 @@ from kserve_torch.codec import v1
 from kserve_torch.engine import failures
 from kserve_torch.errors import HandlerError
 from kserve_torch.events import Responded
-from kserve_torch.http.exchange import Answer
+from kserve_torch.http.call import Answer
 from kserve_torch.http.replies import sendable
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import HEADER_LENGTH, V2

@@ -14,7 +14,7 @@ import pytest
 
 from kserve_torch.codec import results
 from kserve_torch.events import Accepted, Finished, Responded
-from kserve_torch.http.exchange import Answer
+from kserve_torch.http.call import Answer
 from kserve_torch.http.v2 import HEADER_LENGTH, V2
 from kserve_torch.models.registry import Registry
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kserve_torch.http import whole
-from kserve_torch.http.exchange import Answer
+from kserve_torch.http.call import Answer
 
 from ..makers import make_archive
 from ..server import Server

@@ -21,7 +21,7 @@ from kserve_torch.events import (
     StateChanged,
     WorkerChanged,
 )
-from kserve_torch.http.exchange import Call
+from kserve_torch.http.call import Call
 from kserve_torch.messages import Timing, Verb
 
 from .observed import LIGHT_LOAD, TIMING, Fleet, exposition, observed

@@ -26,7 +26,7 @@ from kserve_torch.codec.datatypes import DATATYPES
 from kserve_torch.grpc.oip import OpenInference
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.grpc.rpc import Call as Rpc
-from kserve_torch.http.exchange import Answer, Call, headers_of
+from kserve_torch.http.call import Answer, Call, headers_of
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import HEADER_LENGTH, V2
 from kserve_torch.messages import Tensor

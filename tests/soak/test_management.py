@@ -19,7 +19,7 @@ from typing import Any
 from kserve_torch.engine import background
 from kserve_torch.errors import ServingError
 from kserve_torch.http.app import Route, error_answer
-from kserve_torch.http.exchange import Answer
+from kserve_torch.http.call import Answer
 from kserve_torch.http.management import Management
 from kserve_torch.http.metadata import Metadata
 from kserve_torch.http.v1 import V1

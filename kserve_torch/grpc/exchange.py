@@ -1,4 +1,4 @@
-"""Reports how an inference request ended and how long it took."""
+"""One request over gRPC and its reply, whose end is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One HTTP exchange as values: a `Call` comes in, an `Answer` goes out.
+"""One HTTP request and its response as values: a `Call` comes in, an `Answer` goes out.
 
 Endpoints are ``async (Call) -> Answer``; only `http.app` and `http.sending` know ASGI. Each
 protocol has one function that turns errors into answers.

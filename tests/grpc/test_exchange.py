@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from kserve_torch.errors import AnswerTooLarge
+from kserve_torch.grpc.exchange import Exchange
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
-from kserve_torch.grpc.report import Exchange
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
