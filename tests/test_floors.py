@@ -159,6 +159,7 @@ FLOORS: list[dict[str, str]] = [
         "models.retries": "models.catalogue models.state models.version",
         "models.state": "",
         "models.stock": "models.catalogue models.version",
+        "models.v2": "models.version",
         "models.version": "models.firsts models.state",
     },
     {
@@ -175,7 +176,7 @@ FLOORS: list[dict[str, str]] = [
         "sdk.errors": "grpc http",
         "sdk.infer_types": "",
         "sdk.loading": "",
-        "sdk.model": "http sdk.errors sdk.infer_types sdk.loading",
+        "sdk.model": "sdk.errors sdk.infer_types sdk.loading",
         "sdk.repository": "sdk.model",
     },
     {

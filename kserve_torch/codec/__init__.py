@@ -6,5 +6,5 @@
     body <-          v1 | v2 | native <- results <- handler
 
 `datatypes` and `tensors` are about arrays, `rows` about what a handler gets of them, `results`
-about what it returns.
+about what it returns, `replies` about the status and headers that it sets.
 """

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
+from kserve_torch.codec.replies import check_rows, row_headers
 from kserve_torch.codec.v2 import V2Request, verb_of
 from kserve_torch.engine.aside import aside
 from kserve_torch.grpc import convert
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.grpc.rpc import Call
-from kserve_torch.http.inference import outputs_of, request_of
-from kserve_torch.http.replies import check_rows, row_headers
 from kserve_torch.messages import Reply, RowReply, Tensor
+from kserve_torch.models.v2 import outputs_of, request_of
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry

@@ -16,8 +16,8 @@ from kserve_torch.grpc.inference import Inference
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
-from kserve_torch.http.inference import size_of
 from kserve_torch.http.metadata import model_metadata, repository_index, server_metadata
+from kserve_torch.models.v2 import size_of
 from kserve_torch.tokens import Access
 
 if TYPE_CHECKING:

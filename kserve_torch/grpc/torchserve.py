@@ -10,6 +10,7 @@ import orjson
 
 from kserve_torch.codec import native
 from kserve_torch.codec.envelope import Opened, open_envelope
+from kserve_torch.codec.replies import check_rows
 from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc import wire
 from kserve_torch.grpc.exchange import Exchange
@@ -17,7 +18,6 @@ from kserve_torch.grpc.protos import inference_pb2 as pb
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
 from kserve_torch.http.native import healthy, save_tensor
-from kserve_torch.http.replies import check_rows
 from kserve_torch.messages import Reply, Request, RowReply, fresh_id
 
 if TYPE_CHECKING:

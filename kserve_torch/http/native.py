@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from kserve_torch.codec import native
 from kserve_torch.codec.envelope import Opened, Seal, open_envelope
+from kserve_torch.codec.replies import check_status, sendable
 from kserve_torch.engine.aside import aside
 from kserve_torch.engine.emissions import Emissions
 from kserve_torch.errors import AnswerTooLarge, InvalidInput, ServingError
 from kserve_torch.http.api import model_api, whole_api
 from kserve_torch.http.call import Answer, Call, Endpoint
 from kserve_torch.http.native_json import find, native_error, native_json, with_native_headers
-from kserve_torch.http.replies import check_status, sendable
 from kserve_torch.http.serve import Serve, deadline, log_unsendable
 from kserve_torch.http.streaming import answer_or_stream
 from kserve_torch.messages import NOTHING, Request, RowReply, Verb, fresh_id

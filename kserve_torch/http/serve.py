@@ -12,8 +12,8 @@ from kserve_torch.engine.failures import log_failed
 from kserve_torch.errors import ClientLeft, HandlerError, InvalidInput, PredictionError
 from kserve_torch.events import Responded
 from kserve_torch.http.call import Answer, Call
-from kserve_torch.http.inference import size_of
 from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request
+from kserve_torch.models.v2 import size_of
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry

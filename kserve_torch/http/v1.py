@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, cast
 from kserve_torch.codec import cloudevents, v1
 from kserve_torch.codec.cloudevents import Event
 from kserve_torch.codec.document import JSON
+from kserve_torch.codec.replies import check_rows, row_headers
 from kserve_torch.codec.snapshot import written
 from kserve_torch.codec.v1 import V1Request
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.engine.aside import aside
 from kserve_torch.http.call import Answer, Call
 from kserve_torch.http.errors import kserve_answer
-from kserve_torch.http.replies import check_rows, row_headers
 from kserve_torch.http.routes import Routes
 from kserve_torch.http.serve import Serve, deadline
 from kserve_torch.http.v2 import HEADER_LENGTH, V2, read_v2

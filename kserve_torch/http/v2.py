@@ -9,15 +9,15 @@ import orjson
 
 from kserve_torch.codec import v2, v2_reply
 from kserve_torch.codec.document import JSON
+from kserve_torch.codec.replies import check_rows, row_headers
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.engine.aside import aside
 from kserve_torch.http.call import Answer, Call
 from kserve_torch.http.errors import kserve_answer
-from kserve_torch.http.inference import outputs_of, request_of
-from kserve_torch.http.replies import check_rows, row_headers
 from kserve_torch.http.routes import Routes
 from kserve_torch.http.serve import Serve, deadline
 from kserve_torch.messages import Reply, Request, Verb
+from kserve_torch.models.v2 import outputs_of, request_of
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry

@@ -20,11 +20,11 @@ from kserve import InferRequest, InferResponse
 from kserve.model import InferenceVerb
 
 from kserve_torch.codec import cloudevents, v1
+from kserve_torch.codec.replies import check_rows, row_headers
 from kserve_torch.codec.v2 import V2Request, verb_of
 from kserve_torch.errors import ModelNotFound, NotReady, ServingError
-from kserve_torch.http.inference import outputs_of, request_of
-from kserve_torch.http.replies import check_rows, row_headers
 from kserve_torch.messages import Request, Verb, fresh_id
+from kserve_torch.models.v2 import outputs_of, request_of
 from kserve_torch.sdk import infer_types
 from kserve_torch.sdk.errors import translated
 from kserve_torch.sdk.loading import in_thread, load_alone
