@@ -71,5 +71,6 @@ def sendable(headers: Mapping[str, str]) -> list[tuple[str, str]]:
     pairs = [(name, str(value).strip()) for name, value in headers.items()]
     for name, value in pairs:
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-            raise HandlerError(f"the handler set header {name!r}: not a name and value that can be")
+            why = "its name or value has characters that no header can have"
+            raise HandlerError(f"the handler set header {name!r}: {why}")
     return [(name, value) for name, value in pairs if name.lower() not in OURS]

@@ -6,7 +6,9 @@ from kserve_torch.errors import HandlerError
 
 @pytest.mark.parametrize(("name", "value"), [("x own", "1"), ("x-own", "1\r\nset-cookie: a=b")])
 def test_headers_that_cannot_be_sent(name: str, value: str) -> None:
-    with pytest.raises(HandlerError, match=f"the handler set header '{name}'"):
+    with pytest.raises(
+        HandlerError, match=f"the handler set header '{name}': its name or value has char"
+    ):
         sendable({name: value})
 
 
