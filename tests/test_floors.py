@@ -146,7 +146,7 @@ FLOORS: list[dict[str, str]] = [
         "models.configured": (
             "models.factory models.retries models.state models.stock models.version"
         ),
-        "models.describe": "models.registry models.version",
+        "models.describe": "models.registry models.state models.version",
         "models.factory": "models.firsts models.version",
         "models.firsts": "",
         "models.registration": "models.registry models.version",

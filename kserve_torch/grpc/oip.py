@@ -16,7 +16,7 @@ from kserve_torch.grpc.inference import Inference
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
-from kserve_torch.http.metadata import model_metadata, repository_index, server_metadata
+from kserve_torch.models import describe
 from kserve_torch.models.v2 import size_of
 from kserve_torch.tokens import Access
 
@@ -74,13 +74,13 @@ class OpenInference:
         self, message: pb.ServerMetadataRequest, call: Call
     ) -> pb.ServerMetadataResponse:
         """Name, version and extensions of the server."""
-        return pb.ServerMetadataResponse(**server_metadata())
+        return pb.ServerMetadataResponse(**describe.server_metadata())
 
     async def ModelMetadata(
         self, message: pb.ModelMetadataRequest, call: Call
     ) -> pb.ModelMetadataResponse:
         """Versions, platform, inputs and outputs of a model."""
-        metadata = model_metadata(self._registry, message.name, message.version)
+        metadata = describe.model_metadata(self._registry, message.name, message.version)
         return pb.ModelMetadataResponse(**metadata)
 
     # --- inference ---
@@ -141,7 +141,7 @@ class OpenInference:
         self, message: pb.RepositoryIndexRequest, call: Call
     ) -> pb.RepositoryIndexResponse:
         """Every version of every model with its state and the reason (CONTRACT O80)."""
-        index = repository_index(self._registry, only_ready=message.ready)
+        index = describe.repository_index(self._registry, only_ready=message.ready)
         return pb.RepositoryIndexResponse(
             models=[pb.RepositoryIndexResponse.ModelIndex(**entry) for entry in index]
         )

@@ -17,8 +17,9 @@ from kserve_torch.grpc.exchange import Exchange
 from kserve_torch.grpc.protos import inference_pb2 as pb
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
-from kserve_torch.http.native import healthy, save_tensor
+from kserve_torch.http.native import save_tensor
 from kserve_torch.messages import Reply, Request, RowReply, fresh_id
+from kserve_torch.models import describe
 
 if TYPE_CHECKING:
     from google.protobuf.empty_pb2 import Empty
@@ -48,7 +49,7 @@ class TorchServeInference:
 
     async def Ping(self, message: Empty, call: Call) -> pb.TorchServeHealthResponse:
         """What ``/ping`` says, as JSON."""
-        status = {"status": "Healthy" if healthy(self._registry) else "Unhealthy"}
+        status = {"status": "Healthy" if describe.healthy(self._registry) else "Unhealthy"}
         health = orjson.dumps(status, option=orjson.OPT_INDENT_2).decode()
         return pb.TorchServeHealthResponse(health=health)
 

@@ -8,26 +8,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import kserve_torch
 from kserve_torch.codec import document
 from kserve_torch.engine.background import to_the_end
 from kserve_torch.errors import InvalidInput, NotReady
 from kserve_torch.http.call import Answer, Call, json_answer
 from kserve_torch.http.routes import Routes, question
-from kserve_torch.models.state import State
+from kserve_torch.models import describe
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
-
-SERVER_NAME = "kserve_torch"
-#: Clients look for either spelling of the first (CONTRACT O46).
-EXTENSIONS = (
-    "model_repository_extension",
-    "model_repository",
-    "binary_tensor_data",
-    "parameters",
-    "explain",
-)
 
 _MODEL = r"(?P<model>[^/:]+)"
 _VERSION = r"(?:/versions/(?P<version>[^/]+))?"
@@ -85,7 +74,7 @@ class Metadata:
     # --- v2 ---
 
     async def _server(self, call: Call) -> Answer:
-        return json_answer(server_metadata())
+        return json_answer(describe.server_metadata())
 
     async def _live(self, call: Call) -> Answer:
         live = self._registry.live()
@@ -100,13 +89,13 @@ class Metadata:
         return json_answer({"name": model, "ready": ready}, 200 if ready else 503)
 
     async def _model(self, call: Call, model: str, version: str | None) -> Answer:
-        return json_answer(model_metadata(self._registry, model, version))
+        return json_answer(describe.model_metadata(self._registry, model, version))
 
     async def _index(self, call: Call) -> Answer:
         ready = _object(call).get("ready")
         if not isinstance(ready, bool | None):
             raise InvalidInput(f"ready: expected true or false, got {document.kind_of(ready)}")
-        return json_answer(repository_index(self._registry, only_ready=bool(ready)))
+        return json_answer(describe.repository_index(self._registry, only_ready=bool(ready)))
 
     async def _load(self, call: Call, model: str) -> Answer:
         document.parameters_of(_object(call))
@@ -122,40 +111,3 @@ class Metadata:
 def _object(call: Call) -> dict[str, Any]:
     """The body as a JSON object; an empty body is an empty one."""
     return document.parse_object(call.body) if call.body.strip() else {}
-
-
-def server_metadata() -> dict[str, Any]:
-    """The server metadata response (CONTRACT O4)."""
-    return {
-        "name": SERVER_NAME,
-        "version": kserve_torch.__version__,
-        "extensions": list(EXTENSIONS),
-    }
-
-
-def model_metadata(registry: Registry, model: str, version: str | None) -> dict[str, Any]:
-    """The model metadata response (CONTRACT O5, O12, O13).
-
-    Raises:
-        ModelNotFound: no such model, or no such version of it.
-    """
-    found = registry.find(model, version)
-    return {
-        "name": found.name,
-        "versions": [each.version for each in registry.versions(model)],
-        "platform": found.archive.platform if found.archive is not None else "",
-        "inputs": list(found.signature("inputs")),
-        "outputs": list(found.signature("outputs")),
-    }
-
-
-def repository_index(registry: Registry, only_ready: bool) -> list[dict[str, str]]:
-    """One entry per model version: name, version, state, reason (CONTRACT O80)."""
-    listed = (
-        (v, *registry.standing(v)) for name in registry.names() for v in registry.versions(name)
-    )
-    return [
-        {"name": v.name, "version": v.version, "state": state.value, "reason": reason}
-        for v, state, reason in listed
-        if state is State.READY or not only_ready
-    ]

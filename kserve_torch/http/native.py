@@ -20,7 +20,7 @@ from kserve_torch.http.native_json import find, native_error, native_json, with_
 from kserve_torch.http.serve import Serve, deadline, log_unsendable
 from kserve_torch.http.streaming import answer_or_stream
 from kserve_torch.messages import NOTHING, Request, RowReply, Verb, fresh_id
-from kserve_torch.models.state import State
+from kserve_torch.models import describe
 from kserve_torch.tokens import Access
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Native:
     # --- endpoints ---
 
     async def _ping(self, call: Call, request_id: str) -> Answer:
-        if healthy(self._registry):
+        if describe.healthy(self._registry):
             return native_json({"status": "Healthy"})
         return native_json({"status": "Unhealthy"}, 500)
 
@@ -208,16 +208,3 @@ def save_tensor(tensor: Any) -> bytes:
     buffer = io.BytesIO()
     torch.save(tensor, buffer)
     return buffer.getvalue()
-
-
-def healthy(registry: Registry) -> bool:
-    """Whether every model has its workers, as TorchServe's ping says (CONTRACT N1, T-46)."""
-    models = registry.names()
-    return not registry.draining and all(_has_workers(registry, model) for model in models)
-
-
-def _has_workers(registry: Registry, model: str) -> bool:
-    """Whether the default version is loaded and has its workers."""
-    version = registry.find(model)
-    fewest, _ = version.scaled_to
-    return version.state is State.READY and version.ready_workers >= fewest

@@ -1,7 +1,4 @@
-"""What TorchServe's management API says of models, as values that HTTP and gRPC send alike.
-
-Names, order and units of the members are TorchServe's (CONTRACT G1-G6).
-"""
+"""What the server says of itself and its models, as values that HTTP and gRPC send alike."""
 
 from __future__ import annotations
 
@@ -11,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+import kserve_torch
 from kserve_torch.engine.worker import WorkerState
+from kserve_torch.models.state import State
 from kserve_torch.redact import redacted
 
 if TYPE_CHECKING:
@@ -19,6 +18,15 @@ if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
     from kserve_torch.models.version import ModelVersion
 
+SERVER_NAME = "kserve_torch"
+#: Clients look for either spelling of the first (CONTRACT O46).
+EXTENSIONS = (
+    "model_repository_extension",
+    "model_repository",
+    "binary_tensor_data",
+    "parameters",
+    "explain",
+)
 #: Most models on one page of a list, and the length of a page when none is asked for.
 PAGE_LIMIT = 100
 
@@ -34,6 +42,62 @@ _FROM_CONFIG: tuple[tuple[str, str, Any], ...] = (
     ("maxNumSequence", "maxNumSequence", 0),
     ("maxSequenceJobQueueSize", "maxSequenceJobQueueSize", 0),
 )
+
+
+# --- the open inference protocol ---
+
+
+def server_metadata() -> dict[str, Any]:
+    """The server metadata response (CONTRACT O4)."""
+    return {
+        "name": SERVER_NAME,
+        "version": kserve_torch.__version__,
+        "extensions": list(EXTENSIONS),
+    }
+
+
+def model_metadata(registry: Registry, model: str, version: str | None) -> dict[str, Any]:
+    """The model metadata response (CONTRACT O5, O12, O13).
+
+    Raises:
+        ModelNotFound: no such model, or no such version of it.
+    """
+    found = registry.find(model, version)
+    return {
+        "name": found.name,
+        "versions": [each.version for each in registry.versions(model)],
+        "platform": found.archive.platform if found.archive is not None else "",
+        "inputs": list(found.signature("inputs")),
+        "outputs": list(found.signature("outputs")),
+    }
+
+
+def repository_index(registry: Registry, only_ready: bool) -> list[dict[str, str]]:
+    """One entry per model version: name, version, state, reason (CONTRACT O80)."""
+    listed = (
+        (v, *registry.standing(v)) for name in registry.names() for v in registry.versions(name)
+    )
+    return [
+        {"name": v.name, "version": v.version, "state": state.value, "reason": reason}
+        for v, state, reason in listed
+        if state is State.READY or not only_ready
+    ]
+
+
+# --- TorchServe: names, order and units of the members are its own (CONTRACT G1-G6) ---
+
+
+def healthy(registry: Registry) -> bool:
+    """Whether every model has its workers, as TorchServe's ping says (CONTRACT N1, T-46)."""
+    models = registry.names()
+    return not registry.draining and all(_has_workers(registry, model) for model in models)
+
+
+def _has_workers(registry: Registry, model: str) -> bool:
+    """Whether the default version is loaded and has its workers."""
+    version = registry.find(model)
+    fewest, _ = version.scaled_to
+    return version.state is State.READY and version.ready_workers >= fewest
 
 
 def model_version(version: ModelVersion) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the management API says of models, as values."""
+"""What the server says of itself and its models, as values."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
