@@ -156,6 +156,7 @@ FLOORS: list[dict[str, str]] = [
         "models.reloads": (
             "models.catalogue models.factory models.retries models.stock models.version"
         ),
+        "models.report": "models.registry",
         "models.retries": "models.catalogue models.state models.version",
         "models.state": "",
         "models.stock": "models.catalogue models.version",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kserve_torch.errors import AnswerTooLarge, ClientLeft, ServingError
 from kserve_torch.grpc.rpc import Call
-from kserve_torch.http.serve import log_unsendable, responded
 from kserve_torch.messages import Reply, Request
+from kserve_torch.models.report import log_unsendable, responded
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
@@ -59,7 +59,7 @@ class Exchange:
                 raise AnswerTooLarge(f"{size}, this port sends {self._most} at most")
             return response
         except ServingError as error:
-            log_unsendable(self.request, error)
+            log_unsendable(self._registry, self.request, error)
             raise
 
     def __enter__(self) -> Exchange:
@@ -71,5 +71,7 @@ class Exchange:
             status = error.http if isinstance(error, ServingError) else 500
         elif error is not None:  # cancelled, or a stream closed
             status = ClientLeft.http
-        how = (self._protocol, self.request, status, self._began, self.reply, error)
-        self._registry.emit(responded(self._registry, *how))
+        registry, request, reply = self._registry, self.request, self.reply
+        registry.emit(
+            responded(registry, self._protocol, request, status, self._began, reply, error)
+        )

@@ -17,10 +17,11 @@ from kserve_torch.errors import AnswerTooLarge, InvalidInput, ServingError
 from kserve_torch.http.api import model_api, whole_api
 from kserve_torch.http.call import Answer, Call, Endpoint
 from kserve_torch.http.native_json import find, native_error, native_json, with_native_headers
-from kserve_torch.http.serve import Serve, deadline, log_unsendable
+from kserve_torch.http.serve import Serve, deadline
 from kserve_torch.http.streaming import answer_or_stream
 from kserve_torch.messages import NOTHING, Request, RowReply, Verb, fresh_id
 from kserve_torch.models import describe
+from kserve_torch.models.report import log_unsendable
 from kserve_torch.tokens import Access
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Native:
             return self._serve.fail(call, asked, error)
 
         def unsendable(error: ServingError) -> Answer:
-            log_unsendable(request, error)
+            log_unsendable(self._registry, request, error)
             return self._serve.fail(call, request, error)
 
         return await answer_or_stream(

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kserve_torch.engine.aside import aside
-from kserve_torch.engine.failures import log_failed
-from kserve_torch.errors import ClientLeft, HandlerError, InvalidInput, PredictionError
+from kserve_torch.errors import ClientLeft, InvalidInput
 from kserve_torch.events import Responded
 from kserve_torch.http.call import Answer, Call
-from kserve_torch.messages import NO_TIME, NOTHING, Reply, Request
+from kserve_torch.messages import Reply, Request
+from kserve_torch.models.report import log_unsendable, responded
 from kserve_torch.models.v2 import size_of
 
 if TYPE_CHECKING:
@@ -38,48 +38,6 @@ def deadline(call: Call) -> float | None:
     if not 0 < milliseconds < float("inf"):
         raise InvalidInput(f"{TIMEOUT_HEADER}: {text!r} is not a positive number of milliseconds")
     return time.monotonic() + milliseconds / 1000
-
-
-def log_unsendable(request: Request, error: Exception) -> None:
-    """Log why the handler's answer cannot be sent: its author does not see the client's error."""
-    if isinstance(error, HandlerError) and not isinstance(error, PredictionError):
-        log_failed(request.model, request, error)
-
-
-def responded(
-    registry: Registry,
-    protocol: str,
-    request: Request,
-    status: int,
-    began: float,
-    reply: Reply | None,
-    error: BaseException | None = None,
-) -> Responded:
-    """The event of how a request ended.
-
-    Args:
-        registry: the models.
-        protocol: the name of the protocol in metrics and the access log.
-        request: as far as it could be decoded.
-        status: the answer's, in HTTP's terms.
-        began: ``time.perf_counter()`` at which the request was there.
-        reply: the handler's, or None if there is none.
-        error: what kept the client from an answer, be it its departure, or None.
-    """
-    version = reply.version if reply else registry.version_of(request.model, request.version)
-    timing = reply.timing if reply else getattr(error, "timing", None)
-    return Responded(
-        protocol,
-        request.model,
-        version,
-        status,
-        time.perf_counter() - began,
-        request.id,
-        len(request.rows),
-        timing or NO_TIME,
-        type(error).__name__ if isinstance(error, Exception) else "",
-        request.headers if registry.observers.want_headers else NOTHING,
-    )
 
 
 class Serve:
@@ -120,7 +78,7 @@ class Serve:
             raise
         except Exception as error:
             if reply is not None:
-                log_unsendable(request, error)
+                log_unsendable(self._registry, request, error)
             return self.fail(call, request, error, reply)
         self._tell(call, request, answer.status, reply)
         return answer
@@ -158,8 +116,9 @@ class Serve:
         # The answer first: who sends the next request sees it counted.
         if not self._untold:
             asyncio.get_running_loop().call_soon(self._tell_all)
-        how = (self._protocol, request, status, call.began, reply, error)
-        self._untold.append(responded(self._registry, *how))
+        self._untold.append(
+            responded(self._registry, self._protocol, request, status, call.began, reply, error)
+        )
 
     def _tell_all(self) -> None:
         """Tell of all answers of one turn of the event loop, which are often a batch's."""

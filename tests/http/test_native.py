@@ -501,7 +501,7 @@ async def test_a_part_of_a_stream_that_cannot_be_sent_is_reported(
     assert (event.status, event.error) == (503, "HandlerError")
     (record,) = caplog.records
     asked = header(answer, "x-request-id")
-    said = f"echo: request {asked} failed: Unsupported model output"
+    said = f"echo 1.0 predict: request {asked} failed: Unsupported model output"
     assert record.getMessage().startswith(said)
     assert record.__dict__["fields"] == {"model": "echo", "id": asked}
 

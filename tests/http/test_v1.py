@@ -264,7 +264,7 @@ async def test_why_an_answer_cannot_be_sent_is_logged(
     registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
     await answered(registry, PREDICT, {"instances": [1]}, mode="set", x_request_id="7")
-    assert caplog.messages[0].startswith("echo: request 7 failed: predictions[0]: ")
+    assert caplog.messages[0].startswith("echo 1.0 predict: request 7 failed: predictions[0]: ")
 
 
 async def test_headers_of_the_handler_and_none_of_the_request(registry: Registry) -> None:
