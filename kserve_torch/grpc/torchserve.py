@@ -17,7 +17,7 @@ from kserve_torch.grpc.exchange import Exchange
 from kserve_torch.grpc.protos import inference_pb2 as pb
 from kserve_torch.grpc.rpc import Call
 from kserve_torch.grpc.status import status_of
-from kserve_torch.http.native import save_tensor
+from kserve_torch.handler.tensors import save_tensor
 from kserve_torch.messages import Reply, Request, RowReply, fresh_id
 from kserve_torch.models import describe
 

@@ -1,7 +1,8 @@
-"""Payloads to tensors, tensors to one batch, batches to the device."""
+"""Payloads to tensors, tensors to one batch, batches to the device, results to bytes."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -170,6 +171,13 @@ def to_device(data: Any, device: torch.device | str | int | None) -> Any:
 def is_cuda(device: torch.device | str | int | None) -> bool:
     """Whether ``device``, in any form that handlers use, is a CUDA device."""
     return device is not None and torch.device(device).type == "cuda"
+
+
+def save_tensor(tensor: torch.Tensor) -> bytes:
+    """A tensor in the format of ``torch.save``, as TorchServe sends it."""
+    buffer = io.BytesIO()
+    torch.save(tensor, buffer)
+    return buffer.getvalue()
 
 
 def describe(data: Any) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kserve_torch.codec import native
 from kserve_torch.codec.envelope import Opened, Seal, open_envelope
@@ -14,6 +13,7 @@ from kserve_torch.codec.replies import check_status, sendable
 from kserve_torch.engine.aside import aside
 from kserve_torch.engine.emissions import Emissions
 from kserve_torch.errors import AnswerTooLarge, InvalidInput, ServingError
+from kserve_torch.handler.tensors import save_tensor
 from kserve_torch.http.api import model_api, whole_api
 from kserve_torch.http.call import Answer, Call, Endpoint
 from kserve_torch.http.native_json import find, native_error, native_json, with_native_headers
@@ -200,12 +200,3 @@ def _named_in_form(call: Call) -> str:
         return ""
     form = native.decode(call.body, call.headers["content-type"], decode_input=False)
     return str(form.row.get("model_name", b""), "utf-8", "replace")
-
-
-def save_tensor(tensor: Any) -> bytes:
-    """A torch tensor in the format of ``torch.save``, as TorchServe sends it."""
-    import torch  # takes seconds; already imported when a handler answers with a tensor
-
-    buffer = io.BytesIO()
-    torch.save(tensor, buffer)
-    return buffer.getvalue()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from kserve_torch.codec import native
 from kserve_torch.errors import HandlerError, InvalidInput
+from kserve_torch.handler.tensors import save_tensor
 from kserve_torch.messages import RowReply
 
 FORM = "application/x-www-form-urlencoded"
@@ -46,14 +47,8 @@ def multipart(**parts):
     return request.read(), request.headers["content-type"]
 
 
-def save(tensor):
-    buffer = io.BytesIO()
-    torch.save(tensor, buffer)
-    return buffer.getvalue()
-
-
 def encode(result, **members):
-    return native.encode(RowReply(result=result, **members), save)
+    return native.encode(RowReply(result=result, **members), save_tensor)
 
 
 # --- requests -------------------------------------------------------------------------------------
