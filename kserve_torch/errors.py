@@ -31,6 +31,7 @@ class ServingError(Exception):
         native: status on TorchServe's own routes; the same, unless a class says otherwise.
         grpc: name of the ``grpc.StatusCode``.
         kind: the ``type`` member of a native error body (CONTRACT N21-N25).
+        headers: what HTTP says of it in headers (RFC 9110 10.2.1, 10.2.3).
         timing: where the time of the request went that failed with it; None if it never waited.
     """
 
@@ -38,6 +39,7 @@ class ServingError(Exception):
     native: int = 500
     grpc: ClassVar[str] = "INTERNAL"
     kind: ClassVar[str] = "InternalServerException"
+    headers: tuple[tuple[str, str], ...] = ()
     timing: Timing | None = None
 
     def __init_subclass__(cls) -> None:
@@ -104,7 +106,7 @@ class RouteNotFound(ClientError):
 class MethodNotAllowed(ClientError):
     """The route exists, but not with this method (or the calls that change things are off).
 
-    Attributes:
+    Args:
         allowed: the route's methods; empty if the method is not the reason.
     """
 
@@ -114,7 +116,8 @@ class MethodNotAllowed(ClientError):
 
     def __init__(self, message: str, allowed: Iterable[str] = ()) -> None:
         super().__init__(message)
-        self.allowed = tuple(allowed)
+        if allow := ", ".join(allowed):
+            self.headers = (("allow", allow),)
 
 
 class Forbidden(ClientError):
@@ -245,6 +248,7 @@ class Overloaded(ServerError):
     grpc = "RESOURCE_EXHAUSTED"
     kind = "ServiceUnavailableException"
     retry_after: ClassVar[int] = 1
+    headers = (("retry-after", str(retry_after)),)
 
 
 class DeadlineExceeded(ServerError):

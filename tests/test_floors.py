@@ -174,7 +174,7 @@ FLOORS: list[dict[str, str]] = [
         "tls": "",
         "tokens": "",
         "tracing": "",
-        "sdk.errors": "grpc http",
+        "sdk.errors": "grpc",
         "sdk.infer_types": "",
         "sdk.loading": "",
         "sdk.model": "sdk.errors sdk.infer_types sdk.loading",

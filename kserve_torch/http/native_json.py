@@ -8,7 +8,7 @@ import orjson
 
 from kserve_torch.errors import ModelNotFound, VersionNotFound
 from kserve_torch.http.call import Answer
-from kserve_torch.http.errors import as_told, error_headers
+from kserve_torch.http.errors import as_told
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
@@ -38,7 +38,7 @@ def native_error(error: BaseException, request_id: str) -> Answer:
     answer = native_json(
         {"code": told.native, "type": told.kind, "message": told.message}, told.native
     )
-    answer.headers = error_headers(told)
+    answer.headers = told.headers
     return answer
 
 

@@ -11,7 +11,6 @@ from starlette.responses import JSONResponse
 
 from kserve_torch.errors import ModelNotFound, NotReady, ServingError
 from kserve_torch.grpc.status import status_of
-from kserve_torch.http.errors import error_headers
 
 
 class _Refused(HTTPException):
@@ -29,7 +28,7 @@ app.add_exception_handler(_Refused, _answered)
 
 def translated(error: ServingError, model: str, from_grpc: bool) -> Exception:
     """The SDK's error for one of ours; if it has none, one with the same status and text."""
-    theirs: Exception = _Refused(error.http, error.message, dict(error_headers(error)))
+    theirs: Exception = _Refused(error.http, error.message, dict(error.headers))
     if from_grpc:
         status = status_of(error, "ModelInfer")
         theirs = GrpcException(status.text, status.code)

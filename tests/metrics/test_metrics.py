@@ -353,7 +353,7 @@ def test_other_paths_and_a_disabled_api_are_not_answered():
     assert answer(metrics, path="/metrics/x") is None
     with pytest.raises(MethodNotAllowed) as refused:
         answer(metrics, method="POST")
-    assert refused.value.allowed == ("GET", "HEAD")
+    assert refused.value.headers == (("allow", "GET, HEAD"),)
     assert answer(observed(enabled=False)) is None
 
 
