@@ -165,7 +165,9 @@ FLOORS: list[dict[str, str]] = [
     },
     {
         "accesslog": "logs",
-        "grpc": "http tls tokens",
+        "grpc": "tokens",
+        "grpc.management": "grpc http",
+        "grpc.server": "grpc grpc.management tls tokens",
         "http": "tokens",
         "logs": "",
         "metrics": "http",

@@ -9,7 +9,8 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from kserve_torch.events import Event, Responded
-from kserve_torch.grpc import GrpcServer, oip
+from kserve_torch.grpc import oip
+from kserve_torch.grpc.server import GrpcServer
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 from kserve_torch.tokens import Tokens
