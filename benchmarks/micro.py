@@ -27,6 +27,7 @@ from kserve_torch.engine.lane import Lane
 from kserve_torch.engine.ticket import Ticket
 from kserve_torch.engine.window import Window
 from kserve_torch.http.app import App
+from kserve_torch.http.metrics import MetricsText
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
 from kserve_torch.messages import Request, Tensor
@@ -220,7 +221,8 @@ async def run(part: str) -> None:
     limits = {"batch_size": BATCH_ROWS, "max_batch_delay": 0.0}
     await registry.register(ECHO, name="echo", overrides=limits)
     routes = (V1(registry, V2(registry)).route, V2(registry).route)
-    app = App(routes, metrics.answer, {}, settings.max_request_size)
+    text = MetricsText(metrics.pieces, enabled=True).route
+    app = App(routes, text, {}, settings.max_request_size)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as workdir:
         stages = (
             *codec_stages(),

@@ -13,6 +13,7 @@ from kserve_torch.http.cors import with_cors
 from kserve_torch.http.docs import Docs
 from kserve_torch.http.management import Management
 from kserve_torch.http.metadata import Metadata
+from kserve_torch.http.metrics import MetricsText
 from kserve_torch.http.native import Native
 from kserve_torch.http.protocol import guarded
 from kserve_torch.http.v1 import V1
@@ -71,7 +72,7 @@ def application(
 
     Args:
         registry: the models.
-        metrics: answers ``/metrics``.
+        metrics: what ``/metrics`` shows.
         settings: what was configured.
         tokens: the keys, if token authorisation is on.
         bindings: the sockets, each with its roles.
@@ -89,7 +90,7 @@ def application(
         routes.append(Docs(registry).route)
     app = App(
         routes,
-        metrics.answer,
+        MetricsText(metrics.pieces, enabled=settings.enable_metrics_api).route,
         roles,
         settings.max_request_size,
         settings.receive_timeout,

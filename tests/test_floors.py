@@ -170,7 +170,7 @@ FLOORS: list[dict[str, str]] = [
         "grpc.server": "grpc grpc.management tls tokens",
         "http": "tokens",
         "logs": "",
-        "metrics": "http",
+        "metrics": "",
         "pidfile": "",
         "sockets": "",
         "tls": "",

@@ -1,4 +1,4 @@
-"""``/metrics``: an observer that counts events, and the text of all metric families.
+"""Metrics: an observer that counts events, and the text of all metric families.
 
 ``torchserve`` has TorchServe's names, ``serving`` and ``engine`` this server's own, ``host`` the
 machine, ``custom`` what handlers report and ``sdk`` KServe's histograms.
@@ -15,11 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
 from prometheus_client import REGISTRY
 
-from kserve_torch.errors import NOT_ALLOWED, MethodNotAllowed
 from kserve_torch.events import (
     Accepted,
     BatchRan,
@@ -31,7 +29,6 @@ from kserve_torch.events import (
     StateChanged,
     WorkerChanged,
 )
-from kserve_torch.http.call import Answer, Call
 from kserve_torch.metrics.custom import HandlerMetrics
 from kserve_torch.metrics.engine import EngineMetrics
 from kserve_torch.metrics.family import Family
@@ -45,11 +42,7 @@ if TYPE_CHECKING:
     from kserve_torch.settings import Settings
     from kserve_torch.settings.metrics_file import ListedMetric
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
-
 log = logging.getLogger(__name__)
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 #: Events that every request has, with their fields that are labels somewhere: events with equal
 #: fields are counted together. One by one they would be a quarter of the event loop's work.
@@ -99,7 +92,6 @@ class Metrics:
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self._reported: set[str] = set()
-        self._enabled = settings.enable_metrics_api
         self._engine = EngineMetrics(registry)
         own = (self._engine, ServingMetrics(), KServeMetrics(), DeviceMetrics())
         self._sources = [*own, *_torchserve(settings)]
@@ -175,7 +167,7 @@ class Metrics:
                 take(events)
 
     def pieces(self, names: Collection[str] | None = None) -> Iterator[bytes]:
-        """All families as text of the type `CONTENT_TYPE`.
+        """All families as text in Prometheus's format.
 
         In pieces that take milliseconds each, with hundreds of models too.
 
@@ -213,23 +205,6 @@ class Metrics:
             self._reported.add(fault)
             level = logging.ERROR if error else logging.WARNING
             log.log(level, "%s (logged once)", fault, exc_info=error)
-
-    async def answer(self, call: Call) -> Answer | None:
-        """Answer ``GET /metrics[/][?name[]=a&name[]=b]`` (CONTRACT N20, X1); None for other paths.
-
-        Raises:
-            MethodNotAllowed: another method (CONTRACT N21).
-        """
-        if call.path.rstrip("/") != "/metrics" or not self._enabled:
-            return None
-        if call.method not in ("GET", "HEAD"):
-            raise MethodNotAllowed(NOT_ALLOWED, ["GET", "HEAD"])
-        names = [value for key, value in parse_qsl(call.query) if key == "name[]"]
-        pieces: list[bytes] = []
-        for piece in self.pieces(names or None):
-            pieces.append(piece)
-            await asyncio.sleep(0)  # lets requests pass: all of them together may take 0.1 s
-        return Answer(body=b"".join(pieces), content_type=CONTENT_TYPE)
 
 
 def _torchserve(settings: Settings) -> list[Any]:

@@ -5,4 +5,6 @@
     registration -> registry -> reloads -> factory -> version -> the engine's queues
                     stock: what becomes of versions that leave
                     catalogue: names, versions, defaults
+
+`v2`, `describe` and `report` are what all protocols share that speak of them.
 """

@@ -19,9 +19,8 @@ from kserve_torch.settings import Settings
 TIMING = Timing(queued=0.25, handler=0.5, batch_rows=4)
 
 
-def settings(mode="prometheus", detect=False, disable_system=False, enabled=True):
+def settings(mode="prometheus", detect=False, disable_system=False):
     return Settings(
-        enable_metrics_api=enabled,
         metrics_mode=mode,
         model_metrics_auto_detect=detect,
         disable_system_metrics=disable_system,
