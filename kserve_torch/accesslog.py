@@ -24,13 +24,13 @@ FLUSH_SECONDS = 0.1
 SOON_SECONDS = 0.002
 FLUSH_LINES = 64
 
-#: The fields of a line, in order; times are in milliseconds. A failure has one more, ``error``: the
-#: class, as its text may quote the payload (DESIGN law 6).
-_NAMES = (
-    *("protocol", "model", "version", "status", "ms", "rows", "batch"),
-    *("queue_ms", "handler_ms", "id"),
+#: A line's fields; times are in milliseconds. A failure has one more, ``error``: the class, as its
+#: text may quote the payload (DESIGN law 6).
+_TEMPLATE = (
+    "protocol=%s model=%s version=%s status=%s ms=%s rows=%s batch=%s queue_ms=%s handler_ms=%s "
+    "id=%s"
 )
-_TEMPLATE = " ".join(f"{name}=%s" for name in _NAMES)
+_NAMES = [field.removesuffix("=%s") for field in _TEMPLATE.split()]
 
 
 class AccessLog:

@@ -221,8 +221,8 @@ class Server:
         if loaded or self._wanted:
             ready = self.registry.ready()
             level = logging.INFO if ready else logging.WARNING
-            times = (seconds, self._imported_in)
-            log.log(level, "%s", summary(self._wanted, loaded, ready, *times))
+            text = summary(self._wanted, loaded, ready, seconds, self._imported_in)
+            log.log(level, "%s", text)
 
     # --- stop ---
 

@@ -42,7 +42,12 @@ class Inference:
         self._trailing = call.trailing
         self._decoded = decoded
         self.request = request_of(
-            *(version, decoded, call.headers, verb_of(decoded), asked, call.deadline),
+            version,
+            decoded,
+            call.headers,
+            verb_of(decoded),
+            asked=asked,
+            deadline=call.deadline,
             from_grpc=True,
         )
 

@@ -113,11 +113,15 @@ class App:
         kserve = _is_kserve(call)
         request_id = call.headers.get("x-request-id", "") if kserve else fresh_id()
         answer = error_answer(call, error, request_id)
-        protocol, name = call.path[1:3] if kserve else "native", type(error).__name__
         self._refused(
             Responded(
-                *(protocol, "", "", answer.status, 0.0, request_id),
-                error=name,
+                protocol=call.path[1:3] if kserve else "native",
+                model="",
+                version="",
+                status=answer.status,
+                seconds=0.0,
+                request_id=request_id,
+                error=type(error).__name__,
                 headers=call.headers,
             )
         )

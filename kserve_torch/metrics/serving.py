@@ -53,9 +53,16 @@ class ServingMetrics:
     def families(self) -> Iterable[Family[Any]]:
         """The families: traffic, latency by stage, batches, refusals and failures, workers."""
         return (
-            *(self._requests, self._duration, self._queue, self._handler),
-            *(self._rows, self._batched, self._splits),
-            *(self._shed, self._failures, self._workers),
+            self._requests,
+            self._duration,
+            self._queue,
+            self._handler,
+            self._rows,
+            self._batched,
+            self._splits,
+            self._shed,
+            self._failures,
+            self._workers,
         )
 
     def responded(self, events: Sequence[Responded]) -> None:

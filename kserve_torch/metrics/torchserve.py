@@ -60,8 +60,12 @@ class TorchServeMetrics:
         """The families, in the order of TorchServe's own list."""
         families = (
             *self._responses,
-            *(self._requests, self._latency, self._queue),
-            *(self._queue_time, self._thread_time, self._load_time),
+            self._requests,
+            self._latency,
+            self._queue,
+            self._queue_time,
+            self._thread_time,
+            self._load_time,
         )
         return [each for each in families if self._names is None or each.name in self._names]
 

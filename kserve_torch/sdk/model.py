@@ -226,8 +226,10 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         check_rows(reply)
         own = dict(row_headers(reply))
         outputs = outputs_of(found, decoded, reply)
-        head = (self.name, reply.version, request.id)
-        return infer_types.encode(*head, outputs, decoded, own, from_grpc=from_grpc), own
+        response = infer_types.encode(
+            self.name, reply.version, request.id, outputs, decoded, own, from_grpc=from_grpc
+        )
+        return response, own
 
     def _loaded(self) -> Registry:
         if self._registry is None:
