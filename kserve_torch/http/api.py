@@ -1,5 +1,6 @@
-"""The server's routes in one table, and the OpenAPI documents of them (CONTRACT N6, N7, 1.1, 2).
+"""The OpenAPI documents of the server's routes (CONTRACT N6, N7, 1.1, 2).
 
+`v1`, `v2`, `metadata`, `native` and `management` have the tables of the endpoints that answer them.
 TorchServe's paths, operation ids and parameters are those of its own descriptions, from which
 clients have been generated; the texts are our own.
 """
@@ -138,7 +139,7 @@ _SCHEMAS: Json = {
     ),
 }
 
-# --- the table ---
+# --- operations ---
 
 _ANY = (400, 405, 408, 413, 415)
 _MODEL = (*_ANY, 404, 503)
