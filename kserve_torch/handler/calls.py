@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from kserve_torch.errors import HandlerError, InvalidInput
+from kserve_torch.handler.blame import blame_input, is_about_dtype
 from kserve_torch.handler.compile import compiling_failed, uncompiled
 from kserve_torch.handler.folding import FoldedNorms
 from kserve_torch.handler.layout import ChannelsLast
-from kserve_torch.handler.shapes import blame_input, is_about_dtype
 
 log = logging.getLogger(__name__)
 

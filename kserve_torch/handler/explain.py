@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from kserve_torch.errors import BadRow, InvalidInput, Unsupported
-from kserve_torch.handler.shapes import blame_input
+from kserve_torch.handler.blame import blame_input
 
 #: Steps of the integral, as in TorchServe (CONTRACT 3.8).
 N_STEPS = 15

@@ -13,7 +13,7 @@ import torch
 
 from kserve_torch.archives.manifest import Manifest
 from kserve_torch.errors import HandlerError, LoadFailed, OutOfMemory, PredictionError, ServingError
-from kserve_torch.handler.shapes import last_line
+from kserve_torch.handler.blame import last_line
 from kserve_torch.namespace.scopes import PREFIX
 from kserve_torch.ts.utils.util import PredictionException
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from kserve_torch.errors import InvalidInput
-from kserve_torch.handler.shapes import blame_input
+from kserve_torch.handler.blame import blame_input
 from kserve_torch.runtime import matmul
 from kserve_torch.runtime.reasons import brief
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from kserve_torch.errors import InvalidInput
-from kserve_torch.handler.shapes import blame_input
+from kserve_torch.handler.blame import blame_input
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which of a model's errors mean that the input has the wrong shape or dtype.
+"""Blames the input for those of a model's errors that are about its shape or dtype.
 
 torch says so only in the text. Each pattern below is from a message that a layer raises about its
 input; any other error counts as the model's own fault.
