@@ -132,7 +132,7 @@ class VersionFactory:
             packages_of(archive, name, self._options.workdir)
         except Exception as error:
             failure = load_failure(error, archive.root, archive.manifest)
-            # Of what says all, the traceback would only be repeated with each further try.
+            # The text of a LoadFailed says all; only what is behind it needs a traceback.
             unexpected = error.__cause__ if isinstance(error, LoadFailed) else error
             log.error("%s: %s", name, failure.message, exc_info=unexpected)
             raise failure from error

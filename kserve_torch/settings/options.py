@@ -39,7 +39,7 @@ ACTIONS = {
 }
 #: What the server does anyway: it starts, in the foreground, and writes no snapshots.
 _GRANTED = ("--start", "--foreground", "--ncs", "--no_config_snapshots")
-#: Those of `IGNORED` that are options of TorchServe, not only keys of its file.
+#: TorchServe's options without effect here; all other names in `IGNORED` are keys of its file.
 _TORCHSERVES = ("--log-config", "--cpp-log-config", "--plugins-path", "--ppath", "--workflow-store")
 
 
