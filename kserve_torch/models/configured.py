@@ -134,7 +134,7 @@ class ConfiguredModels:
         try:
             self._stock.enter(version)
         except Conflict as error:  # a client was quicker
-            _log_failure(model, error)
+            _log_failure(model, version, error)
             self._stock.withdraw(version)
 
     async def _start(self, model: StartupModel, version: ModelVersion) -> ModelVersion | None:
@@ -146,7 +146,7 @@ class ConfiguredModels:
                 raise NotReady(version.reason)
             await version.start()
         except ServingError as error:
-            _log_failure(model, error)
+            _log_failure(model, version, error)
             again = version in self._to_fetch or worth_another_try(error)
             return version if again and version in self._stock else None
         log.info("model %s %s is ready", version.name, version.version)
@@ -187,5 +187,6 @@ def _why_not(version: ModelVersion, first: ModelVersion) -> ServingError:
     return Conflict(f"{version.archive.source.name}: {what}")
 
 
-def _log_failure(model: StartupModel, error: ServingError) -> None:
-    log.error("model %s failed to load: %s", model.name or redacted(str(model.file)), error.message)
+def _log_failure(model: StartupModel, version: ModelVersion, error: ServingError) -> None:
+    shown = f"{model.name} {version.version}" if model.name else redacted(str(model.file))
+    log.error("model %s failed to load: %s", shown, error.message)

@@ -141,6 +141,14 @@ async def test_a_start_up_model_without_a_name_shows_no_secrets_of_its_url(
     assert said in [record.getMessage() for record in caplog.records]
 
 
+async def test_a_start_up_model_that_fails_is_logged_with_its_name_and_version(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path) as registry:
+        await registry.start([StartupModel(name="m", file="absent.mar", version="2.0")])
+    assert "model m 2.0 failed to load: Model not found at: absent.mar" in caplog.messages
+
+
 async def test_a_start_up_model_leaves_alone_what_a_client_was_quicker_to_register(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
