@@ -93,8 +93,6 @@ class Registry(Stock):
     async def start(self, models: Sequence[StartupModel]) -> list[ModelVersion]:
         """Load the start-up models in parallel; one that fails stays, with its reason.
 
-        Which of several archives with the same name and version serves is fixed, see `configured`.
-
         Returns:
             Those that failed and that `try_again` may load.
         """
@@ -162,7 +160,7 @@ class Registry(Stock):
             Forbidden: it is the default of several.
         """
         found = self.find(model, version)
-        if found is self.present(model) and len(self._models[model]) > 1:
+        if found is self.present(model) and len(self.versions(model)) > 1:
             raise Forbidden(f"Cannot remove default version for model {model}")
         self.forget(found)
         if self.present(found.name) is None:
