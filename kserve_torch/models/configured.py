@@ -149,7 +149,6 @@ class ConfiguredModels:
             _log_failure(model, version, error)
             again = version in self._to_fetch or worth_another_try(error)
             return version if again and version in self._stock else None
-        log.info("model %s %s is ready", version.name, version.version)
         return None
 
     def _choose_defaults(self, entered: Iterable[tuple[StartupModel, ModelVersion]]) -> None:

@@ -130,8 +130,6 @@ class Registry(Stock):
         except ServingError:
             self.withdraw(version)
             raise
-        done = "ready" if version.ready else "registered, without workers"
-        log.info("model %s %s is %s", version.name, version.version, done)
         return version
 
     def _check_serving(self) -> None:

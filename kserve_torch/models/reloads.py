@@ -91,7 +91,6 @@ class Reloads:
             loads.under_way -= 1
             if not loads.under_way:
                 self._by_name.pop(name, None)  # clients choose the names
-        log.info("model %s %s is ready", version.name, version.version)
         return version
 
     async def _enter_broken(self, name: str, error: InvalidArchive) -> None:

@@ -58,8 +58,6 @@ async def keep_trying(
             if not worth_another_try(error):
                 return
         else:
-            if version.ready:
-                log.info("model %s %s is ready", version.name, version.version)
             return
     log.error(
         "model %s %s is not loaded again: it has failed for %g s (maxRetryTimeoutInSec)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from kserve_torch.codec.signature import Signature
     from kserve_torch.runtime.instance import Instance
     from kserve_torch.settings import Limits
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +139,8 @@ class ModelVersion(VersionState):
         self.load_seconds = max((worker.load_seconds for worker in self.workers), default=0.0)
         self.reason = ""
         self._become(State.READY)
+        done = "ready" if self.ready else "registered, without workers"
+        log.info("model %s %s is %s", self.name, self.version, done)
 
     async def _bring(self, minimum: int, maximum: int) -> None:
         """Bring the number of workers within the bounds; what they need is installed before."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import threading
 import weakref
 from pathlib import Path
@@ -77,7 +78,10 @@ if os.path.exists({!r}): raise MemoryError
 """
 
 
-async def test_scaling_is_another_try_for_what_failed_to_load(tmp_path: Path) -> None:
+async def test_scaling_is_another_try_for_what_failed_to_load(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kserve_torch")
     broken = tmp_path / "broken"
     broken.touch()
     files = {"handler.py": f"import os\nif os.path.exists({str(broken)!r}): 1 / 0\n{ECHO}"}
@@ -93,6 +97,7 @@ async def test_scaling_is_another_try_for_what_failed_to_load(tmp_path: Path) ->
         broken.unlink()
         assert await registry.scale(registry.find("m"), 2, 2) == 2
         assert (version.state, version.ready, version.reason) == (State.READY, True, "")
+        assert "model m 1.0 is ready" in caplog.messages
         assert (await registry.submit(request("a"))).results == ["a"]
         with pytest.raises(NotReady, match="damaged"):
             await registry.scale(registry.find("torn"), 1, 1)
