@@ -12,7 +12,7 @@ from kserve_torch.errors import SettingError
 from kserve_torch.settings.keys import IGNORED, KSERVES, Key
 from kserve_torch.settings.kinds import BOOLEAN
 from kserve_torch.settings.kserve_keys import KServeKeys
-from kserve_torch.settings.report import show
+from kserve_torch.settings.report import default_of
 from kserve_torch.settings.table import KEYS, Settings
 from kserve_torch.settings.torchserve_keys import TorchServeKeys
 
@@ -150,7 +150,7 @@ def _add(parser: argparse.ArgumentParser, group: Any, key: Key) -> None:
     elif key.kind is BOOLEAN:  # alone it means true
         how |= {"nargs": "?", "const": "true"}
     first, *others = dict.fromkeys(name for flag in key.flags for name in _spellings(flag))
-    text = f"{key.help} (default: {key.shown or show(key, key.default)})"
+    text = f"{key.help} (default: {default_of(key)})"
     group.add_argument(first, help=text.replace("%", "%%"), **how)
     if others:
         parser.add_argument(*others, help=argparse.SUPPRESS, **how)

@@ -14,18 +14,23 @@ from kserve_torch.settings.table import KEYS, Settings
 _HIDDEN = "********"
 
 
-def show(key: Key, value: Any) -> str:
-    """``value`` as it would be written in ``config.properties``; a secret as asterisks."""
+def default_of(key: Key) -> str:
+    """The default in words, as ``--help`` and the reference page have it."""
+    return key.shown or _show(key, key.default) or "none"
+
+
+def _show(key: Key, value: Any) -> str:
+    """``value`` as text for people: "" if it is not set, asterisks if it is secret."""
     return _HIDDEN if key.secret else _text(value)
 
 
 def _text(value: Any) -> str:
     if value is None:
-        return "none"
+        return ""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:.15g}"
     if isinstance(value, re.Pattern):
         return str(value.pattern)
     if isinstance(value, StartupModel):
@@ -35,21 +40,28 @@ def _text(value: Any) -> str:
         limits = " ".join(f"{word}={_text(v)}" for word, v in written(value.limits).items())
         return f"{_text(value.model)} ({limits})"
     if isinstance(value, tuple):
-        return ",".join(map(_text, value)) or "none"
+        return ",".join(map(_text, value))
     return str(value)
 
 
 def settings_report(settings: Settings) -> str:
     """What ``--print-settings`` prints: a line per key, ``key=value  # source``."""
-    lines = [f"{name}={show(key, getattr(settings, name))}" for name, key in KEYS.items()]
+    lines = [f"{name}={_show(key, getattr(settings, name))}" for name, key in KEYS.items()]
     width = min(60, max(map(len, lines)))
     rows = [
-        f"{line:<{width}}  # {settings.sources.get(name, DEFAULT)}"
-        for line, name in zip(lines, KEYS, strict=True)
+        f"{line:<{width}}  # {_source(settings, key)}"
+        for line, key in zip(lines, KEYS.values(), strict=True)
     ]
     given = [("ignored", settings.ignored), ("unknown", settings.unknown)]
     rows += [f"# {word}: {', '.join(names)}" for word, names in given if names]
     return "\n".join((*rows, *(f"# {notice}" for notice in settings.notices)))
+
+
+def _source(settings: Settings, key: Key) -> str:
+    """Where the value came from; where there is none, also what applies."""
+    source = settings.sources.get(key.name, DEFAULT)
+    unset = source == DEFAULT and getattr(settings, key.name) is None
+    return f"{source}: {key.shown}" if unset and key.shown else source
 
 
 def reference() -> str:
@@ -65,8 +77,7 @@ def reference() -> str:
 
 
 def _row(key: Key) -> str:
-    default = key.shown or show(key, key.default)
-    cells = [f"`{key.name}`", key.kind.allowed, default, key.help + _names(key)]
+    cells = [f"`{key.name}`", key.kind.allowed, default_of(key), key.help + _names(key)]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from kserve_torch.settings import load_settings
 from kserve_torch.settings.report import reference, settings_report
 from kserve_torch.settings.table import KEYS
@@ -32,6 +34,27 @@ def test_every_value_is_shown_with_its_source(tmp_path: Path) -> None:
     assert shown["management_address"] == "default: inference_address"
     assert lines[len(KEYS) :] == ["# ignored: vmargs", "# unknown: new"]
     assert not any("hunter2" in line for line in lines)
+
+
+def test_what_is_not_set_has_no_value_and_its_default_in_words(tmp_path: Path) -> None:
+    argv = ["--model-store", str(tmp_path), "--models", "m.mar", "--enable_grpc", "false"]
+    lines = settings_report(load_settings(argv, {})).splitlines()
+    shown = dict(" ".join(line.split()).split("=", 1) for line in lines)
+    assert shown["models"] == " # default"
+    assert shown["number_of_gpu"] == " # default: all"
+    assert shown["cors_allowed_methods"] == " # default: GET, POST, PUT, OPTIONS"
+    assert shown["grpc_port"] == " # enable_grpc"
+
+
+@pytest.mark.parametrize("models", ["none", "all", "m=m.mar,n.mar"])
+def test_values_are_shown_as_they_are_written(tmp_path: Path, models: str) -> None:
+    argv = ["--model-store", str(tmp_path), "--models", models, "--cors_allowed_origin", "*"]
+    environ = {"TS_TOKEN_EXPIRATION_TIME_MIN": "5256000.5", "TS_METRICS_ADDRESS": "unix:/m"}
+    settings = load_settings(argv, environ)
+    rows = (line.split("  #")[0].rstrip() for line in settings_report(settings).splitlines())
+    for name, text in (row.split("=", 1) for row in rows):
+        if text and not KEYS[name].secret:
+            assert KEYS[name].parse(text, "the report") == getattr(settings, name)
 
 
 def test_urls_of_models_are_shown_without_secrets(tmp_path: Path) -> None:
