@@ -53,7 +53,7 @@ class CommandLine:
         requests: the folder that ``--check`` names, or "".
         values: name of the key -> text.
         ignored: names of options that have no effect here.
-        unknown: unknown arguments.
+        unknown: names of unknown options; not their values, which may be secret.
     """
 
     program: str
@@ -95,8 +95,15 @@ def read_command_line(argv: Sequence[str], program: str) -> CommandLine:
         requests=given.get("check", ""),
         values={name: _joined(given[name]) for name in KEYS if name in given},
         ignored=tuple(sorted(IGNORED & given.keys())),
-        unknown=tuple(unknown),
+        unknown=tuple(_names(unknown)),
     )
+
+
+def _names(words: Sequence[str]) -> Iterator[str]:
+    """The options among ``words``; a word behind one is its value."""
+    for place, word in enumerate(words):
+        if word.startswith("-") or place == 0:
+            yield word.partition("=")[0]
 
 
 def _joined(value: str | list[str]) -> str:

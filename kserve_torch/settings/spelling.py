@@ -21,7 +21,7 @@ def near(word: str, known: Iterable[str]) -> str | None:
 
 def with_guess(word: str, known: Iterable[str]) -> str:
     """``word``, with the known name that it looks like if there is one."""
-    guess = near(word.partition("=")[0], known)
+    guess = near(word, known)
     return f"{word} (did you mean {guess}?)" if guess else word
 
 

@@ -632,8 +632,7 @@ def test_what_was_misspelt_is_guessed(load: Load) -> None:
     )
     assert settings.unknown == (
         "--httpport (did you mean --http_port?)",
-        "1",
-        "--numer-of-gpu=2 (did you mean --number_of_gpu?)",
+        "--numer-of-gpu (did you mean --number_of_gpu?)",
         "--printsettings (did you mean --print-settings?)",
         "job_queue_sise (did you mean job_queue_size?)",
         "colour",
