@@ -166,6 +166,8 @@ class Server:
                 await self._tracing.close()
             for listener in listeners:
                 listener.close()
+            if self._stopping.is_set():
+                log.info("stopped")
 
     # --- start ---
 

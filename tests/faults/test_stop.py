@@ -94,6 +94,8 @@ def test_what_runs_and_waits_is_answered(
         assert client.server.wait() == 0
         assert all(one.result().ok for one in begun)
         assert "Traceback" not in client.server.log
+        *_, last = client.server.lines
+        assert last.endswith(" INFO kserve_torch.server: stopped")
         assert list((tmp_path / "tmp").iterdir()) == []
 
 
