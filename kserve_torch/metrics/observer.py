@@ -1,0 +1,219 @@
+"""The observer that counts events, and the text of all metric families."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import chain
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import REGISTRY
+
+from kserve_torch.events import (
+    Accepted,
+    BatchRan,
+    Event,
+    Finished,
+    Measured,
+    Responded,
+    Shed,
+    StateChanged,
+    WorkerChanged,
+)
+from kserve_torch.metrics.custom import HandlerMetrics
+from kserve_torch.metrics.engine import EngineMetrics
+from kserve_torch.metrics.family import Family
+from kserve_torch.metrics.host import DeviceMetrics, GpuMetrics, HostMetrics
+from kserve_torch.metrics.sdk import KServeMetrics, names_in, process_text
+from kserve_torch.metrics.serving import ServingMetrics
+from kserve_torch.metrics.torchserve import LEGACY, TorchServeMetrics
+
+if TYPE_CHECKING:
+    from kserve_torch.models.registry import Registry
+    from kserve_torch.settings import Settings
+    from kserve_torch.settings.metrics_file import ListedMetric
+
+log = logging.getLogger(__name__)
+
+#: Events that every request has, with their fields that are labels somewhere: events with equal
+#: fields are counted together. One by one they would be a quarter of the event loop's work.
+_FREQUENT: dict[type, Callable[[Any], Any]] = {
+    Accepted: attrgetter("model", "version", "asked", "verb"),
+    Finished: attrgetter("model", "version", "asked", "verb", "error"),
+    Responded: attrgetter("protocol", "model", "version", "status"),
+}
+#: How many of them, and of the handlers' measurements, are kept before they are counted; and how
+#: many seconds later: by then the answers are out, and handlers compute.
+_KEPT = 96
+_COUNT_SECONDS = 0.002
+
+#: How many removed versions are still shown. Registering one after the other, as in a roll-out,
+#: must not fill the memory with series.
+_LEFT = 20
+
+#: The method of a source that takes an event; of `_FREQUENT` ones, it takes a list.
+_TAKERS: dict[type[Event], str] = {
+    Accepted: "accepted",
+    Shed: "shed",
+    Finished: "finished",
+    BatchRan: "batch_ran",
+    StateChanged: "state_changed",
+    WorkerChanged: "worker_changed",
+    Responded: "responded",
+    Measured: "measured",
+}
+#: The kinds of events that are counted.
+KINDS = tuple(_TAKERS)
+
+
+class Metrics:
+    """Counts events and shows them as Prometheus text.
+
+    ``metrics_mode`` selects TorchServe's families (CONTRACT X1): ``prometheus`` shows all,
+    ``legacy`` the three ``ts_*`` counters and ``log`` none. This server's own families and KServe's
+    are always shown, because autoscalers need them.
+
+    Args:
+        settings: what to show.
+        registry: queues, workers and readiness are read from it at every scrape.
+
+    Raises:
+        SettingError: the ``metrics_config`` file lists a metric that cannot be shown.
+    """
+
+    def __init__(self, settings: Settings, registry: Registry) -> None:
+        self._reported: set[str] = set()
+        self._engine = EngineMetrics(registry)
+        own = (self._engine, ServingMetrics(), KServeMetrics(), DeviceMetrics())
+        self._sources = [*own, *_torchserve(settings)]
+        if settings.metrics_mode == "prometheus":
+            detect = settings.model_metrics_auto_detect
+            self._sources.append(self._handler_metrics(registry.listed_metrics, detect))
+        self._takers = {event: _methods(self._sources, name) for event, name in _TAKERS.items()}
+        self._forget = _methods(self._sources, "left")
+        #: Removed versions, the latest last; some may have been registered again.
+        self._left: dict[tuple[str, str], None] = {}
+        self._kept: list[Event] = []
+        self._measured: deque[Measured] = deque()
+        self._measuring = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        """Count the event, one of `KINDS`, by the next scrape at the latest.
+
+        On any thread, but requests' events on an event loop.
+        """
+        kind = type(event)
+        if kind in _FREQUENT:
+            self._kept.append(event)
+            if len(self._kept) % _KEPT == 0:
+                asyncio.get_running_loop().call_later(_COUNT_SECONDS, self._count)
+        elif isinstance(event, Measured):
+            # Later: the answer would wait for it, with cold caches after the model's call.
+            self._measured.append(event)
+            if len(self._measured) >= _KEPT:
+                self._measure()
+        else:
+            self._tell(event)
+            if isinstance(event, StateChanged) and event.state == "UNLOADING":
+                self._departed(event.model, event.version)
+
+    def _departed(self, model: str, version: str) -> None:
+        """Note that a version was removed; forget the series of the one removed `_LEFT` ago."""
+        self._left.pop((model, version), None)
+        self._left[model, version] = None
+        if len(self._left) <= _LEFT:
+            return
+        model, version = next(iter(self._left))
+        del self._left[model, version]
+        here = self._engine.versions_of(model)
+        if version in here:
+            return
+        self._count()
+        whole = not here and all(model != other for other, _ in self._left)
+        for forget in self._forget:
+            forget(model, version)
+            if whole:
+                forget(model, "")
+
+    def _tell(self, event: Event) -> None:
+        for take in self._takers[type(event)]:
+            take(event)
+
+    def _measure(self) -> None:
+        """Count what handlers have measured; on any thread."""
+        with self._measuring:
+            while self._measured:
+                self._tell(self._measured.popleft())
+
+    def _count(self) -> None:
+        """Count the kept events; on the event loop, where they are emitted."""
+        self._measure()
+        kept, self._kept = self._kept, []
+        alike: dict[Any, list[Event]] = {}
+        for event in kept:
+            kind = type(event)
+            alike.setdefault((kind, _FREQUENT[kind](event)), []).append(event)
+        for (kind, _), events in alike.items():
+            for take in self._takers[kind]:
+                take(events)
+
+    def pieces(self, names: Collection[str] | None = None) -> Iterator[bytes]:
+        """All families as text in Prometheus's format.
+
+        In pieces that take milliseconds each, with hundreds of models too.
+
+        Args:
+            names: families or samples to keep, as ``name[]`` asks for them; None keeps all.
+        """
+        self._count()
+        families = list(chain.from_iterable(map(self._families, self._sources)))
+        for family in families:
+            text = "".join(f"{line}\n" for line in family.lines(names))
+            # Handlers' labels may hold lone surrogates, as of undecodable file names.
+            yield text.encode(errors="xmlcharrefreplace")
+        taken = frozenset[str]().union(*(family.names for family in families))
+        yield process_text(names, taken, self._report)
+
+    def _handler_metrics(self, listed: Iterable[ListedMetric], detect: bool) -> HandlerMetrics:
+        families = chain.from_iterable(map(self._families, self._sources))
+        taken = set().union(
+            *(family.names for family in families), *map(names_in, REGISTRY.collect())
+        )
+        return HandlerMetrics(listed, detect, socket.gethostname(), taken)
+
+    def _families(self, source: Any) -> list[Family[Any]]:
+        """What a source measures now; what cannot be measured must not hide the rest."""
+        found: list[Family[Any]] = []
+        try:
+            found.extend(source.families())  # keeps those before the one that fails
+        except Exception as error:  # psutil's, torch's and the driver's have no common root
+            self._report(f"{type(source).__name__} cannot be measured", error)
+        return found
+
+    def _report(self, fault: str, error: Exception | None) -> None:
+        """Log why something is not shown, at the first scrape only."""
+        if fault not in self._reported:
+            self._reported.add(fault)
+            level = logging.ERROR if error else logging.WARNING
+            log.log(level, "%s (logged once)", fault, exc_info=error)
+
+
+def _torchserve(settings: Settings) -> list[Any]:
+    """The sources of TorchServe's families that ``metrics_mode`` selects."""
+    hostname = socket.gethostname()
+    if settings.metrics_mode == "legacy":
+        return [TorchServeMetrics(hostname, LEGACY)]
+    if settings.metrics_mode != "prometheus":
+        return []
+    if settings.disable_system_metrics:
+        return [TorchServeMetrics(hostname)]
+    return [TorchServeMetrics(hostname), HostMetrics(hostname), GpuMetrics(hostname)]
+
+
+def _methods(observers: Iterable[Any], name: str) -> list[Callable[..., None]]:
+    return [getattr(each, name) for each in observers if hasattr(each, name)]
