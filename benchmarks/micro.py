@@ -31,7 +31,7 @@ from kserve_torch.http.metrics import MetricsText
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
 from kserve_torch.messages import Request, Tensor
-from kserve_torch.metrics import KINDS, Metrics
+from kserve_torch.metrics import Metrics
 from kserve_torch.models.registry import Registry
 from kserve_torch.runtime.instance import Instance
 from kserve_torch.runtime.loading import LoadOptions, load_instance
@@ -217,7 +217,7 @@ async def run(part: str) -> None:
     settings = load_settings(["--model_dir", str(ECHO)], {}, "kserve_torch")
     registry = Registry(settings)
     metrics = Metrics(settings, registry)
-    registry.observers.add(metrics, KINDS)
+    registry.observers.add(metrics, metrics.kinds)
     limits = {"batch_size": BATCH_ROWS, "max_batch_delay": 0.0}
     await registry.register(ECHO, name="echo", overrides=limits)
     routes = (V1(registry, V2(registry)).route, V2(registry).route)

@@ -25,7 +25,7 @@ from kserve_torch.edges import HttpServer, application, uvicorn_config
 from kserve_torch.engine.background import give_up
 from kserve_torch.events import Event, Responded, WorkerChanged
 from kserve_torch.grpc.server import GrpcServer
-from kserve_torch.metrics import KINDS, Metrics
+from kserve_torch.metrics import Metrics
 from kserve_torch.models.registry import Registry
 from kserve_torch.process import run_until_done
 from kserve_torch.runtime import output
@@ -101,7 +101,7 @@ class Server:
         self.registry = Registry(settings)
         self.metrics = Metrics(settings, self.registry)
         self._access_log = AccessLog(settings)
-        self.registry.observers.add(self.metrics, KINDS)
+        self.registry.observers.add(self.metrics, self.metrics.kinds)
         self.registry.observers.add(self._access_log, [Responded])
         self._tracing = tracing(os.environ)
         if self._tracing is not None:

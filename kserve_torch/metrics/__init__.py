@@ -5,6 +5,6 @@
 and ``sdk`` KServe's histograms.
 """
 
-from kserve_torch.metrics.observer import KINDS, Metrics
+from kserve_torch.metrics.observer import Metrics
 
-__all__ = ["KINDS", "Metrics"]
+__all__ = ["Metrics"]

@@ -27,7 +27,7 @@ from kserve_torch.events import (
 )
 from kserve_torch.metrics.custom import HandlerMetrics
 from kserve_torch.metrics.engine import EngineMetrics
-from kserve_torch.metrics.family import Family
+from kserve_torch.metrics.family import Family, Source
 from kserve_torch.metrics.host import DeviceMetrics, GpuMetrics, HostMetrics
 from kserve_torch.metrics.sdk import KServeMetrics, names_in, process_text
 from kserve_torch.metrics.serving import ServingMetrics
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Events that every request has, with their fields that are labels somewhere: events with equal
-#: fields are counted together. One by one they would be a quarter of the event loop's work.
-_FREQUENT: dict[type, Callable[[Any], Any]] = {
+#: The fields of frequent events that are labels somewhere: events with equal fields are counted
+#: together. One by one they would be a quarter of the event loop's work.
+_LABELS: dict[type[Event], Callable[[Any], Any]] = {
     Accepted: attrgetter("model", "version", "asked", "verb"),
     Finished: attrgetter("model", "version", "asked", "verb", "error"),
     Responded: attrgetter("protocol", "model", "version", "status"),
@@ -56,20 +56,6 @@ _COUNT_SECONDS = 0.002
 #: must not fill the memory with series.
 _LEFT = 20
 
-#: The method of a source that takes an event; of `_FREQUENT` ones, it takes a list.
-_TAKERS: dict[type[Event], str] = {
-    Accepted: "accepted",
-    Shed: "shed",
-    Finished: "finished",
-    BatchRan: "batch_ran",
-    StateChanged: "state_changed",
-    WorkerChanged: "worker_changed",
-    Responded: "responded",
-    Measured: "measured",
-}
-#: The kinds of events that are counted.
-KINDS = tuple(_TAKERS)
-
 
 class Metrics:
     """Counts events and shows them as Prometheus text.
@@ -82,6 +68,9 @@ class Metrics:
         settings: what to show.
         registry: queues, workers and readiness are read from it at every scrape.
 
+    Attributes:
+        kinds: the kinds of events that are counted.
+
     Raises:
         SettingError: the ``metrics_config`` file lists a metric that cannot be shown.
     """
@@ -89,13 +78,31 @@ class Metrics:
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self._reported: set[str] = set()
         self._engine = EngineMetrics(registry)
-        own = (self._engine, ServingMetrics(), KServeMetrics(), DeviceMetrics())
-        self._sources = [*own, *_torchserve(settings)]
-        if settings.metrics_mode == "prometheus":
-            detect = settings.model_metrics_auto_detect
-            self._sources.append(self._handler_metrics(registry.listed_metrics, detect))
-        self._takers = {event: _methods(self._sources, name) for event, name in _TAKERS.items()}
-        self._forget = _methods(self._sources, "left")
+        serving, kserve, torchserve = ServingMetrics(), KServeMetrics(), _torchserve(settings)
+        self._sources: list[Source] = [self._engine, serving, kserve, DeviceMetrics()]
+        self._sources += [*torchserve, *_machine(settings)]
+        handlers = self._handlers(settings, registry.listed_metrics)
+        self._sources += handlers
+        #: Who counts events one by one, and who those of `_LABELS`, several that are alike.
+        self._each: dict[type[Event], list[Callable[[Any], None]]] = {
+            Shed: [serving.shed],
+            BatchRan: [serving.batch_ran],
+            StateChanged: [serving.state_changed],
+            WorkerChanged: [serving.worker_changed, *(ts.worker_changed for ts in torchserve)],
+            Measured: [own.measured for own in handlers],
+        }
+        self._alike: dict[type[Event], list[Callable[[list[Any]], None]]] = {
+            Accepted: [ts.accepted for ts in torchserve],
+            Finished: [
+                *(serving.finished, kserve.finished),
+                *(ts.finished for ts in torchserve),
+                *(own.finished for own in handlers),
+            ],
+            Responded: [serving.responded, *(ts.responded for ts in torchserve)],
+        }
+        self.kinds = (*self._each, *self._alike)
+        self._forget = [serving.left, kserve.left, *(ts.left for ts in torchserve)]
+        self._forget += [own.left for own in handlers]
         #: Removed versions, the latest last; some may have been registered again.
         self._left: dict[tuple[str, str], None] = {}
         self._kept: list[Event] = []
@@ -103,12 +110,12 @@ class Metrics:
         self._measuring = threading.Lock()
 
     def __call__(self, event: Event) -> None:
-        """Count the event, one of `KINDS`, by the next scrape at the latest.
+        """Count the event, one of `kinds`, by the next scrape at the latest.
 
         On any thread, but requests' events on an event loop.
         """
         kind = type(event)
-        if kind in _FREQUENT:
+        if kind in _LABELS:
             self._kept.append(event)
             if len(self._kept) % _KEPT == 0:
                 asyncio.get_running_loop().call_later(_COUNT_SECONDS, self._count)
@@ -141,7 +148,7 @@ class Metrics:
                 forget(model, "")
 
     def _tell(self, event: Event) -> None:
-        for take in self._takers[type(event)]:
+        for take in self._each[type(event)]:
             take(event)
 
     def _measure(self) -> None:
@@ -157,9 +164,9 @@ class Metrics:
         alike: dict[Any, list[Event]] = {}
         for event in kept:
             kind = type(event)
-            alike.setdefault((kind, _FREQUENT[kind](event)), []).append(event)
+            alike.setdefault((kind, _LABELS[kind](event)), []).append(event)
         for (kind, _), events in alike.items():
-            for take in self._takers[kind]:
+            for take in self._alike[kind]:
                 take(events)
 
     def pieces(self, names: Collection[str] | None = None) -> Iterator[bytes]:
@@ -179,14 +186,18 @@ class Metrics:
         taken = frozenset[str]().union(*(family.names for family in families))
         yield process_text(names, taken, self._report)
 
-    def _handler_metrics(self, listed: Iterable[ListedMetric], detect: bool) -> HandlerMetrics:
+    def _handlers(self, settings: Settings, listed: Iterable[ListedMetric]) -> list[HandlerMetrics]:
+        """The source of the handlers' own metrics, if ``metrics_mode`` selects it."""
+        if settings.metrics_mode != "prometheus":
+            return []
         families = chain.from_iterable(map(self._families, self._sources))
         taken = set().union(
             *(family.names for family in families), *map(names_in, REGISTRY.collect())
         )
-        return HandlerMetrics(listed, detect, socket.gethostname(), taken)
+        detect = settings.model_metrics_auto_detect
+        return [HandlerMetrics(listed, detect, socket.gethostname(), taken)]
 
-    def _families(self, source: Any) -> list[Family[Any]]:
+    def _families(self, source: Source) -> list[Family[Any]]:
         """What a source measures now; what cannot be measured must not hide the rest."""
         found: list[Family[Any]] = []
         try:
@@ -203,17 +214,17 @@ class Metrics:
             log.log(level, "%s (logged once)", fault, exc_info=error)
 
 
-def _torchserve(settings: Settings) -> list[Any]:
-    """The sources of TorchServe's families that ``metrics_mode`` selects."""
-    hostname = socket.gethostname()
-    if settings.metrics_mode == "legacy":
-        return [TorchServeMetrics(hostname, LEGACY)]
-    if settings.metrics_mode != "prometheus":
+def _torchserve(settings: Settings) -> list[TorchServeMetrics]:
+    """The source of TorchServe's families about requests, if ``metrics_mode`` selects it."""
+    if settings.metrics_mode == "log":
         return []
-    if settings.disable_system_metrics:
-        return [TorchServeMetrics(hostname)]
-    return [TorchServeMetrics(hostname), HostMetrics(hostname), GpuMetrics(hostname)]
+    names = LEGACY if settings.metrics_mode == "legacy" else None
+    return [TorchServeMetrics(socket.gethostname(), names)]
 
 
-def _methods(observers: Iterable[Any], name: str) -> list[Callable[..., None]]:
-    return [getattr(each, name) for each in observers if hasattr(each, name)]
+def _machine(settings: Settings) -> list[Source]:
+    """The sources of TorchServe's families about the machine, likewise."""
+    if settings.metrics_mode != "prometheus" or settings.disable_system_metrics:
+        return []
+    hostname = socket.gethostname()
+    return [HostMetrics(hostname), GpuMetrics(hostname)]
