@@ -139,6 +139,7 @@ class Reloads:
         failure: ServingError | None = None
         try:
             await version.start()
+            await self._scale_like(stock.present(version.name), before, version)
         except ServingError as error:
             failure = error
         wanted = this in loads.wanted
@@ -154,6 +155,15 @@ class Reloads:
             stock.withdraw(version)
         if failure is not None:
             raise failure
+
+    async def _scale_like(
+        self, present: ModelVersion | None, before: list[ModelVersion], version: ModelVersion
+    ) -> None:
+        """Scale a version as the one that it replaces was scaled while it loaded."""
+        if present in before and present.origin.overrides != version.origin.overrides:
+            fewest, most = present.scaled_to
+            if fewest:
+                await version.scale(fewest, most)
 
     def _here(self, name: str) -> list[ModelVersion]:
         return [version for version in self._stock.all() if version.name == name]

@@ -17,6 +17,7 @@ from kserve_torch.errors import (
     ModelNotFound,
     NotReady,
 )
+from kserve_torch.events import StateChanged
 from kserve_torch.messages import Request
 from kserve_torch.models import factory
 from kserve_torch.models.registration import Registration
@@ -169,6 +170,27 @@ async def test_a_reload_keeps_the_number_of_workers(tmp_path: Path) -> None:
         assert (await registry.load("m")).scaled_to == (1, 3)
         await registry.scale(registry.find("m"), 0, 0)
         assert (await registry.load("m")).scaled_to == (1, 3)
+
+
+@pytest.mark.parametrize("fewest", [0, 2])
+async def test_a_reload_keeps_the_number_of_workers_that_is_asked_for_meanwhile(
+    tmp_path: Path, gate: Gate, fewest: int
+) -> None:
+    make_archive(tmp_path / "m.mar", gate.guards(GATED))
+    gate.open()
+    async with serving(tmp_path, gate=gate) as registry:
+        version = await registry.load("m")
+        remove(gate.path)
+        changes: list[StateChanged] = []
+        registry.observers.add(changes.append, [StateChanged])
+        load = asyncio.ensure_future(registry.load("m"))
+        await until(lambda: changes)
+        scaling = asyncio.ensure_future(registry.scale(version, fewest, fewest))
+        await until(lambda: version.scaled_to == (fewest, fewest))
+        gate.open()
+        # None is not kept: a model that is loaded again is to serve.
+        assert (await load).ready_workers == max(1, fewest)
+        await asyncio.wait([scaling])
 
 
 async def test_a_reload_keeps_what_was_configured(tmp_path: Path) -> None:
