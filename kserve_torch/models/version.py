@@ -133,8 +133,6 @@ class ModelVersion(VersionState):
             if self.state is not State.UNLOADING:
                 self.fail(error.message)
             raise
-        if self.state is State.UNLOADING:
-            raise NotReady(f"Model {self.name} {self.version} was unloaded while it was loaded")
         self._queues.open_explain()
         self.load_seconds = max((worker.load_seconds for worker in self.workers), default=0.0)
         self.reason = ""
@@ -146,9 +144,10 @@ class ModelVersion(VersionState):
         """Bring the number of workers within the bounds; what they need is installed before."""
         if minimum and self._install is not None:
             await asyncio.to_thread(self._install)
-            if self.state is State.UNLOADING:
-                raise self._not_ready()
-        await self._queues.predict.scale(*self._bounds(minimum, maximum))
+        if self.state is not State.UNLOADING:
+            await self._queues.predict.scale(*self._bounds(minimum, maximum))
+        if self.state is State.UNLOADING:
+            raise NotReady(f"Model {self.name} {self.version} was unloaded while workers loaded")
 
     def _bounds(self, minimum: int, maximum: int) -> tuple[int, int]:
         return self._sequences.bounds(minimum, maximum) if self._sequences else (minimum, maximum)

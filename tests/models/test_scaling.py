@@ -23,7 +23,7 @@ from kserve_torch.server import startup_models
 from ..makers import ECHO, make_archive
 from ..waiting import until
 from .actor import WARM, actor, request
-from .serving import serving
+from .serving import GATED, Gate, serving
 
 
 async def test_workers_come_and_go(tmp_path: Path) -> None:
@@ -69,6 +69,22 @@ async def test_scaling_that_fails_changes_nothing(tmp_path: Path) -> None:
         assert (await registry.submit(request("a"))).results == ["a"]
         full.unlink()
         assert await registry.scale(version, 3, 3) == 3
+
+
+async def test_who_scales_what_is_unloaded_is_told(tmp_path: Path, gate: Gate) -> None:
+    make_archive(tmp_path / "m.mar", gate.guards(GATED))
+    gate.open()
+    async with serving(tmp_path, gate=gate) as registry:
+        version = await registry.register("m.mar")
+        gate.path.unlink()
+        scaling = asyncio.ensure_future(registry.scale(version, 2, 2))
+        await until(lambda: len(version.workers) == 2)
+        gone = registry.unload("m")
+        await until(lambda: version.state is State.UNLOADING)
+        gate.open()
+        with pytest.raises(NotReady, match="was unloaded"):
+            await scaling
+        await gone
 
 
 LOADS_WHILE = """
