@@ -126,13 +126,12 @@ class Catalogue:
         versions = self._models.get(version.name, {})
         if versions.get(version.version) is version:
             del versions[version.version]
-        if self._defaults.get(version.name) is version:
-            del self._defaults[version.name]
-            if versions:
-                heir = max(versions.values(), key=lambda other: other.ready)
-                self.set_default(heir.name, heir.version)
         if not versions:
             self._models.pop(version.name, None)
+            self._defaults.pop(version.name, None)
+        elif self._defaults[version.name] is version:
+            heir = max(versions.values(), key=lambda other: other.ready)
+            self.set_default(heir.name, heir.version)
 
     def set_default(self, model: str, version: str) -> None:
         """Make a version the default of its model.

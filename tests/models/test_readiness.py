@@ -106,3 +106,18 @@ async def test_a_new_default_without_workers_is_missed(tmp_path: Path) -> None:
         assert not registry.ready()
         await registry.scale(version, 1, 1)
         assert registry.ready()
+
+
+async def test_so_is_one_that_inherits_from_a_default_that_is_removed(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
+    make_archive(tmp_path / "m2.mar", {"handler.py": ECHO}, modelVersion="2.0")
+    make_archive(tmp_path / "other.mar", {"handler.py": ECHO}, modelName="other")
+    async with serving(tmp_path) as registry:
+        await registry.register("other.mar")
+        first = await registry.register("m.mar")
+        second = await registry.register("m2.mar", workers=0)
+        registry.withdraw(first)  # as what stands for an archive that can be downloaded at last
+        assert registry.find("m") is second
+        assert not registry.ready()
+        await registry.scale(second, 1, 1)
+        assert registry.ready()
