@@ -29,6 +29,10 @@ IDLE = 0.1
 class Loads:
     """Lets loads begin, each in its turn; safe on any thread.
 
+    They begin on one thread, which the first one starts. A new thread has the priority and the
+    cores of the one that starts it: the one that loads explanations has a lower priority, and
+    handlers may choose the cores of theirs.
+
     Args:
         most: how many run at a time while the process is busy.
     """
@@ -37,54 +41,59 @@ class Loads:
         self._most = self._allowed = most
         self._running = 0
         self._waiting: deque[Callable[[], None]] = deque()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._beginner: threading.Thread | None = None
 
     def begin(self, start: Callable[[], None], at_once: bool = False) -> None:
-        """Call ``start`` when it is its turn, now or later on another thread, or ``at_once``."""
+        """Call ``start`` when it is its turn, on another thread, or here and ``at_once``."""
         if at_once:
-            with self._lock:
+            with self._changed:
                 self._running += 1
             start()
             return
-        with self._lock:
+        with self._changed:
             self._waiting.append(start)
-            first = len(self._waiting) == 1
-        self._go_on()
-        if first:
-            self._look_later()
+            self._changed.notify()
+            if self._beginner is None:
+                beginner = threading.Thread(target=self._main, name="loads", daemon=True)
+                beginner.start()
+                self._beginner = beginner
 
     def end(self) -> None:
         """Note that a load has ended, or was given up."""
-        with self._lock:
+        with self._changed:
             self._running -= 1
-        self._go_on()
+            self._changed.notify()
 
-    def _go_on(self) -> None:
-        while start := self._next():
-            start()
+    def _main(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+            before = time.process_time()
+            self._begin_until(time.monotonic() + LOOK_SECONDS)
+            idle = time.process_time() - before < IDLE * LOOK_SECONDS
+            with self._changed:
+                if idle and self._waiting:
+                    self._allowed += self._most
 
-    def _next(self) -> Callable[[], None] | None:
-        with self._lock:
+    def _begin_until(self, ends: float) -> None:
+        while start := self._next(ends - time.monotonic()):
+            with suppress(Exception):  # whatever becomes of one, the others have their turn
+                start()
+
+    def _next(self, seconds: float) -> Callable[[], None] | None:
+        """Wait for the next one that may begin, up to so many seconds; None if there is none."""
+        with self._changed:
+            if not self._changed.wait_for(self._may_begin, max(0.0, seconds)):
+                return None
+            self._running += 1
+            start = self._waiting.popleft()
             if not self._waiting:
                 self._allowed = self._most
-            elif self._running < self._allowed:
-                self._running += 1
-                return self._waiting.popleft()
-            return None
+            return start
 
-    def _look_later(self) -> None:
-        if self._waiting:
-            looker = threading.Timer(LOOK_SECONDS, self._look, (time.process_time(),))
-            looker.daemon = True
-            with suppress(RuntimeError):  # the system has no more threads: an end lets them go on
-                looker.start()
-
-    def _look(self, before: float) -> None:
-        if time.process_time() - before < IDLE * LOOK_SECONDS:
-            with self._lock:
-                self._allowed += self._most
-            self._go_on()
-        self._look_later()
+    def _may_begin(self) -> bool:
+        return bool(self._waiting) and self._running < self._allowed
 
 
 #: The loads of all models of this process.

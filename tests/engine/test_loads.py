@@ -1,12 +1,15 @@
 """Loads take turns, and those that compute nothing let others begin."""
 
 import asyncio
+import os
+import threading
 from math import inf
 
 import pytest
 
 from kserve_torch.engine import backoff, pool, staffing
 from kserve_torch.engine import loads as module
+from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.loads import Loads
 from kserve_torch.engine.worker import WorkerState
 from kserve_torch.errors import NotReady
@@ -27,21 +30,60 @@ def turns(monkeypatch: pytest.MonkeyPatch, busy: None) -> Loads:
     turns = Loads(1)
     for user in (pool, staffing):
         monkeypatch.setattr(user, "LOADS", turns)
-    turns.begin(lambda: None)
+    turns.begin(lambda: None, at_once=True)
     return turns
 
 
 @pytest.mark.usefixtures("busy")
-def test_so_many_run_at_a_time_in_the_order_in_which_they_came() -> None:
+async def test_so_many_run_at_a_time_in_the_order_in_which_they_came() -> None:
     turns, begun = Loads(2), list[int]()
     for number in range(4):
         turns.begin(lambda number=number: begun.append(number))
-    assert begun == [0, 1]
+    for most in (2, 3, 4, 4):
+        await until(lambda most=most: begun == list(range(most)))
+        assert len(turns._waiting) == 4 - most
+        turns.end()
+
+
+@pytest.mark.usefixtures("busy")
+async def test_who_begins_has_not_the_priority_of_who_ends() -> None:
+    """Explanations' threads have a lower one, and new threads that of those that start them."""
+    turns, begun = Loads(1), list[int]()
+    for _ in range(2):
+        turns.begin(lambda: begun.append(priority()))
+    await until(lambda: begun)
+
+    def end() -> None:
+        Courtesy(lambda: False).lower_priority()
+        turns.end()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    ending.join()
+    await until(lambda: len(begun) == 2)
+    assert begun == [priority()] * 2
+
+
+def priority() -> int:
+    """That of the calling thread, on Linux."""
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+
+async def test_thousands_that_fail_at_once_are_no_trouble() -> None:
+    """As when the system has no more threads."""
+    turns, begun = Loads(1), list[int]()
+
+    def fail() -> None:
+        begun.append(1)
+        turns.end()
+        raise RuntimeError("can't start new thread")
+
+    turns.begin(lambda: None)
+    for _ in range(2000):
+        turns.begin(fail)
     turns.end()
-    assert begun == [0, 1, 2]
-    turns.end()
-    turns.end()
-    assert begun == [0, 1, 2, 3]
+    await until(lambda: len(begun) == 2000)
+    await until(lambda: not turns._running)
 
 
 async def test_others_begin_while_those_that_run_leave_the_process_idle(
@@ -58,7 +100,8 @@ async def test_others_begin_while_those_that_run_leave_the_process_idle(
     monkeypatch.setattr(module, "IDLE", 0.0)
     for number in range(3):
         turns.begin(lambda number=number: begun.append(number))
-    assert len(begun) == 9
+    await until(lambda: len(begun) == 9)
+    assert len(turns._waiting) == 1
 
 
 async def test_the_time_limit_of_a_load_begins_with_its_turn(bench: Bench, turns: Loads) -> None:
@@ -81,7 +124,7 @@ async def test_a_load_that_hangs_does_not_keep_its_turn(bench: Bench, turns: Loa
         await bench.pool.scale(1, 1)
     begun: list[bool] = []
     turns.begin(lambda: begun.append(True))
-    assert begun
+    await until(lambda: begun)
     held.gate.set()
 
 
@@ -106,11 +149,9 @@ async def test_workers_for_which_requests_wait_take_no_turn(
     monkeypatch.setattr(backoff, "BACK_OFF", (0.01,))
     turns.end()
     await bench.pool.scale(1, 2)
-    turns.begin(lambda: None)
+    turns.begin(lambda: None, at_once=True)
     await lose_worker(bench)
     assert await bench.result(lambda: 1) == 1
     bench.pool.staffing.relieve()
     await until(lambda: bench.pool.roster.ready == 2)
-    begun: list[bool] = []
-    turns.begin(lambda: begun.append(True))
-    assert not begun  # they are over, and the first one is not
+    await until(lambda: turns._running == 1)  # they are over, and the first one is not

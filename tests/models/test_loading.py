@@ -165,15 +165,16 @@ async def test_what_is_unloaded_while_it_cannot_be_scaled_is_not_loaded_once_mor
     make_archive(tmp_path / "m.mar", gate.guards(LATER_BROKEN))
     async with serving(tmp_path, gate=gate) as registry:
         version = await registry.register("m.mar")
+        tries = gate.path.with_name("tries")
         scaling = asyncio.ensure_future(registry.scale(version, 2, 2))
-        await until(lambda: len(version.workers) == 2)
+        await until(lambda: tries.read_text() == "xx")
         unloading = registry.unload("m")
         await until(lambda: version.state is State.UNLOADING)
         gate.open()
         with pytest.raises(LoadFailed, match="bad weights"):
             await scaling
         await unloading
-        assert gate.path.with_name("tries").read_text() == "xx"
+        assert tries.read_text() == "xx"
 
 
 async def test_nothing_is_loaded_once_the_server_is_being_stopped(tmp_path: Path) -> None:
