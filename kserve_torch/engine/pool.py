@@ -224,9 +224,10 @@ class Pool:
         self._changed_hook(worker)
         if error is not None:
             self._failed(worker, started, error)
-        elif started is not None:
+            return
+        if started is not None:
             started.set_result(worker)
-        else:
+        if worker.state is WorkerState.STOPPED:
             self.staffing.replace()
 
     def _failed(self, worker: Worker, started: Future[Worker] | None, error: BaseException) -> None:

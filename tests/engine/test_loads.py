@@ -142,6 +142,22 @@ async def test_a_model_that_leaves_before_its_turn_is_not_loaded(
     assert not bench.pool.roster.all()
 
 
+async def test_who_waits_for_one_that_leaves_before_its_turn_gets_another(
+    bench: Bench, turns: Loads
+) -> None:
+    pool = bench.pool
+    async with asyncio.timeout(10):
+        scaled = [asyncio.create_task(pool.scale(1, 1))]
+        await until(pool.roster.all)
+        answer = asyncio.create_task(bench.result(lambda: 1))
+        await until(lambda: pool.lane.waiting)
+        scaled += [asyncio.create_task(pool.scale(0, most)) for most in (0, 1)]
+        await asyncio.wait(scaled[1:])
+        turns.end()
+        assert await answer == 1
+        await asyncio.wait(scaled)
+
+
 async def test_workers_for_which_requests_wait_take_no_turn(
     bench: Bench, turns: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
