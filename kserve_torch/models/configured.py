@@ -147,7 +147,7 @@ class ConfiguredModels:
             await version.start()
         except ServingError as error:
             _log_failure(model, version, error)
-            again = version in self._to_fetch or worth_another_try(error)
+            again = version in self._to_fetch or worth_another_try(error, version)
             return version if again and version in self._stock else None
         return None
 

@@ -148,7 +148,7 @@ class Reloads:
         # A version that serves is not replaced by one that failed.
         if wanted and (failure is None or not stock.serves(version.name)):
             others = stock.replace(version, before)
-            if failure is not None and version.needed and worth_another_try(failure):
+            if failure is not None and version.needed and worth_another_try(failure, version):
                 keep(keep_trying(stock, version))  # in the place of the one that is tried now
             await stock.retire(others)
         else:

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def worth_another_try(error: ServingError) -> bool:
-    """Whether loading may succeed next time; a load that hangs would keep one more thread."""
-    return isinstance(error, DownloadFailed | LoadFailed | OutOfMemory)
+def worth_another_try(error: ServingError, version: ModelVersion | None = None) -> bool:
+    """Whether loading may succeed next time; if that of ``version`` hangs, once it has ended."""
+    hangs = version is not None and bool(version.hung)
+    return hangs or isinstance(error, DownloadFailed | LoadFailed | OutOfMemory)
 
 
 async def keep_trying(
@@ -48,14 +49,15 @@ async def keep_trying(
         await asyncio.sleep(pause)
         if catalogue.draining or version not in catalogue:
             return
-        if version.state is State.LOADING:  # somebody else tries
+        # Somebody else tries, or a try hangs: another one might keep one more thread.
+        if version.state is State.LOADING or version.hung:
             continue
         if version.state is not State.UNAVAILABLE:
             return
         try:
             await again()
         except ServingError as error:
-            if not worth_another_try(error):
+            if not worth_another_try(error, version):
                 return
         else:
             return

@@ -87,6 +87,11 @@ class VersionState:
         return self._queues.live
 
     @property
+    def hung(self) -> int:
+        """How many handler threads were given up and still hang."""
+        return self._queues.hung
+
+    @property
     def ready_workers(self) -> int:
         """How many workers for predictions are ready and stay."""
         return self._queues.predict.roster.ready
@@ -131,4 +136,4 @@ class VersionState:
         return NotReady(f"Model with name {self.name} is not ready: {why}.")
 
     def _hanging(self) -> str:
-        return f"{self._queues.hung} handler threads are hung"
+        return f"{self.hung} handler threads are hung"

@@ -15,6 +15,7 @@ from kserve_torch.engine import backoff
 from kserve_torch.errors import LoadFailed, NotReady
 from kserve_torch.events import StateChanged
 from kserve_torch.messages import Request
+from kserve_torch.models import retries
 from kserve_torch.models.catalogue import Catalogue
 from kserve_torch.models.registry import Registry
 from kserve_torch.models.retries import keep_trying
@@ -27,6 +28,7 @@ from ..hosts import hosting_files
 from ..makers import ECHO, make_archive
 from ..threads import workers_end
 from ..waiting import until
+from .serving import GATED, Gate
 
 #: Needs a file that may come later.
 NEEDS = "import os\nif not os.path.exists({!r}): raise OSError('no route to the hub')\n" + ECHO
@@ -111,19 +113,19 @@ async def test_who_fails_for_long_is_given_up(
 
 
 @pytest.mark.parametrize(("stops", "most"), [(False, 1), (True, 0)])
-async def test_no_try_follows_one_that_hangs_or_the_servers_stop(
+async def test_no_try_follows_one_that_cannot_succeed_or_the_servers_stop(
     tmp_path: Path, hub: Path, stops: bool, most: int
 ) -> None:
     tries = 0
 
-    async def hang() -> None:
+    async def fail() -> None:
         nonlocal tries
         tries += 1
-        raise NotReady("not ready within startupTimeout, 0.1 s")
+        raise NotReady("it was unloaded")
 
     async with started(tmp_path / "store") as (registry, (version,)):
         registry.draining = stops
-        await ended(asyncio.create_task(keep_trying(registry, version, hang)))
+        await ended(asyncio.create_task(keep_trying(registry, version, fail)))
         assert tries == most
 
 
@@ -292,13 +294,33 @@ async def test_what_is_unloaded_while_it_is_downloaded_again_stays_away(
         await until(lambda: not list(registry.workdir.glob("models/*")))
 
 
-async def test_what_cannot_be_read_or_hangs_is_not_tried_again(
+async def test_what_cannot_be_read_is_not_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
-    slow = {"handler.py": "import time\ntime.sleep(0.5)", "c.yaml": "startupTimeout: 0.1"}
-    make_archive(tmp_path / "slow.mar", slow, modelName="slow", configFile="c.yaml")
     (tmp_path / "torn.mar").write_bytes(b"no zip")
     async with started(tmp_path) as (registry, failed):
         assert {version.state for version in registry.all()} == {State.UNAVAILABLE}
         assert failed == []
+
+
+async def test_what_hangs_is_tried_again_once_its_thread_has_ended(
+    tmp_path: Path, hub: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    class Counted(backoff.BackOff):
+        def next(self, now: float) -> float | None:
+            pauses.append(now)
+            return super().next(now)
+
+    monkeypatch.setattr(retries, "BackOff", Counted)
+    files = {**gate.guards(GATED), "c.yaml": "startupTimeout: 0.2"}
+    make_archive(tmp_path / "slow" / "m.mar", files, configFile="c.yaml")
+    async with started(tmp_path / "slow") as (registry, [version]):
+        registry.try_again([version])
+        await until(lambda: len(pauses) > 4)
+        assert (version.state, version.hung, version.workers) == (State.UNAVAILABLE, 1, [])
+        gate.open()
+        await until(lambda: version.ready)
+        assert registry.ready()
