@@ -190,12 +190,12 @@ class Server:
         if not models:
             why = why_no_models(self.settings)
             log.warning("no models to load: %s; the server is live but not ready", why)
-        loading = asyncio.ensure_future(self.registry.start(models))
+        loading = asyncio.ensure_future(self.registry.start(models, persistent=True))
         await _done_before(self._stopping, loading)
         if self._stopping.is_set():
             loading.cancel()
         else:
-            self.registry.try_again(await loading)
+            await loading
             warn_of_idle_limits(self.settings, self.registry.all())
 
     async def _open(

@@ -50,7 +50,7 @@ class ConfiguredModels:
         #: Models whose default version the configuration names.
         self._decided: set[str] = set()
 
-    async def load(self, models: Sequence[StartupModel]) -> list[ModelVersion]:
+    async def load(self, models: Sequence[StartupModel], persistent: bool) -> list[ModelVersion]:
         """Load them in parallel; see `Registry.start`."""
         self._store.configure(model.file for model in models if isinstance(model.file, str))
         opened = await asyncio.gather(*map(self._open, models))
@@ -59,7 +59,8 @@ class ConfiguredModels:
             keep(self._stock.retire(displaced))
         for model, version in entered:
             self._enter_configured(model, version)
-        failed = await asyncio.gather(*(self._start(*each) for each in entered))
+        start = self._start_persistently if persistent else self._start
+        failed = await asyncio.gather(*(start(*each) for each in entered))
         self._choose_defaults(entered)
         return [version for version in failed if version is not None]
 
@@ -85,9 +86,7 @@ class ConfiguredModels:
         self._enter_configured(model, version)
         if model.is_default and version in self._stock:
             self._stock.set_default(version.name, version.version)
-        failed = await self._start(model, version)
-        if failed is not None:
-            self.try_again([failed])
+        await self._start_persistently(model, version)
         self._default_to(version)
 
     async def _open(self, model: StartupModel) -> ModelVersion:
@@ -151,6 +150,10 @@ class ConfiguredModels:
             return version if again and version in self._stock else None
         return None
 
+    async def _start_persistently(self, model: StartupModel, version: ModelVersion) -> None:
+        if (failed := await self._start(model, version)) is not None:
+            self.try_again([failed])
+
     def _choose_defaults(self, entered: Iterable[tuple[StartupModel, ModelVersion]]) -> None:
         """The first version that is ready becomes the default, unless the configuration names one.
 
@@ -158,7 +161,7 @@ class ConfiguredModels:
         """
         here = [(model, version) for model, version in entered if version in self._stock]
         for _, version in reversed(here):
-            if version.ready:
+            if version.ready and version.name not in self._decided:
                 self._stock.set_default(version.name, version.version)
         for model, version in here:
             if model.is_default:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -90,17 +90,17 @@ class Registry(Stock):
 
     # --- loading and removing ---
 
-    async def start(self, models: Sequence[StartupModel]) -> list[ModelVersion]:
+    async def start(
+        self, models: Sequence[StartupModel], persistent: bool = False
+    ) -> list[ModelVersion]:
         """Load the start-up models in parallel; one that fails stays, with its reason.
 
-        Returns:
-            Those that failed and that `try_again` may load.
-        """
-        return await self._configured.load(models)
+        If ``persistent``, those that fail are loaded again in the background, see `retries`.
 
-    def try_again(self, versions: Iterable[ModelVersion]) -> None:
-        """Go on loading start-up models that failed, in the background."""
-        self._configured.try_again(versions)
+        Returns:
+            Those that failed and may load next time; none if ``persistent``.
+        """
+        return await self._configured.load(models, persistent)
 
     async def register(
         self,

@@ -79,7 +79,7 @@ async def test_who_needs_what_comes_later_is_ready_then(
             (ready.set if event.state == "READY" else failures.release)()
 
         registry.observers.add(changed, [StateChanged])
-        registry.try_again(failed)
+        registry._configured.try_again(failed)
         async with asyncio.timeout(10):
             for _ in range(2):
                 await failures.acquire()
@@ -104,7 +104,7 @@ async def test_who_fails_for_long_is_given_up(
         make_archive(file, config, configFile="config.yaml", modelName="m", modelVersion=number)
     (tmp_path / "store" / "m.mar").unlink()
     async with started(tmp_path / "store") as (registry, failed):
-        registry.try_again(failed)
+        registry._configured.try_again(failed)
         for number in ("1.0", "2.0"):
             said = f"m {number} is not loaded again: it has failed for 0 s (maxRetryTimeoutInSec)"
             await until(lambda said=said: f"model {said}" in caplog.messages)
@@ -145,7 +145,7 @@ async def test_a_try_of_somebody_else_that_fails_is_not_the_last_one(
     tmp_path: Path, hub: Path
 ) -> None:
     async with started(tmp_path / "store") as (registry, failed):
-        registry.try_again(failed)
+        registry._configured.try_again(failed)
         with pytest.raises(LoadFailed):
             await registry.load("m")
         found = registry.find("m")
@@ -197,7 +197,7 @@ async def test_who_is_ready_late_takes_the_place_of_a_default_that_cannot_load(
         registry = Registry(load_settings(["--model_store", str(tmp_path / "store")], {}, "x"))
         failed = await registry.start(models)
         assert registry.version_of("m") == "1.0"
-        registry.try_again(failed)
+        registry._configured.try_again(failed)
         reach(hub)
         late = registry.find("m", "2.0")
         await until(lambda: late.ready)
@@ -224,7 +224,7 @@ async def test_an_archive_that_could_not_be_downloaded_is_asked_for_again(
     async with started(tmp_path / "store", "--load_models", f"{url},m.mar") as (registry, failed):
         assert {version.name for version in failed} == {"download", "m"}
         reach(hub)
-        registry.try_again(failed)
+        registry._configured.try_again(failed)
         await until(lambda: registry.find("m").ready)
         assert not registry.ready()
         late = tmp_path / "late"
@@ -254,7 +254,7 @@ async def test_an_archive_that_did_not_fit_on_the_disk_is_unpacked_again(
         async with started(tmp_path / "store") as (registry, failed):
             assert registry.find("m").reason == "m.mar: cannot be unpacked: No space left on device"
             patch.undo()
-            registry.try_again(failed)
+            registry._configured.try_again(failed)
             await until(registry.ready)
 
 
@@ -272,7 +272,7 @@ async def test_a_default_that_is_downloaded_late_is_the_default_all_the_same(
         registry = Registry(load_settings(["--model_store", str(made.parent)], {}, "x"))
         failed = await registry.start(models)
         make_archive(tmp_path / "remote" / "m.mar", files)
-        registry.try_again(failed)
+        registry._configured.try_again(failed)
         await until(lambda: registry.find("m", "1.0").ready)
         assert registry.ready()
         assert registry.find("m").version == default
@@ -318,9 +318,34 @@ async def test_what_hangs_is_tried_again_once_its_thread_has_ended(
     files = {**gate.guards(GATED), "c.yaml": "startupTimeout: 0.2"}
     make_archive(tmp_path / "slow" / "m.mar", files, configFile="c.yaml")
     async with started(tmp_path / "slow") as (registry, [version]):
-        registry.try_again([version])
+        registry._configured.try_again([version])
         await until(lambda: len(pauses) > 4)
         assert (version.state, version.hung, version.workers) == (State.UNAVAILABLE, 1, [])
         gate.open()
         await until(lambda: version.ready)
         assert registry.ready()
+
+
+async def test_who_fails_does_not_wait_for_those_that_load(
+    tmp_path: Path, hub: Path, gate: Gate, host: str
+) -> None:
+    slow = gate.guards(GATED)
+    make_archive(tmp_path / "store" / "slow.mar", slow, modelName="n", modelVersion="2.0")
+    models = [
+        StartupModel(name=None, file="m.mar"),
+        StartupModel(name="n", file=f"{host}/n.mar", version="1.0", is_default=True),
+        StartupModel(name=None, file="slow.mar"),
+    ]
+    settings = load_settings(["--model_store", str(tmp_path / "store")], {}, "x")
+    async with workers_end():
+        registry = Registry(settings)
+        starting = asyncio.ensure_future(registry.start(models, persistent=True))
+        await until(lambda: registry.names() and registry.find("m").reason)
+        reach(hub)
+        make_archive(tmp_path / "remote" / "n.mar", {"handler.py": ECHO})
+        await until(lambda: registry.find("m").ready and registry.find("n").ready)
+        gate.open()
+        await starting
+        assert registry.find("n", "2.0").ready
+        assert registry.find("n").version == "1.0"
+        await registry.close(5.0)
