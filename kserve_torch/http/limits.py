@@ -36,11 +36,20 @@ class BoundedFlow(FlowControl):
     Args:
         transport: the connection.
         waiting: its requests that have not begun.
+
+    Attributes:
+        was_paused: whether nothing was read for a while since this was last set.
     """
 
     def __init__(self, transport: asyncio.Transport, waiting: deque[Any]) -> None:
         super().__init__(transport)
         self._waiting = waiting
+        self.was_paused = False
+
+    def pause_reading(self) -> None:
+        """Read no more for now."""
+        self.was_paused = True
+        super().pause_reading()
 
     def resume_reading(self) -> None:
         """Read on, unless too many wait; called again after each answer."""
@@ -59,6 +68,7 @@ class LimitedProtocol(HttpToolsProtocol):
     most: int
     patience: float
 
+    flow: BoundedFlow
     #: Whether the next bytes are part of a head, or of the trailers of a chunked body.
     _counting = False
     _head_bytes = 0
@@ -176,6 +186,7 @@ class LimitedProtocol(HttpToolsProtocol):
     # --- refusals ---
 
     def _wait_for_head(self, seconds: float) -> None:
+        self.flow.was_paused = self.flow.read_paused
         self._head_timer = self.loop.call_later(seconds, self._too_slow)
 
     def _end_of_head(self) -> None:
@@ -187,7 +198,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _too_slow(self) -> None:
         """Close a connection whose request is late; answer it if some of it has come."""
         self._head_timer = None
-        if self.flow.read_paused:  # its rest may be there, behind requests that wait
+        if self.flow.was_paused:  # its rest may be there, behind requests that wait
             self._wait_for_head(self.patience)
         elif self._in_head:
             text = f"the request's headers did not arrive within {self.patience:g} s"

@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 
 from kserve_torch.http.app import WATCH_AFTER
 from kserve_torch.http.limits import MAX_WAITING
-from kserve_torch.http.protocol import guarded
+from kserve_torch.http.protocol import GuardedProtocol, guarded
 
 from ..faults.actor import until
 from ..makers import make_archive
@@ -271,7 +271,7 @@ def test_a_request_that_is_not_read_on_is_not_late(tmp_path: Path) -> None:
     request = post("b")
     with Server(tmp_path, "--receive_timeout", "1") as server, Client(server) as client:
         client.send(post("wait") + post("a") * MAX_WAITING + request[:30])
-        late = time.monotonic() + 2
+        late = time.monotonic() + 1.5
         until(lambda: time.monotonic() > late)
         (tmp_path / "pipe").open("w").close()
         client.send(request[30:])
@@ -280,26 +280,55 @@ def test_a_request_that_is_not_read_on_is_not_late(tmp_path: Path) -> None:
 
 
 class Transport(asyncio.Transport):
-    """A connection that notes when no more is to be read."""
+    """A connection that notes when no more is to be read, and that it was closed."""
 
     stops = 0
+    closed = False
 
     def pause_reading(self) -> None:
         self.stops += 1
 
-    def close(self) -> None:
+    def resume_reading(self) -> None:
         pass
 
+    def write(self, data: object) -> None:
+        pass
 
-async def test_a_body_is_read_without_stops_unless_it_is_large() -> None:
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def connected(transport: Transport, state: ServerState) -> GuardedProtocol:
     async def app(scope: object, receive: object, send: object) -> None:
         """Takes nothing of the body."""
 
     config = uvicorn.Config(app, http=guarded(1, 60.0), ws="none", log_config=None)
     config.load()
-    state, transport = ServerState(), Transport()
     protocol = guarded(1, 60.0)(config, state, {}, asyncio.get_running_loop())
     protocol.connection_made(transport)
+    return protocol
+
+
+async def test_a_request_that_was_not_read_on_for_a_while_has_its_time_again() -> None:
+    transport = Transport()
+    protocol = connected(transport, ServerState())
+    protocol.data_received(b"GET / HT")
+    protocol.flow.pause_reading()
+    protocol._too_slow()
+    protocol.flow.resume_reading()
+    protocol._too_slow()  # it could be read for a moment
+    assert not transport.closed
+    protocol._too_slow()
+    assert transport.closed
+    protocol.connection_lost(None)
+
+
+async def test_a_body_is_read_without_stops_unless_it_is_large() -> None:
+    state, transport = ServerState(), Transport()
+    protocol = connected(transport, state)
     protocol.data_received(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (512 * 1024 + 1))
     for _ in range(8):
         protocol.data_received(b"x" * 64 * 1024)
