@@ -60,6 +60,7 @@ class Meeting:
                 )
         self.inside += 1
         self.most = max(self.most, self.inside)
+        self.gate.with_name(f"inside {self.inside}").touch()
         try:
             if what == "never":
                 await asyncio.Event().wait()
@@ -97,6 +98,12 @@ def request(what: str, **more: Any) -> Request:
 def open_gate(version: ModelVersion) -> None:
     assert version.archive is not None
     (version.archive.root / "gate").touch()
+
+
+async def inside(version: ModelVersion, count: int) -> None:
+    """Wait until so many requests have been in the handler at once; running ones may not be yet."""
+    assert version.archive is not None
+    await until((version.archive.root / f"inside {count}").exists)
 
 
 async def ask(registry: Registry, *whats: str) -> list[Any]:
@@ -206,11 +213,11 @@ async def test_a_call_ends_when_its_client_leaves(tmp_path: Path) -> None:
     async with serving(tmp_path) as registry:
         version = await registry.register("m.mar")
         asked = asyncio.ensure_future(ask(registry, "gate", "never"))
-        await until(lambda: version.statistics().running == 2)
+        await inside(version, 2)
         asked.cancel()
         await until(lambda: version.statistics().running == 0)
         late, left = await asyncio.gather(
-            registry.submit(request("never", deadline=time.monotonic() + 0.1)),
+            registry.submit(request("never", deadline=time.monotonic() + 0.3)),
             registry.submit(request("left")),
             return_exceptions=True,
         )
@@ -253,7 +260,7 @@ async def test_requests_beyond_the_most_wait(
     async with serving(tmp_path) as registry:
         version = await registry.register("m.mar")
         asked = asyncio.ensure_future(ask(registry, *["gate"] * 5))
-        await until(lambda: version.statistics().running == most)
+        await inside(version, most)
         open_gate(version)
         assert len(await asked) == 5
         assert await ask(registry, "most") == [most]
