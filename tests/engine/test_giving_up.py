@@ -8,6 +8,7 @@ import pytest
 
 from kserve_torch.engine import backoff, courtesy, roster
 from kserve_torch.engine.failures import LONGEST_ID
+from kserve_torch.engine.place import place_of
 from kserve_torch.engine.ticket import Ticket
 from kserve_torch.engine.worker import Worker, WorkerState
 from kserve_torch.errors import DeadlineExceeded, NotReady
@@ -68,13 +69,13 @@ async def test_a_call_that_sends_parts_to_somebody_goes_on(bench: Bench) -> None
     await until(lambda: worker.busy_since() is None)
 
 
-@pytest.mark.parametrize("bench", [{"startup_timeout": 0.1}], indirect=True)
+@pytest.mark.parametrize("bench", [{"startup_timeout": 0.2}], indirect=True)
 async def test_a_load_that_hangs_is_given_up(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     held = bench.load = Held()
-    with pytest.raises(NotReady, match=r"not ready within startupTimeout, 0\.1 s"):
+    with pytest.raises(NotReady, match=r"not ready within startupTimeout, 0\.2 s"):
         await bench.pool.scale(1, 1)
     assert (bench.pool.roster.hung, bench.pool.roster.size) == (1, 0)
     waiting = bench.submit(lambda: "never")
@@ -98,8 +99,9 @@ async def test_the_log_says_where_a_call_hangs_and_which_requests_fail(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     await bench.pool.scale(1, 1)
+    [worker] = bench.pool.roster.all()
     held = bench.hold()
-    await held.begun()
+    await until(lambda: " in wait < bench.py:" in place_of(worker.thread))
     bench.pool.give_up_hung()
     held.gate.set()
     with pytest.raises(DeadlineExceeded) as failure:
@@ -208,12 +210,13 @@ async def test_who_hangs_again_long_after_is_replaced_again(
     assert await bench.result(lambda: "served") == "served"
 
 
-@pytest.mark.parametrize("bench", [{"startup_timeout": 0.1}], indirect=True)
+@pytest.mark.parametrize("bench", [{"startup_timeout": 0.2}], indirect=True)
 async def test_a_worker_that_loaded_too_late_has_ended_once(bench: Bench) -> None:
     held = bench.load = Held()
     with pytest.raises(NotReady):
         await bench.pool.scale(1, 1)
     bench.load = lambda index: Loaded()
+    bench.pool.staffing._startup_seconds = 10.0  # as above
     held.gate.set()
     assert await bench.result(lambda: "served") == "served"
     assert [state.value for _, state in bench.changes] == ["HUNG", "STOPPED", "READY"]

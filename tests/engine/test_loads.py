@@ -116,7 +116,7 @@ async def test_the_time_limit_of_a_load_begins_with_its_turn(bench: Bench, turns
     assert worker.state is WorkerState.READY
 
 
-@pytest.mark.parametrize("bench", [{"startup_timeout": 0.05}], indirect=True)
+@pytest.mark.parametrize("bench", [{"startup_timeout": 0.2}], indirect=True)
 async def test_a_load_that_hangs_does_not_keep_its_turn(bench: Bench, turns: Loads) -> None:
     turns.end()
     bench.load = held = Held()
