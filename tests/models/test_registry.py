@@ -231,12 +231,15 @@ async def test_an_answered_request_is_not_kept_until_its_deadline(tmp_path: Path
 
 
 async def test_failed_requests_say_where_their_time_went(tmp_path: Path) -> None:
-    actor(tmp_path / "m.mar", "batchSize: 1\nclientTimeoutInMills: 60")
+    actor(tmp_path / "m.mar", "batchSize: 1")
     async with serving(tmp_path) as registry:
         await registry.register("m.mar")
         shed = events(registry, Shed)
         (raised,) = await gather(registry, request("raise"))
-        running, waiting = await gather(registry, request(0.5), request("late"))
+        now = time.monotonic()
+        running, waiting = await gather(
+            registry, request(0.5, deadline=now + 0.4), request("late", deadline=now + 0.1)
+        )
         for error in (raised, running):
             assert isinstance(error, ServingError)
             assert error.timing is not None
@@ -287,7 +290,7 @@ async def test_with_job_tickets_no_request_waits(tmp_path: Path, gate: Gate, yam
 
 
 async def test_a_handler_hangs_also_if_nobody_waits_for_it(tmp_path: Path, gate: Gate) -> None:
-    hanging(tmp_path / "m.mar", gate, "responseTimeout: 1\nclientTimeoutInMills: 100")
+    hanging(tmp_path / "m.mar", gate, "responseTimeout: 1\nclientTimeoutInMills: 500")
     async with serving(tmp_path, gate=gate) as registry:
         version = await registry.register("m.mar")
         hung = asyncio.Event()
