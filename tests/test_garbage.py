@@ -1,6 +1,7 @@
 """Full garbage collections are kept apart."""
 
 import gc
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,7 +25,7 @@ class Collections:
 @pytest.fixture
 def collections(monkeypatch):
     made = Collections()
-    monkeypatch.setattr(garbage.time, "monotonic", lambda: made.now)
+    monkeypatch.setattr(garbage, "time", SimpleNamespace(monotonic=lambda: made.now))
     before = gc.get_threshold()
     gc.set_threshold(700, 10, 10)
     yield made

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -75,10 +76,13 @@ def test_what_a_turn_used_beyond_the_limit_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, limit: float | None, used: float, rest: float | None
 ) -> None:
     rests: list[float] = []
-    clocks = {"monotonic": iter((5.0, 5.02)), "process_time": iter((7.0, 7.0 + used))}
-    for name, readings in clocks.items():
-        monkeypatch.setattr(courtesy.time, name, lambda readings=readings: next(readings))
-    monkeypatch.setattr(courtesy.time, "sleep", rests.append)
+    # Of this module alone: other tests may have left threads that look at the time.
+    time = SimpleNamespace(
+        monotonic=iter((5.0, 5.02)).__next__,
+        process_time=iter((7.0, 7.0 + used)).__next__,
+        sleep=rests.append,
+    )
+    monkeypatch.setattr(courtesy, "time", time)
     with Courtesy(lambda: False, limit).turn():
         pass
     assert rests == ([] if rest is None else [pytest.approx(rest)])
