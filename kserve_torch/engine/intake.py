@@ -70,6 +70,7 @@ class Intake:
             raise
         timer = self._expire_later(pool, ticket)
         self.inflight += 1
+        pool.inflight += 1
         error: str | None = None
         reply: Reply | None = None
         try:
@@ -89,6 +90,7 @@ class Intake:
         finally:
             if timer is not None:
                 timer.cancel()
+            pool.inflight -= 1
             self._finish(request, reply.timing if reply is not None else NO_TIME, error)
             if pool.lane.pressure() > pool.patience:  # a burst has no later arrivals that would see
                 pool.staffing.relieve()
@@ -100,7 +102,7 @@ class Intake:
                 f"{pool.lane.label}: no worker is free, and with useJobTicket no request waits"
             )
         ticket = pool.lane.submit(request)
-        if ticket.pressure > pool.patience or not pool.roster.size:
+        if pool.is_short(ticket):
             pool.staffing.relieve()
         return ticket
 

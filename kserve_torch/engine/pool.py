@@ -24,7 +24,7 @@ from kserve_torch.engine.place import place_of
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.staffing import Staffing
 from kserve_torch.engine.threads import CallThreads
-from kserve_torch.engine.ticket import deliver
+from kserve_torch.engine.ticket import Ticket, deliver
 from kserve_torch.engine.tuner import Tuners
 from kserve_torch.engine.worker import Ran, Worker, WorkerState, too_slow
 from kserve_torch.errors import LoadFailed, NotReady, ServingError
@@ -63,6 +63,7 @@ class Pool:
     Attributes:
         patience: the pressure (see `Lane.pressure`) above which another worker is started. In the
             background 0: what runs there takes long.
+        inflight: requests that are accepted and not yet answered.
         roster: the workers.
         staffing: how many there are to be.
     """
@@ -85,6 +86,7 @@ class Pool:
         self._changed_hook = changed
         self._limits = limits
         self.patience = PRESSURE_SECONDS if courtesy is None else 0.0
+        self.inflight = 0
         self._courtesy = courtesy
         self._crowded = crowded
         self._kind = kind
@@ -104,6 +106,12 @@ class Pool:
     def busy(self) -> bool:
         """Whether a batch runs, or was formed within `BUSY_SECONDS`."""
         return time.monotonic() - self.lane.last_batch < BUSY_SECONDS or bool(self.running)
+
+    def is_short(self, ticket: Ticket) -> bool:
+        """Whether it has too few workers, as is seen when a request has come."""
+        if self.patience:
+            return ticket.pressure > self.patience or not self.roster.size
+        return self.inflight >= self.roster.size  # it would wait for one that runs
 
     async def scale(self, minimum: int, maximum: int) -> None:
         """Bring the number of workers within the bounds and wait until they are ready.

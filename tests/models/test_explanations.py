@@ -11,8 +11,9 @@ from kserve_torch.messages import Verb
 from kserve_torch.runtime import torchstate
 
 from ..makers import make_archive
+from ..waiting import until
 from .actor import actor, request
-from .serving import serving
+from .serving import Gate, serving
 
 
 async def test_explanations_leave_operators_no_more_threads_than_they_use(
@@ -117,6 +118,30 @@ async def test_explanations_that_queue_get_a_second_worker_at_once_if_there_is_a
         assert len(explainers()) == 1
         await asyncio.gather(*(registry.submit(request(0.01, verb=Verb.EXPLAIN)) for _ in "123"))
         assert len(explainers()) == cores
+
+
+STAYS = """
+import pathlib, time
+def handle(data, context):
+    while data and not pathlib.Path({gate!r}).exists():
+        time.sleep(0.001)
+    return data
+"""
+
+
+async def test_an_explanation_that_comes_while_another_runs_does_not_wait_for_it(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "cores", lambda: 2)
+    make_archive(tmp_path / "m.mar", gate.guards(STAYS))
+    async with serving(tmp_path, gate=gate) as registry:
+        version = await registry.register("m.mar")
+        first = asyncio.create_task(registry.submit(request(1, verb=Verb.EXPLAIN)))
+        await until(lambda: version.statistics().running == 1)
+        second = asyncio.create_task(registry.submit(request(2, verb=Verb.EXPLAIN)))
+        await until(lambda: version.statistics().running == 2)
+        gate.open()
+        await asyncio.gather(first, second)
 
 
 TIMES = """
