@@ -57,7 +57,7 @@ def a_load_goes_on_when_its_client_leaves(client: Client, store: Path, wall: Gat
     url = f"{client.server.url}/v2/repository/models/m/load"
     with pytest.raises(httpx.ReadTimeout):  # the load does wait
         httpx.post(url, timeout=leaving, trust_env=False)
-    assert index(client) == {"m": ("LOADING", "")}
+    until(lambda: index(client) == {"m": ("LOADING", "")})
     wall.open()
     until(lambda: index(client) == {"m": ("READY", "")})
     assert client.ask(GRPC, "m", "say hello").status != grpc.StatusCode.UNAVAILABLE
