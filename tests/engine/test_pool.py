@@ -30,8 +30,8 @@ async def test_of_many_idle_workers_the_minimum_stays(
     may_stop = bench.pool._may_stop
 
     def ask(worker: Any) -> bool:
-        asked.append(may_stop(worker))
-        return asked[-1]
+        asked.append(answer := may_stop(worker))
+        return answer
 
     monkeypatch.setattr(bench.pool, "_may_stop", ask)
     await bench.pool.scale(4, 4)
