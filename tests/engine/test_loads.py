@@ -12,10 +12,10 @@ from kserve_torch.engine import loads as module
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.loads import Loads
 from kserve_torch.engine.worker import WorkerState
-from kserve_torch.errors import NotReady
+from kserve_torch.errors import HandlerError, NotReady
 
 from ..waiting import until
-from .bench import Bench, Held, lose_worker
+from .bench import Bench, Held, die
 
 
 @pytest.fixture
@@ -166,7 +166,8 @@ async def test_workers_for_which_requests_wait_take_no_turn(
     turns.end()
     await bench.pool.scale(1, 2)
     turns.begin(lambda: None, at_once=True)
-    await lose_worker(bench)
+    with pytest.raises(HandlerError, match="died"):
+        await bench.result(die)
     assert await bench.result(lambda: 1) == 1
     bench.pool.staffing.relieve()
     await until(lambda: bench.pool.roster.ready == 2)
