@@ -47,7 +47,7 @@ class Meeting:
         if what == "stop": self.loop.stop()
         if what == "lock": self.context.lock = threading.Lock()
         if what == "gc": gc.disable()
-        if what == "left": return [self.left]
+        if what == "left": return [[*self.left]]
         if what == "block":
             while not self.gate.exists():
                 time.sleep(0.002)
