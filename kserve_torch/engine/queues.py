@@ -63,7 +63,6 @@ class Queues:
         load: makes an instance from its worker's index.
         ran: called on the event loop after each batch.
         changed: called on any thread whenever a worker changes its state.
-        inflight: how many requests wait or run.
         singly: whether each request is a batch of its own, whatever the limits say.
         concurrent: whether a worker runs many at once, each in a call of its own.
 
@@ -79,12 +78,10 @@ class Queues:
         load: Callable[[int], Instance],
         ran: Callable[[Ran], None],
         changed: Callable[[Worker], None],
-        inflight: Callable[[], int],
         singly: bool,
         concurrent: bool,
     ) -> None:
         self._label = label
-        self._inflight = inflight
         self._call_seconds = limits.response_timeout
         self._watch: asyncio.TimerHandle | None = None
         self._watch_loop: asyncio.AbstractEventLoop | None = None
@@ -137,7 +134,7 @@ class Queues:
         self._watch_loop = None
         left = [pool.give_up_hung() for pool in self._pools]
         soonest = min((wait for wait in left if wait is not None), default=None)
-        if soonest is None and self._inflight():
+        if soonest is None and self.inflight:
             soonest = self._call_seconds
         if soonest is not None:
             self._look_in(soonest)
@@ -161,7 +158,7 @@ class Queues:
             queued=sum(lane.waiting for lane in lanes),
             oldest_age=max(lane.oldest_age() for lane in lanes),
             running=sum(pool.running for pool in self._pools),
-            inflight=self._inflight(),
+            inflight=self.inflight,
             hung=self.hung,
             workers=Counter(worker.state.value for worker in self.predict.roster.staying()),
         )
@@ -170,6 +167,11 @@ class Queues:
     def live(self) -> bool:
         """False once so many threads hang that only a new process helps."""
         return not (self.predict.roster.too_many_hang or self.explain.roster.too_many_hang)
+
+    @property
+    def inflight(self) -> int:
+        """Requests that are accepted and not yet answered."""
+        return sum(pool.inflight for pool in self._pools)
 
     @property
     def hung(self) -> int:

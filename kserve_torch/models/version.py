@@ -91,7 +91,6 @@ class ModelVersion(VersionState):
             load=self._instance,
             ran=self._ran,
             changed=self._worker_changed,
-            inflight=lambda: self._intake.inflight,
             singly=self._singly,
             concurrent=concurrent,
         )
