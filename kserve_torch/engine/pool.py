@@ -109,9 +109,9 @@ class Pool:
 
     def is_short(self, ticket: Ticket) -> bool:
         """Whether it has too few workers, as is seen when a request has come."""
-        if self.patience:
-            return ticket.pressure > self.patience or not self.roster.size
-        return self.inflight >= self.roster.size  # it would wait for one that runs
+        if self._courtesy is not None:
+            return self.inflight >= self.roster.size  # it would wait for one that runs
+        return ticket.pressure > self.patience or not self.roster.size
 
     async def scale(self, minimum: int, maximum: int) -> None:
         """Bring the number of workers within the bounds and wait until they are ready.
