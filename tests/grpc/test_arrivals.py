@@ -3,11 +3,15 @@ import json
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
 import grpc
 import pytest
+from grpc._cython import cygrpc
 
 from kserve_torch.grpc import arrivals
+
+from .serving import Serving
 
 #: In a process of its own, where nothing of grpc.aio was made before.
 MEANWHILE = """
@@ -96,3 +100,15 @@ async def test_a_server_that_stops_says_nothing_of_the_calls_that_did_not_come(
     await server.stop(None)
     del server
     assert not caplog.records
+
+
+async def test_the_servers_of_all_ports_take_calls_together(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cygrpc, "AioServer", arrivals._Server.__base__)  # other tests change it
+    serving = Serving(store)
+    await serving.start([])
+    servers = [server._server for server in serving.server._servers]
+    assert len(servers) == 3
+    assert all(isinstance(server, arrivals._Server) for server in servers)
+    await serving.stop()
