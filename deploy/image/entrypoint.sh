@@ -9,14 +9,18 @@ fi
 torchserve() {
     exec torchserve "$@"
 }
+# TorchServe's images evaluate what they are given: commands in one word, or begun by an assignment,
+# joined as Compose passes `command: pip install x && torchserve ...`, and with variables in the exec
+# form: CMD ["torchserve", ..., "$NAME=$NAME.mar"]. What needs no shell gets none.
 case "${1:--}" in
     -*) exec kserve-torch "$@" ;;
-    torchserve | *[\ =]*)
-        # TorchServe's images evaluate what they are given, so that variables work in the exec form:
-        # CMD ["torchserve", ..., "$NAME=$NAME.mar"], and commands in one word.
-        case "$*" in
-            *\$* | "$1") eval "$*"; exit ;;
-        esac
-        ;;
+    *[\ =]*) eval "$*"; exit ;;
 esac
+for word; do
+    case "$word" in
+        *[[:space:]]*\;) ;; # a script for a shell of its own
+        "&&" | "||" | "|" | "&" | ">" | ?*\;) eval "$*"; exit ;;
+        *\$*) [ "$1" != torchserve ] || { eval "$*"; exit; } ;;
+    esac
+done
 exec "$@"

@@ -172,7 +172,15 @@ def test_entry_point_takes_stock_arguments_and_bare_options(programs, arguments,
         (["torchserve", "--models", "$NAME=$NAME.mar"], ["torchserve", "--models", "net=net.mar"]),
         (["torchserve --models ${NAME}.mar"], ["torchserve", "--models", "net.mar"]),
         (["N=$(echo 2)", "&&", "torchserve", "--workers", "$N"], ["torchserve", "--workers", "2"]),
+        (["N=2", "torchserve", "--start"], ["torchserve", "--start"]),
+        (
+            ["docker", "pull", "&&", "torchserve", "--start"],
+            ["docker", "pull", "torchserve", "--start"],
+        ),
+        (["cd", "/;", "torchserve", "--start", "|", "tail", "-n1"], ["--start"]),
         (["docker", "x=$NAME y"], ["docker", "x=$NAME y"]),  # no shell for any other program
+        (["docker", "-c", "cd /; id &&", ";"], ["docker", "-c", "cd /; id &&", ";"]),
+        (["docker", "-c", "cd /; id;"], ["docker", "-c", "cd /; id;"]),
     ],
 )
 def test_entry_point_evaluates_what_the_images_of_torchserve_evaluate(
