@@ -40,12 +40,13 @@ def scaled(factor: float) -> Callable[[Any], float]:
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
-    """One of these words."""
+    """One of these words, in any case."""
 
     def check(value: Any) -> str:
-        if value not in words:
+        word = str(value).lower()
+        if word not in words:
             raise ValueError("one of " + ", ".join(words))
-        return str(value)
+        return word
 
     return check
 

@@ -46,6 +46,10 @@ def test_every_yaml_key_reaches_its_limit_in_seconds() -> None:
     )
 
 
+def test_words_are_in_any_case() -> None:
+    assert merge(Limits(), {"deviceType": "CPU"}, {}, gpus=2) == Limits(device_type="cpu")
+
+
 def test_more_workers_at_least_means_more_at_most() -> None:
     limits = merge(Limits(), {"minWorkers": 3}, {})
     assert (limits.min_workers, limits.max_workers) == (3, 3)
