@@ -15,7 +15,7 @@ from kserve_torch.errors import HandlerError, InvalidInput, LoadFailed, SettingE
 from kserve_torch.messages import Request
 from kserve_torch.runtime import rootlog
 from kserve_torch.runtime.loading import LoadOptions, load_instance
-from kserve_torch.settings import Settings
+from kserve_torch.settings import Settings, load_settings
 
 from .makers import ECHO, make_archive
 
@@ -41,6 +41,14 @@ def test_what_a_handler_logs_names_its_model(capsys: Output, json_lines: bool) -
         )
     else:
         assert line.endswith(f"Z WARNING handler.utils: [{name}] loaded x\n")
+
+
+def test_the_level_may_have_its_name_in_java(capsys: Output) -> None:
+    logs.configure(load_settings(["--model-store", "/"], {"TS_LOG_LEVEL": "WARN"}))
+    logging.getLogger("kserve_torch.server").info("ready")
+    logging.getLogger("kserve_torch.server").warning("full")
+    assert capsys.readouterr().err.endswith("Z WARNING kserve_torch.server: full\n")
+    assert logging.getLogger().level == logging.WARNING
 
 
 def test_what_a_handler_logs_may_have_several_lines_and_our_own_messages_one(

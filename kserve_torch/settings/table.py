@@ -15,7 +15,7 @@ from kserve_torch.settings.kserve_keys import KServeKeys
 from kserve_torch.settings.limits import Limits, merge
 from kserve_torch.settings.models import Entry, StartupModel
 
-_LEVEL = choice("debug", "info", "warning", "error", "critical")
+_LEVEL = choice("debug", "info", "warn", "warning", "error", "critical")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
