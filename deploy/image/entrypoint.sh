@@ -11,7 +11,8 @@ torchserve() {
 }
 # TorchServe's images evaluate what they are given: commands in one word, or begun by an assignment,
 # joined as Compose passes `command: pip install x && torchserve ...`, and with variables in the exec
-# form: CMD ["torchserve", ..., "$NAME=$NAME.mar"]. What needs no shell gets none.
+# form: CMD ["torchserve", ..., "$NAME=$NAME.mar"]. Charts have "a.mar b.mar" as one word of args.
+# What needs no shell gets none.
 case "${1:--}" in
     -*) exec kserve-torch "$@" ;;
     *[\ =]*) eval "$*"; exit ;;
@@ -20,7 +21,7 @@ for word; do
     case "$word" in
         *[[:space:]]*\;) ;; # a script for a shell of its own
         "&&" | "||" | "|" | "&" | ">" | ?*\;) eval "$*"; exit ;;
-        *\$*) [ "$1" != torchserve ] || { eval "$*"; exit; } ;;
+        *\$* | *.mar\ *) [ "$1" != torchserve ] || { eval "$*"; exit; } ;;
     esac
 done
 exec "$@"

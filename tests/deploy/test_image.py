@@ -171,6 +171,10 @@ def test_entry_point_takes_stock_arguments_and_bare_options(programs, arguments,
     [
         (["torchserve", "--models", "$NAME=$NAME.mar"], ["torchserve", "--models", "net=net.mar"]),
         (["torchserve --models ${NAME}.mar"], ["torchserve", "--models", "net.mar"]),
+        (
+            ["torchserve", "--models", "a=a.mar b.mar"],
+            ["torchserve", "--models", "a=a.mar", "b.mar"],
+        ),
         (["N=$(echo 2)", "&&", "torchserve", "--workers", "$N"], ["torchserve", "--workers", "2"]),
         (["N=2", "torchserve", "--start"], ["torchserve", "--start"]),
         (
