@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,7 +50,7 @@ class ConfiguredModels:
         #: Models whose default version the configuration names.
         self._decided: set[str] = set()
 
-    async def load(self, models: Sequence[StartupModel], persistent: bool) -> list[ModelVersion]:
+    async def load(self, models: Sequence[StartupModel], persistent: bool) -> None:
         """Load them in parallel; see `Registry.start`."""
         self._store.configure(model.file for model in models if isinstance(model.file, str))
         opened = await asyncio.gather(*map(self._open, models))
@@ -59,21 +59,13 @@ class ConfiguredModels:
             keep(self._stock.retire(displaced))
         for model, version in entered:
             self._enter_configured(model, version)
-        start = self._start_persistently if persistent else self._start
-        failed = await asyncio.gather(*(start(*each) for each in entered))
+        await asyncio.gather(*(self._start(*each, persistent) for each in entered))
         self._choose_defaults(entered)
-        return [version for version in failed if version is not None]
 
-    def try_again(self, versions: Iterable[ModelVersion]) -> None:
-        """Go on loading those that failed, in the background."""
-        for version in versions:
-            model = self._to_fetch.pop(version, None)
-            again = None if model is None else functools.partial(self._fetch_again, model, version)
-            keep(self._keep_trying(version, again))
-
-    async def _keep_trying(
-        self, version: ModelVersion, again: Callable[[], Awaitable[None]] | None
-    ) -> None:
+    async def _try_again(self, version: ModelVersion) -> None:
+        """Go on loading one that has failed."""
+        model = self._to_fetch.pop(version, None)
+        again = None if model is None else functools.partial(self._fetch_again, model, version)
         await keep_trying(self._stock, version, again)
         self._default_to(version)
 
@@ -86,7 +78,7 @@ class ConfiguredModels:
         self._enter_configured(model, version)
         if model.is_default and version in self._stock:
             self._stock.set_default(version.name, version.version)
-        await self._start_persistently(model, version)
+        await self._start(model, version, persistent=True)
         self._default_to(version)
 
     async def _open(self, model: StartupModel) -> ModelVersion:
@@ -136,10 +128,10 @@ class ConfiguredModels:
             _log_failure(model, version, error)
             self._stock.withdraw(version)
 
-    async def _start(self, model: StartupModel, version: ModelVersion) -> ModelVersion | None:
-        """Start a version; returns it if that failed and another try is worth while."""
+    async def _start(self, model: StartupModel, version: ModelVersion, persistent: bool) -> None:
+        """Start a version; if that fails and ``persistent``, go on in the background."""
         if version not in self._stock:
-            return None
+            return
         try:
             if version.state is State.UNAVAILABLE:
                 raise NotReady(version.reason)
@@ -147,12 +139,8 @@ class ConfiguredModels:
         except ServingError as error:
             _log_failure(model, version, error)
             again = version in self._to_fetch or worth_another_try(error, version)
-            return version if again and version in self._stock else None
-        return None
-
-    async def _start_persistently(self, model: StartupModel, version: ModelVersion) -> None:
-        if (failed := await self._start(model, version)) is not None:
-            self.try_again([failed])
+            if persistent and again and version in self._stock:
+                keep(self._try_again(version))
 
     def _choose_defaults(self, entered: Iterable[tuple[StartupModel, ModelVersion]]) -> None:
         """The first version that is ready becomes the default, unless the configuration names one.

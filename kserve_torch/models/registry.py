@@ -90,17 +90,12 @@ class Registry(Stock):
 
     # --- loading and removing ---
 
-    async def start(
-        self, models: Sequence[StartupModel], persistent: bool = False
-    ) -> list[ModelVersion]:
+    async def start(self, models: Sequence[StartupModel], persistent: bool = False) -> None:
         """Load the start-up models in parallel; one that fails stays, with its reason.
 
         If ``persistent``, those that fail are loaded again in the background, see `retries`.
-
-        Returns:
-            Those that failed and may load next time; none if ``persistent``.
         """
-        return await self._configured.load(models, persistent)
+        await self._configured.load(models, persistent)
 
     async def register(
         self,

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from kserve_torch.events import StateChanged
 from kserve_torch.messages import Request
 from kserve_torch.models import retries
 from kserve_torch.models.catalogue import Catalogue
+from kserve_torch.models.configured import ConfiguredModels
 from kserve_torch.models.registry import Registry
 from kserve_torch.models.retries import keep_trying
 from kserve_torch.models.state import State
@@ -35,15 +35,14 @@ NEEDS = "import os\nif not os.path.exists({!r}): raise OSError('no route to the 
 
 
 @asynccontextmanager
-async def started(
-    store: Path, *arguments: str
-) -> AsyncIterator[tuple[Registry, list[ModelVersion]]]:
-    """A registry over ``store`` after its start, and the versions to be tried again."""
+async def started(store: Path, *arguments: str, persistent: bool = True) -> AsyncIterator[Registry]:
+    """A registry over ``store`` after its start."""
     arguments = ("--model_store", str(store), *arguments)
     async with workers_end():
         registry = Registry(load_settings(arguments, {}, "kserve_torch"))
         try:
-            yield registry, await registry.start(startup_models(registry.settings))
+            await registry.start(startup_models(registry.settings), persistent)
+            yield registry
         finally:
             await registry.close(5.0)
 
@@ -69,8 +68,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_who_needs_what_comes_later_is_ready_then(
     tmp_path: Path, hub: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with started(tmp_path / "store") as (registry, failed):
-        (version,) = failed
+    async with started(tmp_path / "store") as registry:
+        version = registry.find("m")
         failures, ready = asyncio.Semaphore(0), asyncio.Event()
 
         def changed(event: StateChanged) -> None:
@@ -79,7 +78,6 @@ async def test_who_needs_what_comes_later_is_ready_then(
             (ready.set if event.state == "READY" else failures.release)()
 
         registry.observers.add(changed, [StateChanged])
-        registry._configured.try_again(failed)
         async with asyncio.timeout(10):
             for _ in range(2):
                 await failures.acquire()
@@ -103,12 +101,11 @@ async def test_who_fails_for_long_is_given_up(
         file = tmp_path / "store" / f"{number}.mar"
         make_archive(file, config, configFile="config.yaml", modelName="m", modelVersion=number)
     (tmp_path / "store" / "m.mar").unlink()
-    async with started(tmp_path / "store") as (registry, failed):
-        registry._configured.try_again(failed)
+    async with started(tmp_path / "store") as registry:
         for number in ("1.0", "2.0"):
             said = f"m {number} is not loaded again: it has failed for 0 s (maxRetryTimeoutInSec)"
             await until(lambda said=said: f"model {said}" in caplog.messages)
-        assert {version.state for version in failed} == {State.UNAVAILABLE}
+        assert {version.state for version in registry.all()} == {State.UNAVAILABLE}
         assert registry.version_of("m") == "1.0"
 
 
@@ -123,15 +120,16 @@ async def test_no_try_follows_one_that_cannot_succeed_or_the_servers_stop(
         tries += 1
         raise NotReady("it was unloaded")
 
-    async with started(tmp_path / "store") as (registry, (version,)):
+    async with started(tmp_path / "store", persistent=False) as registry:
+        version = registry.find("m")
         registry.draining = stops
         await ended(asyncio.create_task(keep_trying(registry, version, fail)))
         assert tries == most
 
 
 async def test_who_is_removed_or_loaded_by_others_is_left_alone(tmp_path: Path, hub: Path) -> None:
-    async with started(tmp_path / "store") as (registry, (version,)):
-        tries = asyncio.create_task(keep_trying(registry, version))
+    async with started(tmp_path / "store", persistent=False) as registry:
+        tries = asyncio.create_task(keep_trying(registry, registry.find("m")))
         reach(hub)
         await registry.load("m")
         await ended(tries)
@@ -144,12 +142,12 @@ async def test_who_is_removed_or_loaded_by_others_is_left_alone(tmp_path: Path, 
 async def test_a_try_of_somebody_else_that_fails_is_not_the_last_one(
     tmp_path: Path, hub: Path
 ) -> None:
-    async with started(tmp_path / "store") as (registry, failed):
-        registry._configured.try_again(failed)
+    async with started(tmp_path / "store") as registry:
+        failed = registry.find("m")
         with pytest.raises(LoadFailed):
             await registry.load("m")
         found = registry.find("m")
-        assert found not in failed
+        assert found is not failed
         ready = asyncio.Event()
 
         def changed(event: StateChanged) -> None:
@@ -164,8 +162,8 @@ async def test_a_try_of_somebody_else_that_fails_is_not_the_last_one(
 
 async def test_while_somebody_else_tries_there_is_a_pause(tmp_path: Path, hub: Path) -> None:
     slow = f"import os, time\nwhile not os.path.exists({str(hub)!r}): time.sleep(0.01)\nbroken"
-    async with started(tmp_path / "store") as (_, (version,)):
-        catalogue = Catalogue()
+    async with started(tmp_path / "store", persistent=False) as registry:
+        catalogue, version = Catalogue(), registry.find("m")
         catalogue.add(version)
         assert version.archive is not None
         (version.archive.root / "handler.py").write_text(slow)
@@ -195,9 +193,8 @@ async def test_who_is_ready_late_takes_the_place_of_a_default_that_cannot_load(
     ]
     async with workers_end():
         registry = Registry(load_settings(["--model_store", str(tmp_path / "store")], {}, "x"))
-        failed = await registry.start(models)
+        await registry.start(models, persistent=True)
         assert registry.version_of("m") == "1.0"
-        registry._configured.try_again(failed)
         reach(hub)
         late = registry.find("m", "2.0")
         await until(lambda: late.ready)
@@ -221,10 +218,9 @@ async def test_an_archive_that_could_not_be_downloaded_is_asked_for_again(
 ) -> None:
     """It may have another name and version than the stand-in, and need tries of its own."""
     url = f"{host}/download.mar"
-    async with started(tmp_path / "store", "--load_models", f"{url},m.mar") as (registry, failed):
-        assert {version.name for version in failed} == {"download", "m"}
+    async with started(tmp_path / "store", "--load_models", f"{url},m.mar") as registry:
+        assert registry.names() == ["download", "m"]
         reach(hub)
-        registry._configured.try_again(failed)
         await until(lambda: registry.find("m").ready)
         assert not registry.ready()
         late = tmp_path / "late"
@@ -251,10 +247,9 @@ async def test_an_archive_that_did_not_fit_on_the_disk_is_unpacked_again(
     reach(hub)
     with monkeypatch.context() as patch:
         patch.setattr(extract, "_write", full)
-        async with started(tmp_path / "store") as (registry, failed):
+        async with started(tmp_path / "store") as registry:
             assert registry.find("m").reason == "m.mar: cannot be unpacked: No space left on device"
             patch.undo()
-            registry._configured.try_again(failed)
             await until(registry.ready)
 
 
@@ -270,9 +265,8 @@ async def test_a_default_that_is_downloaded_late_is_the_default_all_the_same(
     ]
     async with workers_end():
         registry = Registry(load_settings(["--model_store", str(made.parent)], {}, "x"))
-        failed = await registry.start(models)
+        await registry.start(models, persistent=True)
         make_archive(tmp_path / "remote" / "m.mar", files)
-        registry._configured.try_again(failed)
         await until(lambda: registry.find("m", "1.0").ready)
         assert registry.ready()
         assert registry.find("m").version == default
@@ -282,8 +276,9 @@ async def test_a_default_that_is_downloaded_late_is_the_default_all_the_same(
 async def test_what_is_unloaded_while_it_is_downloaded_again_stays_away(
     tmp_path: Path, hub: Path, host: str
 ) -> None:
-    async with started(tmp_path / "store", "--load_models", f"{host}/m.mar") as (registry, failed):
-        (stand_in,) = failed
+    arguments = ("--load_models", f"{host}/m.mar")
+    async with started(tmp_path / "store", *arguments, persistent=False) as registry:
+        stand_in = registry.find("m")
         make_archive(tmp_path / "remote" / "m.mar", {"handler.py": ECHO})
         model = StartupModel(name=None, file=f"{host}/m.mar")
         fetching = asyncio.create_task(registry._configured._fetch_again(model, stand_in))
@@ -295,13 +290,19 @@ async def test_what_is_unloaded_while_it_is_downloaded_again_stays_away(
 
 
 async def test_what_cannot_be_read_is_not_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caplog.set_level(logging.CRITICAL)
+    tried: list[ModelVersion] = []
+
+    async def note(self: ConfiguredModels, version: ModelVersion) -> None:
+        tried.append(version)
+
+    monkeypatch.setattr(ConfiguredModels, "_try_again", note)
     (tmp_path / "torn.mar").write_bytes(b"no zip")
-    async with started(tmp_path) as (registry, failed):
+    async with started(tmp_path) as registry:
+        await asyncio.sleep(0)
         assert {version.state for version in registry.all()} == {State.UNAVAILABLE}
-        assert failed == []
+        assert tried == []
 
 
 async def test_what_hangs_is_tried_again_once_its_thread_has_ended(
@@ -317,8 +318,8 @@ async def test_what_hangs_is_tried_again_once_its_thread_has_ended(
     monkeypatch.setattr(retries, "BackOff", Counted)
     files = {**gate.guards(GATED), "c.yaml": "startupTimeout: 0.2"}
     make_archive(tmp_path / "slow" / "m.mar", files, configFile="c.yaml")
-    async with started(tmp_path / "slow") as (registry, [version]):
-        registry._configured.try_again([version])
+    async with started(tmp_path / "slow") as registry:
+        version = registry.find("m")
         await until(lambda: len(pauses) > 4)
         assert (version.state, version.hung, version.workers) == (State.UNAVAILABLE, 1, [])
         gate.open()
