@@ -6,7 +6,7 @@ reference page all come from it.
 
 from __future__ import annotations
 
-from dataclasses import Field, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from kserve_torch.errors import SettingError
@@ -135,25 +135,19 @@ def key(
 
     ``flags``, ``env`` and ``properties`` follow from the field's name; ``()`` closes that way in.
     """
-    details = {
-        "kind": kind,
-        "help": help,
-        "shown": shown,
-        "flags": flags,
-        "env": env,
-        "properties": properties,
-        "many": many,
-        "secret": secret,
-    }
-    return field(default=default, metadata={"key": details})
 
+    def named(name: str) -> Key:
+        return Key(
+            name=name,
+            default=default,
+            kind=kind,
+            help=help,
+            shown=shown,
+            flags=(f"--{name}",) if flags is None else flags,
+            env=(f"TS_{name.upper().removeprefix('TS_')}",) if env is None else env,
+            properties=(name,) if properties is None else properties,
+            many=many,
+            secret=secret,
+        )
 
-def key_of(item: Field[Any]) -> Key:
-    """The key that a field of the table describes."""
-    usual: dict[str, Any] = {
-        "flags": (f"--{item.name}",),
-        "env": (f"TS_{item.name.upper().removeprefix('TS_')}",),
-        "properties": (item.name,),
-    }
-    said = {name: value for name, value in item.metadata["key"].items() if value is not None}
-    return Key(name=item.name, default=item.default, **(usual | said))
+    return field(default=default, metadata={"key": named})

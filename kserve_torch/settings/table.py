@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kserve_torch.settings.addresses import ANYWHERE, Address, Binding, Wish, share
-from kserve_torch.settings.keys import DEFAULT, Key, key, key_of
+from kserve_torch.settings.keys import DEFAULT, Key, key
 from kserve_torch.settings.kinds import BOOLEAN, PATH, SECONDS, TIME_LIMIT, choice, integer
 from kserve_torch.settings.kserve_keys import KServeKeys
 from kserve_torch.settings.limits import Limits, merge
@@ -162,5 +162,5 @@ class Settings(KServeKeys):
 
 #: Every key of the table, by name.
 KEYS: Mapping[str, Key] = MappingProxyType(
-    {item.name: key_of(item) for item in fields(Settings) if "key" in item.metadata}
+    {f.name: f.metadata["key"](f.name) for f in fields(Settings) if "key" in f.metadata}
 )
