@@ -117,7 +117,7 @@ FLOORS: list[dict[str, str]] = [
         "engine.courtesy": "",
         "engine.emissions": "",
         "engine.failures": "",
-        "engine.intake": "engine.pacing engine.pool engine.ticket",
+        "engine.intake": "engine.pacing engine.pool engine.queues engine.ticket",
         "engine.isolation": "engine.failures engine.lane engine.ticket",
         "engine.lane": "engine.ticket",
         "engine.loads": "",

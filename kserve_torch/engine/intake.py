@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from kserve_torch.engine.pacing import Pacing
 from kserve_torch.engine.pool import Pool
+from kserve_torch.engine.queues import Queues
 from kserve_torch.engine.ticket import Ticket
 from kserve_torch.errors import DeadlineExceeded, Overloaded, ServingError
 from kserve_torch.events import Event, Finished, Shed
@@ -20,38 +21,35 @@ class Intake:
     Args:
         client_timeout: seconds after which any request expires; None for no such limit.
         emit: takes every event, with the model's name and version.
-        workers: says how many are free when nothing is in flight, if no request is to wait for one
-            (``useJobTicket``); None if requests may wait.
-
-    Attributes:
-        inflight: requests that are queued or run.
+        tickets: whether no request is to wait for a worker (``useJobTicket``).
     """
 
     def __init__(
         self,
         model: str,
         version: str,
+        queues: Queues,
         client_timeout: float | None,
         emit: Callable[[Event], None],
-        workers: Callable[[], int] | None = None,
+        tickets: bool,
     ) -> None:
-        self.inflight = 0
         self._model = model
         self._version = version
+        self._queues = queues
         self._client_timeout = client_timeout
         self._emit = emit
-        self._workers = workers
+        self._tickets = tickets
         self._pacing = Pacing()
         self._drained: asyncio.Future[None] | None = None
 
     async def drain(self) -> None:
         """Wait until every request is answered."""
-        if self.inflight:
+        if self._queues.inflight:
             if self._drained is None:
                 self._drained = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._drained)
 
-    async def submit(self, request: Request, pool: Pool) -> Reply:
+    async def submit(self, request: Request) -> Reply:
         """Queue a request and wait for its answer; cancelling the wait withdraws the request.
 
         Where its time went is in the reply's ``timing``, or in that of the exception.
@@ -62,6 +60,7 @@ class Intake:
             DeadlineExceeded: the request's deadline or ``responseTimeout`` passed.
             HandlerError: the handler failed it.
         """
+        pool = self._queues.of(request.verb)
         try:
             ticket = self._enqueue(pool, request)
         except Overloaded:
@@ -69,7 +68,6 @@ class Intake:
             await asyncio.sleep(self._pacing.wait(time.monotonic()))
             raise
         timer = self._expire_later(pool, ticket)
-        self.inflight += 1
         pool.inflight += 1
         error: str | None = None
         reply: Reply | None = None
@@ -96,7 +94,7 @@ class Intake:
                 pool.staffing.relieve()
 
     def _enqueue(self, pool: Pool, request: Request) -> Ticket:
-        if self._workers is not None and self.inflight >= self._workers():
+        if self._tickets and self._queues.inflight >= self._queues.predict.roster.ready:
             pool.staffing.relieve()
             raise Overloaded(
                 f"{pool.lane.label}: no worker is free, and with useJobTicket no request waits"
@@ -107,8 +105,7 @@ class Intake:
         return ticket
 
     def _finish(self, request: Request, timing: Timing, error: str | None) -> None:
-        self.inflight -= 1
-        if not self.inflight and self._drained is not None:
+        if self._drained is not None and not self._queues.inflight:
             self._drained.set_result(None)
             self._drained = None
         model, version = self._model, self._version

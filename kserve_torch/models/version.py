@@ -83,8 +83,6 @@ class ModelVersion(VersionState):
         concurrent = config.get("asyncCommunication", False) and not stateful
         tickets = config.get("useJobTicket", False) and not concurrent
         self._singly = stateful or tickets
-        free = (lambda: self._queues.predict.roster.ready) if tickets else None
-        self._intake = Intake(name, version, limits.client_timeout, emit, free)
         queues = Queues(
             f"{name} {version}",
             limits,
@@ -94,6 +92,7 @@ class ModelVersion(VersionState):
             singly=self._singly,
             concurrent=concurrent,
         )
+        self._intake = Intake(name, version, queues, limits.client_timeout, emit, tickets)
         super().__init__(name, version, queues, emit)
 
     # --- life ---
@@ -250,7 +249,7 @@ class ModelVersion(VersionState):
         self._queues.watch()
         if self._sequences is not None:
             request = self._sequences.named(request)
-        return await self._intake.submit(request, self._queues.of(request.verb))
+        return await self._intake.submit(request)
 
     async def describe(self) -> Any:
         """The handler's own description, for which it gets one empty row (CONTRACT E4)."""
