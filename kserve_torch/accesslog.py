@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from kserve_torch.events import Event, Responded
+from kserve_torch.events import Responded
 from kserve_torch.logs import ACCESS, cut, moment_of, one_line
 from kserve_torch.settings import Settings
 
@@ -52,9 +52,9 @@ class AccessLog:
         self._kept: list[tuple[float, Responded]] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def __call__(self, event: Event) -> None:
-        """Log a `Responded`; other events are ignored. On the event loop."""
-        if not (self._on and isinstance(event, Responded) and access.isEnabledFor(logging.INFO)):
+    def __call__(self, event: Responded) -> None:
+        """Log an answer; on the event loop."""
+        if not (self._on and access.isEnabledFor(logging.INFO)):
             return
         if not self._direct:
             access.info("%s", _words(event), extra={"fields": _fields(event)})

@@ -7,7 +7,7 @@ The engine emits; metrics and logs subscribe. An observer runs on the event loop
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import get_args
+from typing import Any, TypeVar, get_args
 
 from kserve_torch.frozen import frozen
 from kserve_torch.messages import NO_TIME, NOTHING, Timing, Verb
@@ -147,8 +147,7 @@ Event = (
 )
 
 
-#: It is told of events.
-Observer = Callable[[Event], None]
+E = TypeVar("E", bound=Event)
 
 
 class Observers:
@@ -160,9 +159,11 @@ class Observers:
 
     def __init__(self) -> None:
         self.want_headers = False
-        self._by_kind: dict[type[Event], list[Observer]] = {kind: [] for kind in get_args(Event)}
+        self._by_kind: dict[type, list[Callable[[Any], None]]] = {k: [] for k in get_args(Event)}
 
-    def add(self, observer: Observer, kinds: Iterable[type[Event]] = get_args(Event)) -> None:
+    def add(
+        self, observer: Callable[[E], None], kinds: Iterable[type[E]] = get_args(Event)
+    ) -> None:
         """Tell ``observer`` of events of these kinds from now on."""
         for kind in kinds:
             self._by_kind[kind].append(observer)

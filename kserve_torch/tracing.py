@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kserve_torch.events import Event, Responded
+from kserve_torch.events import Responded
 from kserve_torch.messages import Timing
 
 if TYPE_CHECKING:
@@ -116,12 +116,10 @@ class Tracing:
         self._tracer = provider.get_tracer("kserve_torch")
         self._parent = extract
 
-    def __call__(self, event: Event) -> None:
-        """Make the spans of a `Responded`, as children of the span in the request's headers."""
+    def __call__(self, event: Responded) -> None:
+        """Make the spans of an answer, as children of the span in the request's headers."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
-        if not isinstance(event, Responded):
-            return
         now, timing = time.time_ns(), event.timing
         left = now - _ns(time.monotonic() - timing.began) if timing.began else now
         # The event comes a moment after the answer, but a request arrives before it is queued.

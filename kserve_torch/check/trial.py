@@ -14,7 +14,7 @@ import httpx
 from kserve_torch.check.answers import difference
 from kserve_torch.check.samples import Sample
 from kserve_torch.errors import ServingError
-from kserve_torch.events import BatchRan, Event, Observers
+from kserve_torch.events import BatchRan, Observers
 from kserve_torch.models.version import ModelVersion
 
 #: Requests of a batch: for a model with ``batchSize`` 1, and at most for any other.
@@ -72,8 +72,8 @@ class Trial:
         self._batch: BatchRan | None = None
         observers.add(self._ran, [BatchRan])
 
-    def _ran(self, event: Event) -> None:
-        if isinstance(event, BatchRan) and event.model == self._version.name:
+    def _ran(self, event: BatchRan) -> None:
+        if event.model == self._version.name:
             self._batch = event
 
     async def findings(self, samples: Sequence[Sample]) -> AsyncIterator[Finding]:
