@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.metrics.family import Family, gauge
 
 if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
-    from kserve_torch.models.version import ModelVersion
 
 _VERSION = ("model_name", "model_version")
 
@@ -37,7 +36,7 @@ class EngineMetrics:
         )
         workers = gauge("workers", "Workers, by state", (*_VERSION, "state"))
         server_ready.series().set(self._registry.ready())
-        for version in self._versions():
+        for version in self._registry.all():
             labels, now = (version.name, version.version), version.statistics()
             model_ready.series(*labels).set(version.ready)
             depth.series(*labels).set(now.queued)
@@ -46,11 +45,3 @@ class EngineMetrics:
             for state, count in {"READY": 0, **now.workers, "HUNG": now.hung}.items():
                 workers.series(*labels, state).set(count)
         return server_ready, model_ready, depth, inflight, oldest, workers
-
-    def versions_of(self, model: str) -> list[str]:
-        """The registered versions of a model."""
-        return [version.version for version in self._versions() if version.name == model]
-
-    def _versions(self) -> Iterator[ModelVersion]:
-        for name in self._registry.names():
-            yield from self._registry.versions(name)

@@ -77,9 +77,9 @@ class Metrics:
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self._reported: set[str] = set()
-        self._engine = EngineMetrics(registry)
+        self._registry = registry
         serving, kserve, torchserve = ServingMetrics(), KServeMetrics(), _torchserve(settings)
-        self._sources: list[Source] = [self._engine, serving, kserve, DeviceMetrics()]
+        self._sources: list[Source] = [EngineMetrics(registry), serving, kserve, DeviceMetrics()]
         self._sources += [*torchserve, *_machine(settings)]
         handlers = self._handlers(settings, registry.listed_metrics)
         self._sources += handlers
@@ -137,7 +137,7 @@ class Metrics:
             return
         model, version = next(iter(self._left))
         del self._left[model, version]
-        here = self._engine.versions_of(model)
+        here = [each.version for each in self._registry.all() if each.name == model]
         if version in here:
             return
         self._count()

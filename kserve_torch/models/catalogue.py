@@ -37,8 +37,8 @@ class Catalogue:
         return sorted(self._models)
 
     def all(self) -> list[ModelVersion]:
-        """Every version of every model."""
-        return [version for versions in self._models.values() for version in versions.values()]
+        """Every version of every model, sorted as `names` and `versions` are."""
+        return [version for name in self.names() for version in self.versions(name)]
 
     def versions(self, model: str) -> list[ModelVersion]:
         """All versions of a model, sorted, 2.0 before 10.0.

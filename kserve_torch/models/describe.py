@@ -74,9 +74,7 @@ def model_metadata(registry: Registry, model: str, version: str | None) -> dict[
 
 def repository_index(registry: Registry, only_ready: bool) -> list[dict[str, str]]:
     """One entry per model version: name, version, state, reason (CONTRACT O80)."""
-    listed = (
-        (v, *registry.standing(v)) for name in registry.names() for v in registry.versions(name)
-    )
+    listed = ((v, *registry.standing(v)) for v in registry.all())
     return [
         {"name": v.name, "version": v.version, "state": state.value, "reason": reason}
         for v, state, reason in listed

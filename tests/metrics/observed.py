@@ -38,10 +38,7 @@ class Fleet:
             name="mnist", version="1.0", ready=True, statistics=lambda: self.now
         )
 
-    def names(self):
-        return ["mnist"]
-
-    def versions(self, model):
+    def all(self):
         return [self.version]
 
     def ready(self):
