@@ -123,9 +123,8 @@ FLOORS: list[dict[str, str]] = [
         "engine.loads": "",
         "engine.place": "",
         "engine.pool": (
-            "engine.background engine.courtesy engine.failures engine.lane engine.loads "
-            "engine.place engine.roster engine.staffing engine.threads engine.ticket "
-            "engine.worker"
+            "engine.background engine.courtesy engine.failures engine.lane engine.place "
+            "engine.roster engine.staffing engine.threads engine.ticket engine.worker"
         ),
         "engine.queues": (
             "engine.concurrent engine.courtesy engine.lane engine.pool engine.ticket engine.worker"

@@ -19,7 +19,6 @@ from kserve_torch.engine.background import joined
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.failures import LONGEST_ID
 from kserve_torch.engine.lane import Lane
-from kserve_torch.engine.loads import LOADS
 from kserve_torch.engine.place import place_of
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.staffing import Staffing
@@ -227,8 +226,6 @@ class Pool:
                 self.staffing.ready()
             else:
                 self.roster.remove(worker)
-        if started is not None:
-            LOADS.end()
         self._changed_hook(worker)
         if error is not None:
             self._failed(worker, started, error)
@@ -266,8 +263,6 @@ class Pool:
             if batch is None:
                 return False
             started = self.staffing.ended(worker)
-        if started is not None:
-            LOADS.end()
         if self._courtesy is not None:
             self._courtesy.give_up_turn()
         self._changed_hook(worker)

@@ -143,11 +143,10 @@ class Staffing:
     # --- what it is told ---
 
     def ended(self, worker: Worker) -> Future[Worker] | None:
-        """Note that a worker loads no more, as its state has changed.
+        """Note that a worker loads no more, as its state has changed: the next load may begin.
 
         Returns:
-            The future of its start, for the caller to set after it let the next load begin; None if
-            that had ended before.
+            The future of its start, for the caller to set; None if that had ended before.
         """
         with self._lock:
             start = self._starting.pop(worker.number, None)
@@ -156,6 +155,7 @@ class Staffing:
             if start.awaited:  # here, as nothing keeps `relieve` from the next start from now on
                 self._grown(worker.state)
         start.clock.cancel()
+        LOADS.end()
         return start.started
 
     def ready(self) -> None:

@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from kserve_torch.engine import backoff, pool, staffing
+from kserve_torch.engine import backoff, staffing
 from kserve_torch.engine import loads as module
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.loads import Loads
@@ -28,8 +28,7 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> None:
 def turns(monkeypatch: pytest.MonkeyPatch, busy: None) -> Loads:
     """One load at a time, for the bench; one runs already."""
     turns = Loads(1)
-    for user in (pool, staffing):
-        monkeypatch.setattr(user, "LOADS", turns)
+    monkeypatch.setattr(staffing, "LOADS", turns)
     turns.begin(lambda: None, at_once=True)
     return turns
 
