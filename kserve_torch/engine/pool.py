@@ -24,11 +24,9 @@ from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.staffing import Staffing
 from kserve_torch.engine.threads import CallThreads
 from kserve_torch.engine.ticket import Ticket, deliver
-from kserve_torch.engine.tuner import Tuners
 from kserve_torch.engine.worker import Ran, Worker, WorkerState, too_slow
 from kserve_torch.errors import LoadFailed, NotReady, ServingError
 from kserve_torch.runtime.reasons import brief
-from kserve_torch.runtime.torchstate import thread_counts
 
 if TYPE_CHECKING:
     from kserve_torch.runtime.instance import Instance
@@ -170,9 +168,7 @@ class Pool:
             load=lambda: self._load(index),
             changed=self._changed,
             ran=self._batch_ran,
-            threads=CallThreads(
-                self.lane.label, Tuners(thread_counts, usual, at_work), self._crowded
-            ),
+            threads=CallThreads(self.lane.label, usual, at_work, self._crowded),
             index=index,
             response_timeout=self._limits.response_timeout,
             courtesy=self._courtesy,

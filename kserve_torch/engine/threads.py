@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 
-from kserve_torch.engine.tuner import Tuners
-from kserve_torch.runtime.torchstate import compiles, use_threads
+from kserve_torch.engine.tuner import Tuner
+from kserve_torch.runtime.torchstate import compiles, thread_counts, use_threads
 
 log = logging.getLogger(__name__)
 
@@ -14,17 +15,25 @@ log = logging.getLogger(__name__)
 class CallThreads:
     """Sets the number for the calls of one worker, on its thread, and tells its tuners of them.
 
+    It has a tuner for each number of workers that share the cores at the moment.
+
     Args:
         label: of the worker's queue, for the log.
+        usual: the number of workers that there always are.
+        at_work: how many of them load or compute now, this one included.
         crowded: whether others compute beside the worker.
     """
 
-    def __init__(self, label: str, tuners: Tuners, crowded: Callable[[], bool]) -> None:
+    def __init__(
+        self, label: str, usual: int, at_work: Callable[[], int], crowded: Callable[[], bool]
+    ) -> None:
         self._label = label
-        self._tuners = tuners
+        self._at_work = at_work
         self._crowded = crowded
-        self._tuner = tuners.usual
-        self._tried = False
+        self._most = thread_counts(usual)[-1]
+        self._among = functools.cache(lambda workers: Tuner(thread_counts(workers)))
+        #: That of the running call, if it is to be told of it.
+        self._tuner: Tuner | None = None
 
     def for_load(self) -> None:
         """Set the number for a load: as many as there are ever to be.
@@ -32,21 +41,21 @@ class CallThreads:
         libgomp keeps and counts every intra-op thread that it ever made. Once the process has more
         of them than cores, none spins, which slows every model.
         """
-        use_threads(self._tuners.usual.most)
+        use_threads(self._most)
 
     def for_call(self, rows: int) -> None:
         """Set the number for a call, of ``rows`` rows, that begins now."""
         crowded, compiled = self._crowded(), compiles()
-        self._tuner = self._tuners.now()
-        self._tried = not (crowded or compiled)
+        tuner = self._among(self._at_work())
+        self._tuner = None if crowded or compiled else tuner
         if compiled:
-            use_threads(self._tuners.usual.most)
+            use_threads(self._most)
         else:
-            use_threads(self._tuner.half if crowded else self._tuner.next(rows))
+            use_threads(tuner.half if crowded else tuner.next(rows))
 
     def answered(self, rows: int, seconds: float) -> None:
         """Note how long the call took, unless it failed."""
-        settled = self._tuner.note(rows, seconds) if self._tried else None
+        settled = self._tuner.note(rows, seconds) if self._tuner is not None else None
         if settled is not None:
             log.info(
                 "%s: using %d intra-op threads for batches of about %d rows: %.2f ms per row",

@@ -8,8 +8,7 @@ time, because the best count changes with the load and with what else runs on th
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 #: Consecutive batches that a candidate gets in one turn. The first is not counted: threads that
@@ -38,30 +37,6 @@ SLOW_BATCHES, SLOWER = 10, 2.5
 WORTH = 0.05
 
 
-class Tuners:
-    """A worker's tuners: one for each number of workers that share the cores at the moment.
-
-    Args:
-        candidates: the thread counts to try for a number of workers, ascending.
-        usual: the number of workers that there always are.
-        at_work: how many of them load or compute now, this one included.
-
-    Attributes:
-        usual: the tuner for that number, for work whose thread count must not change.
-    """
-
-    def __init__(
-        self, candidates: Callable[[int], Sequence[int]], usual: int, at_work: Callable[[], int]
-    ) -> None:
-        self._at_work = at_work
-        self._among = functools.cache(lambda workers: Tuner(candidates(workers)))
-        self.usual = self._among(max(1, usual))
-
-    def now(self) -> Tuner:
-        """The tuner for a batch that begins now."""
-        return self._among(max(1, self._at_work()))
-
-
 class Tuner:
     """Chooses a thread count for each size of batch: 1 row, 2 to 3, 4 to 7, and so on.
 
@@ -74,11 +49,6 @@ class Tuner:
         self._sizes: dict[int, _Size] = {}
 
     @property
-    def most(self) -> int:
-        """The largest thread count that may be chosen."""
-        return self._candidates[-1]
-
-    @property
     def half(self) -> int:
         """The thread count for a batch that runs beside other work; do not `note` such a batch.
 
@@ -86,7 +56,7 @@ class Tuner:
         each loses its core for a whole time slice to one that only spins: some predictions then
         take 0.1 s instead of 5 ms.
         """
-        return max(1, self.most // 2)
+        return max(1, self._candidates[-1] // 2)
 
     def next(self, rows: int) -> int:
         """The thread count for the next batch, of ``rows`` rows."""

@@ -121,7 +121,7 @@ async def test_the_cores_are_shared_by_those_that_work_in_the_background_by_all(
 ) -> None:
     used: list[int] = []
     monkeypatch.setattr(threads, "use_threads", used.append)
-    monkeypatch.setattr(pools, "thread_counts", lambda workers: [workers])
+    monkeypatch.setattr(threads, "thread_counts", lambda workers: [workers])
     await bench.pool.scale(1, 2)
     assert bench.pool.patience == patience
     await bench.pool.scale(2, 2)

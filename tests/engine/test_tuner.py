@@ -13,7 +13,6 @@ from kserve_torch.engine.tuner import (
     TURN,
     TURNS,
     Tuner,
-    Tuners,
 )
 
 
@@ -32,14 +31,6 @@ def rest(tuner: Tuner, seconds: float) -> int:
             return batch
         assert tuner.note(2, seconds) is None
     raise AssertionError("it never tries again")
-
-
-def test_each_number_of_workers_has_its_own_tuner() -> None:
-    at_work = iter([0, 1, 2, 2, 3])
-    tuners = Tuners(lambda workers: [12 // workers], 3, lambda: next(at_work))
-    now = [tuners.now() for _ in range(5)]
-    assert [tuner.most for tuner in now] == [12, 12, 6, 6, 4]
-    assert (now[2], now[4]) == (now[3], tuners.usual)
 
 
 @pytest.mark.parametrize(("most", "half"), [(1, 1), (2, 1), (3, 1), (8, 4)])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kserve_torch.engine import pool
+from kserve_torch.engine import threads
 from kserve_torch.models.registry import Registry
 from kserve_torch.runtime import torchstate
 
@@ -32,7 +32,7 @@ SAMPLE = json.dumps({"instances": [[1.0, 2.0]]})
 def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two threads to try, also on a machine with one core."""
     monkeypatch.setattr(torchstate, "THREADS", 2)
-    monkeypatch.setattr(pool, "thread_counts", lambda workers: (1, 2))
+    monkeypatch.setattr(threads, "thread_counts", lambda workers: (1, 2))
 
 
 def archive(path: Path, **files: str) -> None:
