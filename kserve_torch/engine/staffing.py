@@ -115,12 +115,10 @@ class Staffing:
         with self._lock:
             if self._roster.too_many_hang or self._starting or self._roster.size >= self.maximum:
                 return
-            may_grow = time.monotonic() >= self._may_grow_at
-            started = self._begin(at_once=True) if may_grow else None
-        if started is None:
-            self.refuse_if_empty()
-        else:
-            started.add_done_callback(self._replace_failed)
+            if time.monotonic() >= self._may_grow_at:
+                self._begin(at_once=True)
+                return
+        self.refuse_if_empty()
 
     def replace(self, most: int = 1) -> None:
         """Start up to ``most`` workers, each after the next pause, if there are too few."""
@@ -171,7 +169,7 @@ class Staffing:
     # --- starting ---
 
     def _begin(self, at_once: bool = False) -> Future[Worker]:
-        """Start a worker, in its turn or ``at_once``.
+        """Start a worker in its turn; or ``at_once``, and replace it if that fails.
 
         Whoever calls `ended` sets the future's result or exception.
         """
@@ -182,6 +180,8 @@ class Staffing:
             started: Future[Worker] = Future()
             self._roster.enter(worker)
             self._starting[worker.number] = _Start(started, clock, at_once)
+            if at_once:
+                started.add_done_callback(self._replace_failed)
             LOADS.begin(functools.partial(self._load, worker, clock), at_once)
         return started
 
@@ -226,12 +226,10 @@ class Staffing:
     def _respawn(self) -> None:
         with self._lock:
             self._pauses.end()
-            short = self._roster.size < self._fewest()
-            started = self._begin(at_once=True) if short else None
-        if started is None:
-            self.replace()
-        else:
-            started.add_done_callback(self._replace_failed)
+            if self._roster.size < self._fewest():
+                self._begin(at_once=True)
+                return
+        self.replace()
 
     # --- refusing ---
 
