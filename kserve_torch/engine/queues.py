@@ -85,7 +85,6 @@ class Queues:
         self._call_seconds = limits.response_timeout
         self._watch: asyncio.TimerHandle | None = None
         self._watch_loop: asyncio.AbstractEventLoop | None = None
-        self._explainers = 1 if singly else min(EXPLAIN_WORKERS, cores())
         rows, delay = (
             (1, 0.0) if singly or concurrent else (limits.batch_size, limits.max_batch_delay)
         )
@@ -106,15 +105,13 @@ class Queues:
             beside,
             courtesy=Courtesy(lambda: self.predict.busy, cpu_limit()),
         )
+        # The first request starts one.
+        self.explain.staffing.maximum = 1 if singly else min(EXPLAIN_WORKERS, cores())
         self._pools = (self.predict, self.explain)
 
     def of(self, verb: Verb) -> Pool:
         """The pool that serves a verb."""
         return self.explain if verb is Verb.EXPLAIN else self.predict
-
-    def open_explain(self) -> None:
-        """Allow workers for explanations; the first request starts one."""
-        self.explain.staffing.maximum = self._explainers
 
     def watch(self) -> None:
         """Give up workers whose calls hang, until no call runs and no request waits.

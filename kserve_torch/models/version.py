@@ -131,7 +131,6 @@ class ModelVersion(VersionState):
             if self.state is not State.UNLOADING:
                 self.fail(error.message)
             raise
-        self._queues.open_explain()
         self.load_seconds = max((worker.load_seconds for worker in self.workers), default=0.0)
         self.reason = ""
         self._become(State.READY)
