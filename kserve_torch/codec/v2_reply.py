@@ -16,26 +16,23 @@ from kserve_torch.messages import NOTHING, Tensor
 
 def encode(
     model_name: str,
-    model_version: str | None,
-    id: str | None,
+    model_version: str,
+    id: str,
     outputs: Sequence[Tensor],
     request: V2Request,
     parameters: Mapping[str, Any] = NOTHING,
 ) -> tuple[bytes, int | None]:
     """The response body, and the length of its JSON part if binary data follows it.
 
-    Absent members stay absent, never null (CONTRACT O22). FP16 and BF16 are sent as FP32 unless
-    they were asked for in binary (CONTRACT T-51).
+    Without parameters that member is absent, never null (CONTRACT O22). FP16 and BF16 are sent as
+    FP32 unless they were asked for in binary (CONTRACT T-51).
 
     Raises:
         InvalidInput: the request selects an output that does not exist.
         HandlerError: an output's text is not UTF-8 and must be in JSON, or has a lone surrogate.
     """
     blobs: list[bytes | memoryview] = []
-    answer: dict[str, Any] = {"id": id} if id is not None else {}
-    answer["model_name"] = model_name
-    if model_version is not None:
-        answer["model_version"] = model_version
+    answer: dict[str, Any] = {"id": id, "model_name": model_name, "model_version": model_version}
     if parameters:
         answer["parameters"] = dict(parameters)
     answer["outputs"] = [

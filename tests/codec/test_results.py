@@ -221,7 +221,7 @@ JSON_VALUES = st.recursive(
 @given(st.lists(JSON_VALUES, max_size=3))
 def test_any_json_result_can_be_sent(results):
     for outputs in (result_to_tensors(results, []), join_batch(results, [])):
-        body, _ = v2_reply.encode("m", None, None, outputs, V2Request(inputs=[]))
+        body, _ = v2_reply.encode("m", "1", "7", outputs, V2Request(inputs=[]))
         again = v2.from_document({"inputs": orjson.loads(body)["outputs"] or [_FILLER]})
         assert len(again.inputs) == max(len(outputs), 1)
 

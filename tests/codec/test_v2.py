@@ -242,26 +242,28 @@ def test_json_response_has_torchserves_key_order_and_no_nulls():
         b'{"id":"7","model_name":"m","model_version":"1.0","outputs":'
         b'[{"name":"y","datatype":"FP32","data":[1.5,2.5],"shape":[1,2]}]}'
     )
-    sent, _ = v2_reply.encode("m", None, None, [], request(), {"p": 1})
-    assert sent == b'{"model_name":"m","parameters":{"p":1},"outputs":[]}'
+    sent, _ = v2_reply.encode("m", "1.0", "7", [], request(), {"p": 1})
+    assert sent == (
+        b'{"id":"7","model_name":"m","model_version":"1.0","parameters":{"p":1},"outputs":[]}'
+    )
 
 
 def test_non_finite_numbers_are_null():
-    sent, _ = v2_reply.encode("m", None, None, [tensor("y", [np.nan, np.inf, 1])], request())
+    sent, _ = v2_reply.encode("m", "1", "7", [tensor("y", [np.nan, np.inf, 1])], request())
     assert orjson.loads(sent)["outputs"][0]["data"] == [None, None, 1.0]
 
 
 def test_selection_keeps_the_requested_order():
     wanted = [RequestedOutput(name="b"), RequestedOutput(name="a")]
     outputs = [tensor("a", [1]), tensor("b", [2]), tensor("c", [3])]
-    sent, _ = v2_reply.encode("m", None, None, outputs, request(outputs=wanted))
+    sent, _ = v2_reply.encode("m", "1", "7", outputs, request(outputs=wanted))
     assert [output["name"] for output in orjson.loads(sent)["outputs"]] == ["b", "a"]
 
 
 def test_unknown_selection():
     wanted = request(outputs=[RequestedOutput(name="z")])
     with pytest.raises(InvalidInput, match='outputs\\[0\\]: no output "z", there is y'):
-        v2_reply.encode("m", None, None, [tensor("y", [1])], wanted)
+        v2_reply.encode("m", "1", "7", [tensor("y", [1])], wanted)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +277,7 @@ def test_unknown_selection():
 )
 def test_an_output_inherits_the_default_or_overrides_it(default, own, expected):
     wanted = request(binary_output=default, outputs=[RequestedOutput(name="y", binary=own)])
-    sent, length = v2_reply.encode("m", None, None, [tensor("y", [1, 2])], wanted)
+    sent, length = v2_reply.encode("m", "1", "7", [tensor("y", [1, 2])], wanted)
     assert (length is not None) is expected
     output = orjson.loads(sent[:length])["outputs"][0]
     assert ("data" in output) is not expected
@@ -304,7 +306,7 @@ def test_binary_response_is_a_binary_request_in_reverse():
 
 def test_half_floats_are_upcast_in_json():
     outputs = [tensor("h", np.array([0.5], "f2"), "FP16"), tensor("b", [0x3F80], "BF16")]
-    sent, _ = v2_reply.encode("m", None, None, outputs, request())
+    sent, _ = v2_reply.encode("m", "1", "7", outputs, request())
     assert [(o["datatype"], o["data"]) for o in orjson.loads(sent)["outputs"]] == [
         ("FP32", [0.5]),
         ("FP32", [1.0]),
@@ -314,7 +316,7 @@ def test_half_floats_are_upcast_in_json():
 def test_bytes_that_are_no_text_need_binary():
     outputs = [tensor("y", np.array([b"\xff"], object), "BYTES")]
     with pytest.raises(HandlerError, match="request it as binary data"):
-        v2_reply.encode("m", None, None, outputs, request())
+        v2_reply.encode("m", "1", "7", outputs, request())
 
 
 @pytest.mark.parametrize("binary_output", [False, True])
@@ -324,12 +326,12 @@ def test_an_output_that_is_no_text_in_any_form_is_named(binary_output):
         tensor("z", np.array(["\ud800"], object), "BYTES"),
     ]
     with pytest.raises(HandlerError, match=r'^output "z": .*surrogates not allowed'):
-        v2_reply.encode("m", None, None, outputs, request(binary_output=binary_output))
+        v2_reply.encode("m", "1", "7", outputs, request(binary_output=binary_output))
 
 
 def test_parameters_that_are_no_text():
     with pytest.raises(HandlerError, match=r"^parameters: .*surrogates not allowed"):
-        v2_reply.encode("m", None, None, [tensor("y", [1])], request(), {"p": "\ud800"})
+        v2_reply.encode("m", "1", "7", [tensor("y", [1])], request(), {"p": "\ud800"})
 
 
 @pytest.mark.parametrize(
