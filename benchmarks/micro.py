@@ -30,7 +30,7 @@ from kserve_torch.http.app import App
 from kserve_torch.http.metrics import MetricsText
 from kserve_torch.http.v1 import V1
 from kserve_torch.http.v2 import V2
-from kserve_torch.messages import Request, Tensor
+from kserve_torch.messages import Request, Tensor, Verb
 from kserve_torch.metrics import Metrics
 from kserve_torch.models.registry import Registry
 from kserve_torch.runtime.instance import Instance
@@ -124,7 +124,7 @@ def queue_stages() -> Iterator[Stage]:
         window.take()
 
     yield plain(f"window: push and take, {BATCH_ROWS} requests", fill, BATCH_ROWS)
-    lane = Lane("echo", Window[Ticket](BATCH_ROWS, 0.0, 100))
+    lane = Lane("echo", "1.0", Verb.PREDICT, Window[Ticket](BATCH_ROWS, 0.0, 100))
     stopping = threading.Event()
     request = _request()
 

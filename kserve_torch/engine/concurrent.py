@@ -16,8 +16,9 @@ from contextlib import suppress
 
 from kserve_torch.engine.failures import log_failed
 from kserve_torch.engine.ticket import Outcome, Ticket, deliver
-from kserve_torch.engine.worker import Ran, Worker, WorkerState, too_slow
+from kserve_torch.engine.worker import Worker, WorkerState, too_slow
 from kserve_torch.errors import ClientLeft, DeviceLost, HandlerError, ServingError
+from kserve_torch.events import BatchRan
 from kserve_torch.messages import Reply
 from kserve_torch.runtime.fault import RequestFault
 from kserve_torch.runtime.reasons import forget_tracebacks, handler_failure
@@ -103,8 +104,9 @@ class ConcurrentWorker(Worker):
             del self._began[ticket]
             self._note()
         ended = time.monotonic()
-        ran = functools.partial(self._ran, Ran(1, rows, ended - began, 1))
-        deliver([(ticket, ticket.timed(outcome, ended))], after=ran)
+        ran = BatchRan(self.lane.model, self.lane.version, rows, 1, ended - began)
+        after = functools.partial(self._ran, ran)
+        deliver([(ticket, ticket.timed(outcome, ended))], after)
 
     async def _outcome(self, ticket: Ticket) -> Outcome:
         assert self.instance is not None

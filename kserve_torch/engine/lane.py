@@ -25,12 +25,15 @@ class Lane:
     """The queue of one model version and verb.
 
     Args:
-        label: model, version and verb, for messages.
+        verb: what is asked; descriptions wait with predictions.
         window: forms the batches; its ``capacity`` bounds the queue.
     """
 
-    def __init__(self, label: str, window: Window[Ticket]) -> None:
-        self.label = label
+    def __init__(self, model: str, version: str, verb: Verb, window: Window[Ticket]) -> None:
+        self.model = model
+        self.version = version
+        #: For messages.
+        self.label = f"{model} {version} {verb}"
         self._window = window
         self._max_rows = window.max_rows
         self._shrunk = -math.inf

@@ -24,8 +24,9 @@ from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.staffing import Staffing
 from kserve_torch.engine.threads import CallThreads
 from kserve_torch.engine.ticket import Ticket, deliver
-from kserve_torch.engine.worker import Ran, Worker, WorkerState, too_slow
+from kserve_torch.engine.worker import Worker, WorkerState, too_slow
 from kserve_torch.errors import LoadFailed, NotReady, ServingError
+from kserve_torch.events import BatchRan
 from kserve_torch.runtime.reasons import brief
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Pool:
         self,
         lane: Lane,
         load: Callable[[int], Instance],
-        ran: Callable[[Ran], None],
+        ran: Callable[[BatchRan], None],
         changed: Callable[[Worker], None],
         limits: Limits,
         courtesy: Courtesy | None = None,
@@ -185,7 +186,7 @@ class Pool:
             self.staffing.reason = why
             self._abandon(worker, since, why, NotReady(why))
 
-    def _batch_ran(self, ran: Ran) -> None:
+    def _batch_ran(self, ran: BatchRan) -> None:
         self.staffing.steady()
         self._ran(ran)
 

@@ -20,8 +20,9 @@ from kserve_torch.engine.lane import Lane
 from kserve_torch.engine.pool import Pool
 from kserve_torch.engine.ticket import deliver
 from kserve_torch.engine.window import Window
-from kserve_torch.engine.worker import Ran, Worker
+from kserve_torch.engine.worker import Worker
 from kserve_torch.errors import NotReady
+from kserve_torch.events import BatchRan
 from kserve_torch.messages import Verb
 from kserve_torch.runtime.machine import cores, cpu_limit
 
@@ -59,7 +60,6 @@ class Queues:
     """Predictions in the foreground, explanations in the background.
 
     Args:
-        label: name and version of the model.
         load: makes an instance from its worker's index.
         ran: called on the event loop after each batch.
         changed: called on any thread whenever a worker changes its state.
@@ -73,15 +73,16 @@ class Queues:
 
     def __init__(
         self,
-        label: str,
+        model: str,
+        version: str,
         limits: Limits,
         load: Callable[[int], Instance],
-        ran: Callable[[Ran], None],
+        ran: Callable[[BatchRan], None],
         changed: Callable[[Worker], None],
         singly: bool,
         concurrent: bool,
     ) -> None:
-        self._label = label
+        self._label = f"{model} {version}"
         self._call_seconds = limits.response_timeout
         self._watch: asyncio.TimerHandle | None = None
         self._watch_loop: asyncio.AbstractEventLoop | None = None
@@ -95,13 +96,13 @@ class Queues:
 
         pool = functools.partial(Pool, ran=ran, changed=changed, limits=limits)
         self.predict = pool(
-            Lane(f"{label} {Verb.PREDICT}", Window(rows, delay, limits.queue_size)),
+            Lane(model, version, Verb.PREDICT, Window(rows, delay, limits.queue_size)),
             load,
             crowded=lambda: self.explain.busy,
             kind=ConcurrentWorker if concurrent else Worker,
         )
         self.explain: Pool = pool(
-            Lane(f"{label} {Verb.EXPLAIN}", Window(1, 0.0, limits.queue_size)),
+            Lane(model, version, Verb.EXPLAIN, Window(1, 0.0, limits.queue_size)),
             beside,
             courtesy=Courtesy(lambda: self.predict.busy, cpu_limit()),
         )

@@ -23,7 +23,7 @@ from kserve_torch.engine.lane import Lane
 from kserve_torch.engine.threads import CallThreads
 from kserve_torch.engine.ticket import Ticket, deliver
 from kserve_torch.errors import DeadlineExceeded, HandlerError, ServingError
-from kserve_torch.frozen import frozen
+from kserve_torch.events import BatchRan
 from kserve_torch.messages import Reply, Request
 from kserve_torch.runtime.machine import give_back_freed_memory, give_back_memory
 from kserve_torch.runtime.reasons import forget_frames
@@ -45,16 +45,6 @@ class WorkerState(StrEnum):
     STOPPED = "STOPPED"
     FAILED = "FAILED"
     HUNG = "HUNG"
-
-
-@frozen()
-class Ran:
-    """One batch that a worker ran: its requests, rows and seconds, and how many handler calls."""
-
-    requests: int
-    rows: int
-    seconds: float
-    calls: int
 
 
 class Worker:
@@ -82,7 +72,7 @@ class Worker:
         lane: Lane,
         load: Callable[[], Instance],
         changed: Callable[[Worker, BaseException | None], None],
-        ran: Callable[[Ran], None],
+        ran: Callable[[BatchRan], None],
         threads: CallThreads,
         index: int,
         response_timeout: float,
@@ -244,7 +234,9 @@ class Worker:
             ended = time.monotonic()
             timed = [(ticket, ticket.timed(outcome, ended)) for ticket, outcome in outcomes]
             left -= len(timed)
-            ran = Ran(len(batch), rows, ended - began, self._calls)
+            ran = BatchRan(
+                self.lane.model, self.lane.version, rows, len(batch), ended - began, self._calls
+            )
             deliver(timed, after=None if left else functools.partial(self._ran, ran))
         self._batch = ()
 

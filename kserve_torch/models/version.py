@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from kserve_torch.engine.intake import Intake
 from kserve_torch.engine.queues import Queues, VersionStatistics
 from kserve_torch.engine.sequences import Sequences
-from kserve_torch.engine.worker import Ran, Worker, WorkerState
+from kserve_torch.engine.worker import Worker, WorkerState
 from kserve_torch.errors import NotReady, ServingError
-from kserve_torch.events import Accepted, BatchRan, Event, WorkerChanged
+from kserve_torch.events import Accepted, Event, WorkerChanged
 from kserve_torch.messages import NOTHING, Reply, Request, Verb
 from kserve_torch.models.firsts import Firsts
 from kserve_torch.models.state import State, VersionState
@@ -84,10 +84,11 @@ class ModelVersion(VersionState):
         tickets = config.get("useJobTicket", False) and not concurrent
         self._singly = stateful or tickets
         queues = Queues(
-            f"{name} {version}",
+            name,
+            version,
             limits,
             load=self._instance,
-            ran=self._ran,
+            ran=emit,
             changed=self._worker_changed,
             singly=self._singly,
             concurrent=concurrent,
@@ -263,11 +264,6 @@ class ModelVersion(VersionState):
         instance = self._load(index, self._firsts)
         self._seen = self._seen or instance.signature
         return instance
-
-    def _ran(self, ran: Ran) -> None:
-        self._emit(
-            BatchRan(self.name, self.version, ran.rows, ran.requests, ran.seconds, ran.calls)
-        )
 
     def _worker_changed(self, worker: Worker) -> None:
         self._firsts.changed(worker)

@@ -13,9 +13,10 @@ from kserve_torch.engine.lane import Lane
 from kserve_torch.engine.pool import Pool
 from kserve_torch.engine.ticket import Ticket
 from kserve_torch.engine.window import Window
-from kserve_torch.engine.worker import Ran, WorkerState
+from kserve_torch.engine.worker import WorkerState
 from kserve_torch.errors import HandlerError
-from kserve_torch.messages import Reply, Request, RowReply
+from kserve_torch.events import BatchRan
+from kserve_torch.messages import Reply, Request, RowReply, Verb
 from kserve_torch.settings import Limits
 
 from ..waiting import until
@@ -59,10 +60,10 @@ class Bench:
 
     def __init__(self, polite: Courtesy | None = None, **limits: Any) -> None:
         self.load: Callable[[int], Any] = lambda index: Loaded()
-        self.ran: list[Ran] = []
+        self.ran: list[BatchRan] = []
         self.changes: list[tuple[int, WorkerState]] = []
         self.pool = Pool(
-            Lane("m 1.0 predict", Window(1, 0.0, 100)),
+            Lane("m", "1.0", Verb.PREDICT, Window(1, 0.0, 100)),
             load=lambda index: self.load(index),
             ran=self.ran.append,
             changed=lambda worker: self.changes.append((worker.index, worker.state)),

@@ -19,7 +19,7 @@ from kserve_torch.errors import (
     OutOfMemory,
     ServingError,
 )
-from kserve_torch.messages import Reply, Request
+from kserve_torch.messages import Reply, Request, Verb
 from kserve_torch.runtime.fault import RequestFault
 
 
@@ -41,7 +41,7 @@ class Bench:
     """A lane, and a handler that fails on some ids; a request's id is its first letter's fault."""
 
     def __init__(self, names: str) -> None:
-        self.lane = Lane("m 1.0 predict", Window(len(names), 0.0, len(names)))
+        self.lane = Lane("m", "1.0", Verb.PREDICT, Window(len(names), 0.0, len(names)))
         self.calls: list[str] = []
         self.streams = {name: Emitted() for name in names if name.isupper()}
         self.tickets = [
@@ -139,7 +139,7 @@ async def test_what_says_nothing_about_batches_is_not_told(
 
 
 async def test_what_is_run_again_is_made_anew() -> None:
-    lane = Lane("m 1.0 predict", Window(2, 0.0, 2))
+    lane = Lane("m", "1.0", Verb.PREDICT, Window(2, 0.0, 2))
     sent = [Request(id=name, model="m", rows=[[1]], again=lambda: [[1]]) for name in "xy"]
     seen: list[int] = []
 

@@ -18,7 +18,7 @@ from ..waiting import until
 
 
 def lane(rows: int = 4, delay: float = 0.0, capacity: int = 10) -> Lane:
-    return Lane("m 1.0 predict", Window(rows, delay, capacity))
+    return Lane("m", "1.0", Verb.PREDICT, Window(rows, delay, capacity))
 
 
 def request(name: str, rows: int = 1, verb: Verb = Verb.PREDICT) -> Request:

@@ -244,6 +244,7 @@ import asyncio, psutil, torch
 from kserve_torch.engine.lane import Lane
 from kserve_torch.engine.pool import Pool
 from kserve_torch.engine.window import Window
+from kserve_torch.messages import Verb
 from kserve_torch.runtime.machine import keep_freed_memory
 from kserve_torch.settings import Limits
 class Loaded:
@@ -261,7 +262,7 @@ class Loaded:
 async def main():
     keep_freed_memory()
     memory = psutil.Process().memory_info
-    lane = Lane("m 1.0 predict", Window(1, 0.0, 100))
+    lane = Lane("m", "1.0", Verb.PREDICT, Window(1, 0.0, 100))
     skip = lambda *_: None
     pool = Pool(lane, lambda _: Loaded(), ran=skip, changed=skip, limits=Limits(), courtesy=None)
     before = memory().rss
