@@ -217,7 +217,6 @@ async def run(part: str) -> None:
     settings = load_settings(["--model_dir", str(ECHO)], {}, "kserve_torch")
     registry = Registry(settings)
     metrics = Metrics(settings, registry)
-    registry.observers.add(metrics, metrics.kinds)
     limits = {"batch_size": BATCH_ROWS, "max_batch_delay": 0.0}
     await registry.register(ECHO, name="echo", overrides=limits)
     routes = (V1(registry, V2(registry)).route, V2(registry).route)

@@ -101,7 +101,6 @@ class Server:
         self.registry = Registry(settings)
         self.metrics = Metrics(settings, self.registry)
         self._access_log = AccessLog(settings)
-        self.registry.observers.add(self.metrics, self.metrics.kinds)
         self.registry.observers.add(self._access_log, [Responded])
         self._tracing = tracing(os.environ)
         if self._tracing is not None:

@@ -1,4 +1,4 @@
-"""The observer that counts events, and the text of all metric families."""
+"""Who counts which events, and the text of all metric families."""
 
 from __future__ import annotations
 
@@ -66,10 +66,8 @@ class Metrics:
 
     Args:
         settings: what to show.
-        registry: queues, workers and readiness are read from it at every scrape.
-
-    Attributes:
-        kinds: the kinds of events that are counted.
+        registry: its events are counted from now on; queues, workers and readiness are read from it
+            at every scrape.
 
     Raises:
         SettingError: the ``metrics_config`` file lists a metric that cannot be shown.
@@ -83,14 +81,8 @@ class Metrics:
         self._sources += [*torchserve, *_machine(settings)]
         handlers = self._handlers(settings, registry.listed_metrics)
         self._sources += handlers
-        #: Who counts events one by one, and who those of `_LABELS`, several that are alike.
-        self._each: dict[type[Event], list[Callable[[Any], None]]] = {
-            Shed: [serving.shed],
-            BatchRan: [serving.batch_ran],
-            StateChanged: [serving.state_changed],
-            WorkerChanged: [serving.worker_changed, *(ts.worker_changed for ts in torchserve)],
-            Measured: [own.measured for own in handlers],
-        }
+        self._take_measured = [own.measured for own in handlers]
+        #: Who counts the events of `_LABELS`, several that are alike.
         self._alike: dict[type[Event], list[Callable[[list[Any]], None]]] = {
             Accepted: [ts.accepted for ts in torchserve],
             Finished: [
@@ -100,7 +92,6 @@ class Metrics:
             ],
             Responded: [serving.responded, *(ts.responded for ts in torchserve)],
         }
-        self.kinds = (*self._each, *self._alike)
         self._forget = [serving.left, kserve.left, *(ts.left for ts in torchserve)]
         self._forget += [own.left for own in handlers]
         #: Removed versions, the latest last; some may have been registered again.
@@ -108,29 +99,34 @@ class Metrics:
         self._kept: list[Event] = []
         self._measured: deque[Measured] = deque()
         self._measuring = threading.Lock()
+        add = registry.observers.add
+        add(serving.shed, [Shed])
+        add(serving.batch_ran, [BatchRan])
+        add(serving.state_changed, [StateChanged])
+        add(self._state_changed, [StateChanged])
+        add(serving.worker_changed, [WorkerChanged])
+        for ts in torchserve:
+            add(ts.worker_changed, [WorkerChanged])
+        add(self._keep, _LABELS)
+        add(self._keep_measured, [Measured])
 
-    def __call__(self, event: Event) -> None:
-        """Count the event, one of `kinds`, by the next scrape at the latest.
+    def _keep(self, event: Event) -> None:
+        """Count an event of `_LABELS` by the next scrape at the latest; on the event loop."""
+        self._kept.append(event)
+        if len(self._kept) % _KEPT == 0:
+            asyncio.get_running_loop().call_later(_COUNT_SECONDS, self._count)
 
-        On any thread, but requests' events on an event loop.
-        """
-        kind = type(event)
-        if kind in _LABELS:
-            self._kept.append(event)
-            if len(self._kept) % _KEPT == 0:
-                asyncio.get_running_loop().call_later(_COUNT_SECONDS, self._count)
-        elif isinstance(event, Measured):
-            # Later: the answer would wait for it, with cold caches after the model's call.
-            self._measured.append(event)
-            if len(self._measured) >= _KEPT:
-                self._measure()
-        else:
-            self._tell(event)
-            if isinstance(event, StateChanged) and event.state == "UNLOADING":
-                self._departed(event.model, event.version)
+    def _keep_measured(self, event: Measured) -> None:
+        # Later: the answer would wait for it, with cold caches after the model's call.
+        self._measured.append(event)
+        if len(self._measured) >= _KEPT:
+            self._measure()
 
-    def _departed(self, model: str, version: str) -> None:
-        """Note that a version was removed; forget the series of the one removed `_LEFT` ago."""
+    def _state_changed(self, event: StateChanged) -> None:
+        """If a version was removed, forget the series of the one that was removed `_LEFT` ago."""
+        if event.state != "UNLOADING":
+            return
+        model, version = event.model, event.version
         self._left.pop((model, version), None)
         self._left[model, version] = None
         if len(self._left) <= _LEFT:
@@ -147,15 +143,13 @@ class Metrics:
             if whole:
                 forget(model, "")
 
-    def _tell(self, event: Event) -> None:
-        for take in self._each[type(event)]:
-            take(event)
-
     def _measure(self) -> None:
         """Count what handlers have measured; on any thread."""
         with self._measuring:
             while self._measured:
-                self._tell(self._measured.popleft())
+                event = self._measured.popleft()
+                for take in self._take_measured:
+                    take(event)
 
     def _count(self) -> None:
         """Count the kept events; on the event loop, where they are emitted."""

@@ -7,6 +7,7 @@ from kserve_torch.events import (
     BatchRan,
     Finished,
     Measured,
+    Observers,
     Responded,
     Shed,
     StateChanged,
@@ -33,6 +34,7 @@ class Fleet:
     def __init__(self, **statistics):
         numbers = {"queued": 0, "inflight": 0, "oldest_age": 0.0, "hung": 0, "workers": {}}
         self.listed_metrics = ()
+        self.observers = Observers()
         self.now = SimpleNamespace(**numbers | statistics)
         self.version = SimpleNamespace(
             name="mnist", version="1.0", ready=True, statistics=lambda: self.now
@@ -50,10 +52,10 @@ def exposition(metrics, names=None):
 
 
 def observed(*events, fleet=None, **kwargs):
-    metrics = Metrics(settings(**kwargs), fleet or Fleet())
-    metrics(StateChanged("mnist", "1.0", "READY"))
-    for event in events:
-        metrics(event)
+    fleet = fleet or Fleet()
+    metrics = Metrics(settings(**kwargs), fleet)
+    for event in (StateChanged("mnist", "1.0", "READY"), *events):
+        fleet.observers.tell(event)
     return metrics
 
 

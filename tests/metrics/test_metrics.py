@@ -171,10 +171,12 @@ def test_gauges_show_the_registry_at_the_moment_of_the_scrape():
 
 
 def test_stages_batches_refusals_and_failures_are_told_apart():
+    fleet = Fleet()
     metrics = observed(
         *LIGHT_LOAD,
         Shed("mnist", "1.0", "queue_full"),
         Finished("mnist", "1.0", Timing(), "DeadlineExceeded"),
+        fleet=fleet,
     )
     labels = 'model_name="mnist",model_version="1.0"'
     assert lines(metrics, "queue_time_seconds_sum") == [f"queue_time_seconds_sum{{{labels}}} 0.25"]
@@ -184,7 +186,7 @@ def test_stages_batches_refusals_and_failures_are_told_apart():
     assert f'batch_rows_bucket{{{labels},le="2.0"}} 0.0' in lines(metrics, "batch_rows_bucket")
     assert lines(metrics, "batch_requests_sum")[0].endswith(" 2.0")
     assert lines(metrics, "batch_splits_total") == [f"batch_splits_total{{{labels}}} 0.0"]
-    metrics(BatchRan("mnist", "1.0", 4, 2, 0.5, calls=3))
+    fleet.observers.tell(BatchRan("mnist", "1.0", 4, 2, 0.5, calls=3))
     assert f'worker_events_total{{{labels},state="HUNG"}} 0.0' in lines(
         metrics, "worker_events_total"
     )
@@ -207,9 +209,10 @@ async def test_events_are_counted_alike_one_by_one_and_by_the_hundred():
             Finished("mnist", "1.0", timing, error),
             Responded("v1", "mnist", "1.0", status, number / 100, timing=timing),
         ]
-    one_by_one = observed()
+    fleet = Fleet()
+    one_by_one = observed(fleet=fleet)
     for event in events:
-        one_by_one(event)
+        fleet.observers.tell(event)
         exposition(one_by_one)
     assert counted(observed(*events)) == pytest.approx(counted(one_by_one))
     (sample,) = lines(one_by_one, "request_duration_seconds_count")
@@ -217,10 +220,11 @@ async def test_events_are_counted_alike_one_by_one_and_by_the_hundred():
 
 
 async def test_many_events_are_counted_and_forgotten_without_a_scrape():
-    metrics, timing = observed(), Timing(queued=0.25)
+    fleet, timing = Fleet(), Timing(queued=0.25)
+    metrics = observed(fleet=fleet)
     unused = sys.getrefcount(timing)
     for _ in range(96):
-        metrics(Finished("mnist", "1.0", timing))
+        fleet.observers.tell(Finished("mnist", "1.0", timing))
     assert sys.getrefcount(timing) == unused + 96
     while sys.getrefcount(timing) > unused:  # noqa: ASYNC110  # nobody tells
         await asyncio.sleep(0.001)
@@ -375,23 +379,25 @@ def test_a_scrape_does_not_import_torch():
 
 
 async def test_an_event_costs_microseconds():
-    metrics = observed(*LIGHT_LOAD)
+    fleet = Fleet()
+    observed(*LIGHT_LOAD, fleet=fleet)
     rounds = 500
     costs = []
     for _ in range(5):
         start = time.perf_counter()
         for _ in range(rounds):
             for event in LIGHT_LOAD:
-                metrics(event)
+                fleet.observers.tell(event)
         costs.append((time.perf_counter() - start) / rounds / len(LIGHT_LOAD))
     assert min(costs) < 50e-6  # ten times what a quiet machine needs
 
 
 def test_handlers_numbers_are_counted_when_they_have_become_many(caplog):
-    metrics = observed()
+    fleet = Fleet()
+    observed(fleet=fleet)
     unlisted = Measured("Unlisted", "gauge", "ms", (("Level", "Model"),), 1.0)
     for _ in range(95):
-        metrics(unlisted)
+        fleet.observers.tell(unlisted)
     assert not caplog.text
-    metrics(unlisted)
+    fleet.observers.tell(unlisted)
     assert "Unlisted" in caplog.text
