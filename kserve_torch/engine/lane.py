@@ -41,7 +41,8 @@ class Lane:
         #: What idle workers wait for, last the one that has waited for the shortest time: it is
         #: woken first, so that those that are not needed any more are idle for long.
         self._idle: list[threading.Condition] = []
-        self._closed = False
+        #: Whether it takes no more requests.
+        self.closed = False
         #: ``time.monotonic()`` at which the last batch was formed.
         self.last_batch = -math.inf
         #: ``time.monotonic()`` at which it was last logged that a batch is run again in parts.
@@ -58,7 +59,7 @@ class Lane:
         """
         ticket = Ticket(request, asyncio.get_running_loop(), time.monotonic())
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise NotReady(f"{self.label} is not taking requests: it is being unloaded")
             # A description takes all the room of a batch and so goes alone (CONTRACT B1).
             alone = request.verb is Verb.DESCRIBE
@@ -101,7 +102,7 @@ class Lane:
     def close(self) -> list[Ticket]:
         """Take no more requests and stop the workers; returns what still waited, to be answered."""
         with self._lock:
-            self._closed = True
+            self.closed = True
         self.rouse()
         return self.flush()
 
@@ -128,7 +129,7 @@ class Lane:
         woken = threading.Condition(self._lock)
         with self._lock:
             free_since = time.monotonic()
-            while not (self._closed or stopping.is_set()):
+            while not (self.closed or stopping.is_set()):
                 now = time.monotonic()
                 due = self._window.due(now, free_since)
                 if due == 0.0:
@@ -178,11 +179,6 @@ class Lane:
         with self._lock:
             self._max_rows = self._window.max_rows = rows
             self._window.max_delay = delay
-
-    @property
-    def closed(self) -> bool:
-        """Whether it takes no more requests."""
-        return self._closed
 
     @property
     def waiting(self) -> int:

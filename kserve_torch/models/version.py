@@ -54,6 +54,9 @@ class ModelVersion(VersionState):
             first instances, whose weights it shares.
         emit: takes every event.
         origin: what it was made from.
+
+    Attributes:
+        batches: whether requests may share a call of the handler.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class ModelVersion(VersionState):
         self._sequences = Sequences(f"{name} {version}") if stateful else None
         concurrent = config.get("asyncCommunication", False) and not stateful
         tickets = config.get("useJobTicket", False) and not concurrent
-        self._singly = stateful or tickets
+        self.batches = not (stateful or tickets)
         queues = Queues(
             name,
             version,
@@ -90,7 +93,7 @@ class ModelVersion(VersionState):
             load=self._instance,
             ran=emit,
             changed=self._worker_changed,
-            singly=self._singly,
+            singly=not self.batches,
             concurrent=concurrent,
         )
         self._intake = Intake(name, version, queues, limits.client_timeout, emit, tickets)
@@ -198,11 +201,6 @@ class ModelVersion(VersionState):
         """
         signature: Signature = self.config.get("signature", self._seen)
         return signature.get(side, ())
-
-    @property
-    def batches(self) -> bool:
-        """Whether requests may share a call of the handler."""
-        return not self._singly
 
     @property
     def workers(self) -> Sequence[Worker]:
