@@ -7,7 +7,6 @@ thread is counted and its requests are answered. `staffing` replaces it, and tho
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -41,8 +40,6 @@ PRESSURE_SECONDS = 0.05
 BUSY_SECONDS = 0.1
 #: A worker that dies after so many seconds of service resets the pauses before replacements.
 STEADY_SECONDS = 60.0
-
-_numbers = itertools.count(9000)
 
 
 class Pool:
@@ -164,9 +161,8 @@ class Pool:
         usual = bounds.minimum if self._courtesy is None else bounds.maximum
         at_work = self._at_work if self._courtesy is None else lambda: usual
         return self._kind(
-            next(_numbers),
             self.lane,
-            load=lambda: self._load(index),
+            load=self._load,
             changed=self._changed,
             ran=self._batch_ran,
             threads=CallThreads(self.lane.label, usual, at_work, self._crowded),

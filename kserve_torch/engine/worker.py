@@ -7,6 +7,7 @@ thread still returns later is dropped.
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import math
 import threading
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 #: Seconds without work after which a worker above the minimum stops.
 IDLE_SECONDS = 60.0
 
+_numbers = itertools.count(9000)
+
 
 class WorkerState(StrEnum):
     """The states of a worker: LOADING, READY, then one of the last three."""
@@ -51,9 +54,8 @@ class Worker:
     """A handler instance and its thread.
 
     Args:
-        number: unique within the process; counted from 9000, as TorchServe's.
         lane: where its batches come from.
-        load: makes the instance, on the worker's thread.
+        load: makes the instance, on the worker's thread, from the worker's index.
         changed: called on the worker's thread after every change of state, with the error if it is
             FAILED; also when the thread of a HUNG worker ends.
         ran: called on the event loop after the answers of a batch have gone out.
@@ -64,13 +66,15 @@ class Worker:
         courtesy: how it gives way to others; None in the foreground.
         may_stop: answers whether it may stop after `IDLE_SECONDS`; once that is True, the pool no
             longer counts the worker.
+
+    Attributes:
+        number: unique within the process; counted from 9000, as TorchServe's.
     """
 
     def __init__(
         self,
-        number: int,
         lane: Lane,
-        load: Callable[[], Instance],
+        load: Callable[[int], Instance],
         changed: Callable[[Worker, BaseException | None], None],
         ran: Callable[[BatchRan], None],
         threads: CallThreads,
@@ -79,7 +83,7 @@ class Worker:
         courtesy: Courtesy | None,
         may_stop: Callable[[Worker], bool],
     ) -> None:
-        self.number = number
+        self.number = next(_numbers)
         self.index = index
         self.lane = lane
         self.state = WorkerState.LOADING
@@ -105,7 +109,7 @@ class Worker:
         self._since: float | None = None
         self._lock = threading.Lock()
         self.thread = threading.Thread(
-            target=self._main, name=f"{lane.label} worker {number}", daemon=True
+            target=self._main, name=f"{lane.label} worker {self.number}", daemon=True
         )
 
     def start(self) -> None:
@@ -163,7 +167,7 @@ class Worker:
             if self._courtesy is not None:
                 self._courtesy.lower_priority()
             self._threads.for_load()
-            self.instance = self._load()
+            self.instance = self._load(self.index)
             self.instance.on_part = self._part_sent
             give_back_freed_memory()  # checkpoints, and weights that it has in common with others
         except BaseException as error:
