@@ -22,7 +22,7 @@ from kserve_torch import pidfile
 from kserve_torch.accesslog import AccessLog
 from kserve_torch.children import SIGNALS, Children, keep_signals_from_forks
 from kserve_torch.edges import HttpServer, application, uvicorn_config
-from kserve_torch.engine.background import give_up
+from kserve_torch.engine.tasks import give_up
 from kserve_torch.events import Event, Responded, WorkerChanged
 from kserve_torch.grpc.server import GrpcServer
 from kserve_torch.metrics import Metrics

@@ -112,7 +112,6 @@ FLOORS: list[dict[str, str]] = [
     {
         "engine.aside": "",
         "engine.backoff": "",
-        "engine.background": "",
         "engine.concurrent": "engine.failures engine.ticket engine.worker",
         "engine.courtesy": "",
         "engine.emissions": "",
@@ -123,8 +122,8 @@ FLOORS: list[dict[str, str]] = [
         "engine.loads": "",
         "engine.place": "",
         "engine.pool": (
-            "engine.background engine.courtesy engine.failures engine.lane engine.place "
-            "engine.roster engine.staffing engine.threads engine.ticket engine.worker"
+            "engine.courtesy engine.failures engine.lane engine.place engine.roster "
+            "engine.staffing engine.tasks engine.threads engine.ticket engine.worker"
         ),
         "engine.queues": (
             "engine.concurrent engine.courtesy engine.lane engine.pool engine.ticket engine.worker"
@@ -134,6 +133,7 @@ FLOORS: list[dict[str, str]] = [
         "engine.staffing": (
             "engine.backoff engine.lane engine.loads engine.roster engine.ticket engine.worker"
         ),
+        "engine.tasks": "",
         "engine.threads": "",
         "engine.ticket": "",
         "engine.worker": (

@@ -14,13 +14,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kserve_torch.engine.background import joined
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.failures import LONGEST_ID
 from kserve_torch.engine.lane import Lane
 from kserve_torch.engine.place import place_of
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.staffing import Staffing
+from kserve_torch.engine.tasks import joined
 from kserve_torch.engine.threads import CallThreads
 from kserve_torch.engine.ticket import Ticket, deliver
 from kserve_torch.engine.worker import Worker, WorkerState, too_slow

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from kserve_torch.engine.aside import aside
-from kserve_torch.engine.background import to_the_end
+from kserve_torch.engine.tasks import to_the_end
 from kserve_torch.errors import InvalidInput
 from kserve_torch.grpc import wire
 from kserve_torch.grpc.exchange import Exchange

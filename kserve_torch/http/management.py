@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kserve_torch.codec import document
 from kserve_torch.codec.document import JSON
-from kserve_torch.engine.background import keep, log_failure, to_the_end
+from kserve_torch.engine.tasks import keep, log_failure, to_the_end
 from kserve_torch.errors import (
     NOT_ALLOWED,
     InvalidInput,

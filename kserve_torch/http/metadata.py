@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from kserve_torch.codec import document
-from kserve_torch.engine.background import to_the_end
+from kserve_torch.engine.tasks import to_the_end
 from kserve_torch.errors import InvalidInput, NotReady
 from kserve_torch.http.call import Answer, Call, json_answer
 from kserve_torch.http.routes import Routes, question

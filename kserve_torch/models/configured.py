@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from kserve_torch.archives.manifest import DEFAULT_VERSION
 from kserve_torch.archives.store import ModelStore
-from kserve_torch.engine.background import keep
+from kserve_torch.engine.tasks import keep
 from kserve_torch.errors import Conflict, NotReady, ServingError
 from kserve_torch.models.factory import VersionFactory
 from kserve_torch.models.retries import keep_trying, worth_another_try

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kserve_torch.archives.manifest import DEFAULT_VERSION
 from kserve_torch.archives.store import ModelStore
-from kserve_torch.engine.background import keep
+from kserve_torch.engine.tasks import keep
 from kserve_torch.errors import InvalidArchive, LoadFailed, ModelNotFound, NotReady, ServingError
 from kserve_torch.models.catalogue import unknown
 from kserve_torch.models.factory import VersionFactory, refusal_logged

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from kserve_torch.archives.archive import close_archive
-from kserve_torch.engine.background import Shared, keep
+from kserve_torch.engine.tasks import Shared, keep
 from kserve_torch.events import DefaultChanged, Event
 from kserve_torch.models.catalogue import Catalogue
 from kserve_torch.models.version import ModelVersion

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import kserve
 from kserve.model import BaseKServeModel
 
-from kserve_torch.engine.background import to_the_end
+from kserve_torch.engine.tasks import to_the_end
 from kserve_torch.errors import ModelNotFound
 from kserve_torch.sdk.model import TorchModel
 

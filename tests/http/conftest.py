@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kserve_torch.engine import background
+from kserve_torch.engine import tasks
 from kserve_torch.http.app import Route, error_answer
 from kserve_torch.http.call import Answer, Call, headers_of
 from kserve_torch.models.registry import Registry
@@ -158,5 +158,5 @@ async def routed(route: Route, call: Call) -> Answer:
 async def settled() -> None:
     """Wait until nothing goes on in the background."""
     loop = asyncio.get_running_loop()
-    while left := [task for task in background._UNFINISHED if task.get_loop() is loop]:
+    while left := [task for task in tasks._UNFINISHED if task.get_loop() is loop]:
         await asyncio.wait(left)

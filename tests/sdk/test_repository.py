@@ -14,7 +14,7 @@ from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.model_repository_extension import ModelRepositoryExtension
 
 from kserve_torch import TorchModelRepository
-from kserve_torch.engine import background
+from kserve_torch.engine import tasks
 from kserve_torch.errors import LoadFailed, ModelNotFound
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
@@ -91,8 +91,8 @@ async def test_a_load_that_fails_when_its_caller_has_left(
     loading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await loading
-    while background._UNFINISHED:
-        await asyncio.wait(background._UNFINISHED)
+    while tasks._UNFINISHED:
+        await asyncio.wait(tasks._UNFINISHED)
     gc.collect()
     assert told == []
     assert "loading or unloading a model failed: " in caplog.text

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from kserve_torch.engine import background
+from kserve_torch.engine import tasks
 from kserve_torch.errors import ServingError
 from kserve_torch.http.app import Route, error_answer
 from kserve_torch.http.call import Answer
@@ -94,7 +94,7 @@ class Turmoil:
             async with asyncio.timeout(30):
                 await until(self._calm)
         except TimeoutError:
-            self.wrong.append(f"never settles: {background._UNFINISHED}, {self._left()}")
+            self.wrong.append(f"never settles: {tasks._UNFINISHED}, {self._left()}")
         for version in self.registry.all():
             await self._check(version)
         await self.registry.close()
@@ -170,7 +170,7 @@ class Turmoil:
     # --- afterwards ---
 
     def _calm(self) -> bool:
-        left = background._UNFINISHED or self._left()
+        left = tasks._UNFINISHED or self._left()
         return not left and all(map(_calm, self.registry.all()))
 
     def _left(self) -> dict[str, Any]:

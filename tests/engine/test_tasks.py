@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from kserve_torch.engine.background import (
+from kserve_torch.engine.tasks import (
     Shared,
     give_up,
     joined,
