@@ -19,6 +19,7 @@ from kserve_torch.errors import InvalidArchive
 
 MANIFEST_PATH = "MAR-INF/MANIFEST.json"
 DEFAULT_VERSION = "1.0"
+RUNTIMES = ("python", "python3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class Manifest:
         serialized_file: the weights, relative to the archive, or None.
         requirements_file: lists the packages that the model needs, or None.
         config_file: the model-config.yaml, or None.
-        runtime: ``python`` or ``python3``.
+        runtime: one of `RUNTIMES`.
         raw: the parsed JSON, which handlers see as ``context.manifest``.
     """
 
@@ -126,8 +127,7 @@ def _inside(key: str, name: str) -> None:
 
 def _runtime(raw: Mapping[str, Any]) -> str:
     runtime = raw.get("runtime", "python")
-    if runtime not in ("python", "python3"):
-        raise InvalidArchive(
-            f"{MANIFEST_PATH}: runtime: got {runtime!r}, python or python3 is wanted"
-        )
+    if runtime not in RUNTIMES:
+        wanted = " or ".join(RUNTIMES)
+        raise InvalidArchive(f"{MANIFEST_PATH}: runtime: got {runtime!r}, {wanted} is wanted")
     return str(runtime)

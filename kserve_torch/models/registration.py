@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from kserve_torch.archives.manifest import RUNTIMES
 from kserve_torch.errors import (
     InvalidInput,
     OutOfMemory,
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from kserve_torch.models.version import ModelVersion
     from kserve_torch.settings import Settings
 
-_RUNTIMES = ("python", "python3")
-
 #: Parameters that are fields of `Limits`, with their smallest values.
 _LIMITS = {"batch_size": 1, "max_batch_delay": 0, "response_timeout": 1, "startup_timeout": 1}
 
@@ -40,7 +39,7 @@ class Registration:
         url: a file of the model store or a URL.
         name: instead of the archive's own, or None.
         handler: likewise.
-        runtime: likewise; one of `_RUNTIMES`.
+        runtime: likewise; one of `RUNTIMES`.
         workers: how many to start; None leaves it to the archive and the settings.
         synchronous: whether the client waits until they are ready.
         limits: fields of `Limits` that take precedence over the archive's.
@@ -65,7 +64,7 @@ class Registration:
         if not isinstance(url, str):
             raise InvalidInput("Parameter url is required.")
         runtime = str(params.get("runtime") or "").lower() or None
-        if runtime not in (None, *_RUNTIMES):
+        if runtime not in (None, *RUNTIMES):
             raise InvalidInput(f"Invalid RuntimeType value: {params['runtime']}")
         return cls(
             url=url,
