@@ -142,6 +142,7 @@ class Server:
                 await self._load_models()
                 if self._stopping.is_set():
                     return 0
+            self.registry.opening = self.settings.open_early
             https = await self._open(bindings, listeners, tokens)
             if self.settings.open_early:
                 await self._load_models()

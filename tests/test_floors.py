@@ -152,9 +152,7 @@ FLOORS: list[dict[str, str]] = [
         "models.registry": (
             "models.configured models.factory models.reloads models.stock models.version"
         ),
-        "models.reloads": (
-            "models.catalogue models.factory models.retries models.stock models.version"
-        ),
+        "models.reloads": ("models.factory models.retries models.stock models.version"),
         "models.report": "models.registry",
         "models.retries": "models.catalogue models.state models.version",
         "models.state": "",

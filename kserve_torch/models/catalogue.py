@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kserve_torch.errors import Conflict, ModelNotFound, VersionNotFound
+from kserve_torch.errors import (
+    Conflict,
+    ModelNotFound,
+    NotReady,
+    ServingError,
+    VersionNotFound,
+)
 from kserve_torch.models.state import State
 from kserve_torch.models.version import ModelVersion
 from kserve_torch.runtime import devices
@@ -19,10 +25,13 @@ class Catalogue:
 
     Attributes:
         draining: whether the server is shutting down; it is not ready then.
+        opening: whether start-up models are still to be fetched and opened, so that not all names
+            are known.
     """
 
     def __init__(self) -> None:
         self.draining = False
+        self.opening = False
         self._models: dict[str, dict[str, ModelVersion]] = {}
         self._defaults: dict[str, ModelVersion] = {}
 
@@ -45,9 +54,10 @@ class Catalogue:
 
         Raises:
             ModelNotFound: no such model.
+            NotReady: `opening`, so one cannot say that there is no such model.
         """
         if model not in self._models:
-            raise unknown(model)
+            raise self.missing(model)
         return [self._models[model][version] for version in sorted(self._models[model], key=_order)]
 
     def find(self, model: str, version: str | None = None) -> ModelVersion:
@@ -56,13 +66,20 @@ class Catalogue:
         Raises:
             ModelNotFound: no such model.
             VersionNotFound: the model has no such version.
+            NotReady: `opening`, so one cannot say that there is no such model.
         """
         if model not in self._models:
-            raise unknown(model)
+            raise self.missing(model)
         found = self._models[model].get(version) if version else self._defaults[model]
         if found is None:
             raise VersionNotFound(f"Model version: {version} does not exist for model: {model}")
         return found
+
+    def missing(self, model: str) -> ServingError:
+        """The error about a model that there is not, or not yet, in KServe's words."""
+        if self.opening:
+            return NotReady(f"Model with name {model} is not there yet: models are still loading.")
+        return ModelNotFound(f"Model with name {model} does not exist.")
 
     def present(self, model: str) -> ModelVersion | None:
         """The default version of a model, or None if there is no such model."""
@@ -76,7 +93,7 @@ class Catalogue:
         """The version that `find` would return, as text; "" if there is none."""
         try:
             return self.find(model, version).version
-        except ModelNotFound:
+        except (ModelNotFound, NotReady):
             return ""
 
     def is_ready(self, model: str, version: str | None = None) -> bool:
@@ -173,11 +190,6 @@ class Catalogue:
         self._models.clear()
         self._defaults.clear()
         return everything
-
-
-def unknown(model: str) -> ModelNotFound:
-    """The error about a model that there is not, in KServe's words."""
-    return ModelNotFound(f"Model with name {model} does not exist.")
 
 
 def _order(version: str) -> list[tuple[int, str]]:

@@ -59,6 +59,7 @@ class ConfiguredModels:
             keep(self._stock.retire(displaced))
         for model, version in entered:
             self._enter_configured(model, version)
+        self._stock.opening = False
         await asyncio.gather(*(self._start(*each, persistent) for each in entered))
         self._choose_defaults(entered)
 

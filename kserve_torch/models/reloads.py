@@ -16,7 +16,6 @@ from kserve_torch.archives.manifest import DEFAULT_VERSION
 from kserve_torch.archives.store import ModelStore
 from kserve_torch.engine.tasks import keep
 from kserve_torch.errors import InvalidArchive, LoadFailed, ModelNotFound, NotReady, ServingError
-from kserve_torch.models.catalogue import unknown
 from kserve_torch.models.factory import VersionFactory, refusal_logged
 from kserve_torch.models.retries import keep_trying, worth_another_try
 from kserve_torch.models.stock import Stock
@@ -108,7 +107,7 @@ class Reloads:
         """
         origin = self._origin(name)
         handler, overrides = origin.handler, origin.overrides
-        failure = unknown(name)
+        failure = self._stock.missing(name)
         for source in self._sources(name):
             try:
                 with refusal_logged(source):

@@ -2,8 +2,11 @@
 
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import grpc
@@ -11,6 +14,7 @@ import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from ..hosts import hosting
 from ..server import Server
 from .actor import GRPC, PROTOCOLS, V1, V2, Client, Gate, add_actor, store_of, talking_to, until
 
@@ -131,6 +135,45 @@ def test_open_early(tmp_path: Path, gate: Callable[[], Gate]) -> None:
     wall.open()
     server.wait_started()
     assert health(client) == {"live": True, "ready": True}
+    client.close()
+    assert server.stop() == 0
+
+
+def test_open_early_while_archives_are_fetched(tmp_path: Path) -> None:
+    """Which models there are is not known yet: none of them is said not to exist."""
+    fetching, wall = threading.Event(), threading.Event()
+    for folder in ("hub", "store"):
+        (tmp_path / folder).mkdir()
+    add_actor(tmp_path / "hub", "m")
+
+    class Slow(SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            fetching.set()
+            wall.wait(30)
+            super().do_GET()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with hosting(partial(Slow, directory=str(tmp_path / "hub"))) as hub:
+        options = ("--open_early", "--load_models", f"m={hub}/m.mar")
+        server = Server(tmp_path / "store", *options, wait=False)
+        fetching.wait(30)
+        client = Client(server)
+        assert health(client) == {"live": True, "ready": False}
+        assert client.http.get("/ping").status_code == 500
+        for path in ("/v1/models/m", "/v2/models/m", "/v2/models/m/ready"):
+            assert client.http.get(path).status_code == 503
+        for protocol in PROTOCOLS:
+            answer = client.ask(protocol, "m", "say no")
+            assert answer.status in (503, grpc.StatusCode.UNAVAILABLE)
+            assert "still loading" in answer.text
+        wall.set()
+        server.wait_started()
+    assert health(client) == {"live": True, "ready": True}
+    assert client.http.get("/ping").status_code == 200
+    assert client.ask(V1, "m", "say yes").ok
+    assert client.http.get("/v1/models/nobody").status_code == 404
     client.close()
     assert server.stop() == 0
 
