@@ -135,6 +135,11 @@ class Worker:
         return self._since
 
     @property
+    def leaving(self) -> bool:
+        """Whether it was told to stop."""
+        return self._stopping.is_set() or not self._idle_seconds
+
+    @property
     def running(self) -> int:
         """Requests that are in the running batch."""
         return len(self._batch)

@@ -182,12 +182,12 @@ def _gpu(worker: Worker) -> str | None:
 
 
 def _worker(worker: Worker) -> dict[str, Any]:
-    known = worker.state in (WorkerState.READY, WorkerState.LOADING)
+    staying = worker.state in (WorkerState.READY, WorkerState.LOADING) and not worker.leaving
     gpu = _gpu(worker)
     return {
         "id": str(worker.number),
         "startTime": worker.started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "status": worker.state.value if known else "UNLOADING",
+        "status": worker.state.value if staying else "UNLOADING",
         # Of the process: its workers are threads, so each of them has all of it.
         "memoryUsage": psutil.Process().memory_info().rss,
         "pid": os.getpid(),

@@ -16,6 +16,7 @@ from kserve_torch.errors import (
 )
 from kserve_torch.events import WorkerChanged
 from kserve_torch.messages import Verb
+from kserve_torch.models.describe import model_version
 from kserve_torch.models.state import State
 from kserve_torch.models.version import ModelVersion
 from kserve_torch.server import startup_models
@@ -46,6 +47,27 @@ async def test_workers_come_and_go(tmp_path: Path) -> None:
         await asyncio.to_thread(threads[0].join, 5)
         with pytest.raises(NotReady, match="no worker"):
             await registry.submit(request("a"))
+
+
+async def test_workers_that_finish_a_call_before_they_go_are_not_described_as_ready(
+    tmp_path: Path, gate: Gate
+) -> None:
+    handler = GATED.replace("is None", "is not None")
+    make_archive(tmp_path / "m.mar", gate.guards(handler))
+    async with serving(tmp_path, gate=gate) as registry:
+        version = await registry.register("m.mar", workers=2)
+        calls = [asyncio.create_task(registry.submit(request("a"))) for _ in range(2)]
+        await until(lambda: version.statistics().running == 2)
+
+        async def states_with(workers: int) -> list[str]:
+            await registry.scale(version, workers, workers)
+            return [worker["status"] for worker in model_version(version)["workers"]]
+
+        assert await states_with(2) == ["READY", "READY"]
+        assert await states_with(1) == ["READY", "UNLOADING"]
+        assert await states_with(0) == ["UNLOADING", "UNLOADING"]
+        gate.open()
+        await asyncio.gather(*calls)
 
 
 async def test_calls_that_scale_at_the_same_time_do_not_add_up(tmp_path: Path) -> None:
