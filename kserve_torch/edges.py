@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import socket
 from collections.abc import Iterator, Sequence
 
 import uvicorn
@@ -25,6 +27,9 @@ from kserve_torch.settings.addresses import Binding
 from kserve_torch.tls import Identity
 from kserve_torch.tokens import Tokens
 
+#: Seconds in which those who have connected are accepted, and their requests read, before the end.
+ACCEPT_SECONDS = 0.1
+
 
 class HttpServer(uvicorn.Server):
     """uvicorn without its signal handling: `Server` handles signals."""
@@ -33,6 +38,13 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals as they are."""
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, answer what has been asked, and close each connection after that."""
+        for sock in sockets or ():
+            sock.listen(0)  # to close it resets the connections that wait to be accepted
+        await asyncio.sleep(ACCEPT_SECONDS)
+        await super().shutdown(sockets)
 
 
 def uvicorn_config(app: ASGIApp, settings: Settings, files: Identity | None) -> uvicorn.Config:

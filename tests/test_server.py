@@ -10,10 +10,13 @@ import pytest
 import torch
 
 from kserve_torch import server
-from kserve_torch.edges import uvicorn_config
+from kserve_torch.edges import HttpServer, uvicorn_config
 from kserve_torch.errors import SettingError
+from kserve_torch.http.sending import Send
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings, load_settings
+from kserve_torch.settings.addresses import Address
+from kserve_torch.sockets import Listener
 from kserve_torch.startup import (
     startup_models,
     warn_of_idle_limits,
@@ -316,6 +319,31 @@ def test_uvicorn_which_counts_whole_seconds_leaves_the_grace_period_to_the_serve
 
     config = uvicorn_config(app, Settings(grace_period=0.9), None)
     assert config.timeout_graceful_shutdown is None
+
+
+async def test_who_has_connected_before_the_listening_ends_is_answered() -> None:
+    async def app(scope: object, receive: object, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"fine"})
+
+    config = uvicorn_config(app, Settings(), None)  # type: ignore[arg-type]
+    http = HttpServer(config)
+    http.lifespan = config.lifespan_class(config)
+    place = ("127.0.0.1", free_ports(1)[0])
+    listener = Listener(Address(host=place[0], port=place[1]))
+    listener.listen()
+    await http.startup(listener.copies)
+    # The event loop does not turn before it is told to stop.
+    clients = [socket.create_connection(place) for _ in range(8)]
+    for client in clients:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+    await http.shutdown(listener.copies)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(place)
+    for client in clients:
+        assert client.recv(1000).startswith(b"HTTP/1.1 200 ")
+        client.close()
+    listener.close()
 
 
 def test_variables_that_are_for_uvicorns_own_command_do_not_end_the_start(
