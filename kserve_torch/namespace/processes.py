@@ -3,6 +3,9 @@
 Other programs find the archive's modules in ``PYTHONPATH``, as with TorchServe. joblib's do not
 know the names that the modules have here: what they run is sent by value, as cloudpickle sends what
 is in ``__main__``, with what it uses of its module.
+
+Those of multiprocessing are started as the archive that starts them has set: ``spawn``, which is a
+common choice, would leave those of the others without their archives' modules.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import os
 import subprocess
 from functools import wraps
+from multiprocessing.context import DefaultContext
 from typing import Any
 
 from kserve_torch.namespace.importhooks import after_import
@@ -19,6 +23,20 @@ from kserve_torch.namespace.scopes import PREFIX, current_scope
 _BEFORE_ENV = 10
 
 _start: Any = subprocess.Popen.__init__
+
+
+class _StartMethod:
+    """The attribute of multiprocessing's context with the method that was set, None if none was."""
+
+    def __get__(self, context: object, owner: type) -> Any:
+        return self._set_by(context).get("_actual_context")
+
+    def __set__(self, context: object, method: Any) -> None:
+        self._set_by(context)["_actual_context"] = method
+
+    def _set_by(self, context: object) -> dict[str, Any]:
+        scope = current_scope()
+        return vars(context) if scope is None else scope.registered.setdefault(id(context), {})
 
 
 class _ByValue(set[str]):
@@ -31,6 +49,7 @@ class _ByValue(set[str]):
 def install() -> None:
     """From now on what archives' code starts finds the archive's modules, or gets them."""
     subprocess.Popen.__init__ = _start_with_path  # type: ignore[method-assign]
+    DefaultContext._actual_context = _StartMethod()  # type: ignore[attr-defined]
     after_import("cloudpickle.cloudpickle", _send_by_value)
 
 

@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from kserve_torch.namespace.loader import Namespace
 
 from ..forks import Forks
 from ..makers import write
+from .made import Make
 
 HANDLER = """
 import helper
@@ -94,3 +96,24 @@ def test_programs_of_others_get_the_environment_as_it_is(
     Namespace(write(tmp_path, {})).close()
     command = [sys.executable, "-c", "import os; print('PYTHONPATH' in os.environ)"]
     assert subprocess.check_output(command, text=True) == "False\n"
+
+
+METHODS = """
+import torch.multiprocessing as processes
+def set_and_get(method):
+    processes.set_start_method(method)
+    return processes.get_start_method()
+def get():
+    return processes.get_start_method()
+"""
+
+
+def test_each_archive_sets_a_start_method_of_its_own(make: Make) -> None:
+    others = multiprocessing.get_start_method(allow_none=True)
+    archives = [make(name, handler=METHODS) for name in "abc"]
+    spawning, again, other = (archive.import_module("handler") for archive in archives)
+    assert [spawning.set_and_get("spawn"), again.set_and_get("spawn")] == ["spawn", "spawn"]
+    assert [spawning.get(), other.get()] == ["spawn", multiprocessing.get_all_start_methods()[0]]
+    with pytest.raises(RuntimeError, match="already been set"):
+        spawning.set_and_get("fork")
+    assert multiprocessing.get_start_method(allow_none=True) == others
