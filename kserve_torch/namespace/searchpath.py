@@ -61,15 +61,18 @@ def is_an_archives(path: str) -> bool:
 def folders(root: Path) -> tuple[list[str], list[str]]:
     """An archive's entries on ``sys.path``: those before the server's own, and those after.
 
-    Relative entries start at ``root``, the archive's folder.
+    Relative entries start at ``root``, the archive's folder, and at the working directory, which a
+    handler may have changed to a folder of its archive.
     """
     real = os.path.realpath(root)
     entries = list(sys.path)
     middle = max((i for i, entry in enumerate(entries) if not _added(entry)), default=0)
     own = [
-        (index, os.path.normpath(os.path.join(root, entry)))
+        (index, os.path.normpath(folder))
         for index, entry in enumerate(entries)
-        if entry and _added(entry) and _in_one_of([real], os.path.join(root, entry))
+        if entry and _added(entry)
+        for folder in (os.path.join(root, entry), os.path.abspath(entry))
+        if _in_one_of([real], folder)
     ]
     return [f for i, f in own if i < middle], [f for i, f in own if i > middle]
 

@@ -83,6 +83,14 @@ def test_folders_that_archives_add_are_their_own(
     assert [entry for entry in search if entry != "code"] == before
 
 
+def test_relative_folders_may_start_at_the_directory_that_the_handler_works_in(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    handler = make("one", "os.chdir(code); sys.path.append('.')").import_module("handler")
+    assert (handler.NAME, handler.late()) == ("one", "later one")
+
+
 def test_two_instances_of_one_archive_share_its_folders(make: Make, search: list[str]) -> None:
     statement = "if code not in sys.path: sys.path.append(code)"
     one, two = make("one", statement), make("one", statement)
