@@ -127,8 +127,8 @@ class _AliasLoader(_ServedLoader):
     """Loads an `Alias`, and reads files beside the module for ``pkgutil.get_data``."""
 
     def exec_module(self, module: ModuleType) -> None:
-        # `Alias` forwards the look-up, so that each archive's own files are found.
-        del module.__spec__
+        # `Alias` forwards the look-ups, so that each archive's own files are found.
+        del module.__spec__, module.__loader__
         self._alias = module
 
     def get_data(self, path: str) -> bytes:

@@ -1,8 +1,10 @@
 """Files that an archive brings, and the directory that its handler works in."""
 
+import importlib
 import os
 import threading
 import zipfile
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,16 @@ def test_data_files_of_packages(make: Make, tmp_path: Path, package: str, read: 
         with namespace.activate():
             found = namespace.import_module("handler").words()
         assert found == f"{namespace.root.name} {package.replace('.', '/')}"
+
+
+def test_other_code_gets_the_loader_of_an_archives_package(make: Make) -> None:
+    """pkg_resources lists the files of a package only if it knows the loader's class."""
+    namespaces = [make(name, kt_package="") for name in ("one", "two")]
+    for namespace in (*namespaces, *namespaces):
+        with namespace.activate():
+            loader = importlib.import_module("kt_package").__loader__
+            assert isinstance(loader, SourceFileLoader)
+            assert loader.path == str(namespace.root / "kt_package.py")
 
 
 def test_data_files_of_packages_in_a_zip_file(make: Make, tmp_path: Path) -> None:
