@@ -3,7 +3,8 @@
 Since 2.6 torch reads only weights unless the call says ``weights_only=False``. Older handlers do
 not say it, and their pickled models and vocabularies would no longer load. An archive is code
 anyway, so its files are unpickled in full (CONTRACT H8); all other files, and what clients send,
-are read as torch does.
+are read as torch does. Newer handlers allow their classes by ``add_safe_globals``: files name these
+by the archive's names for its modules.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import os
 from typing import Any
 
 import torch
+from torch import _weights_only_unpickler as weights_only_unpickler
 
 from kserve_torch.namespace import searchpath
+from kserve_torch.namespace.modules import bare_name
 from kserve_torch.namespace.scopes import current_scope
 
 #: Set to 1 to refuse weights that need full unpickling, which can run code.
 FORBID_PICKLE = "KSERVE_TORCH_FORBID_PICKLE"
 
 _load = torch.load
+_allowed: Any = weights_only_unpickler._get_user_allowed_globals
 
 
 def forbidden() -> bool:
@@ -40,8 +44,21 @@ def load(f: Any, *args: Any, weights_only: bool | None = None, **options: Any) -
 
 
 def install() -> None:
-    """Replace torch's own with `load`."""
+    """Replace torch's own with `load`, and let archives allow classes of their own."""
     torch.load = torch.serialization.load = load
+    weights_only_unpickler._get_user_allowed_globals = _allowed_by_name
+
+
+def _allowed_by_name() -> dict[str, Any]:
+    """What was allowed; the current archive's own comes first, under the names in files."""
+    allowed: dict[str, Any] = _allowed()
+    if scope := current_scope():
+        for each in torch.serialization.get_safe_globals():
+            own, name = each if isinstance(each, tuple) else (each, None)
+            module = str(getattr(own, "__module__", ""))
+            if module.partition(".")[0] in scope.homes:
+                allowed[name or f"{bare_name(module)}.{own.__qualname__}"] = own
+    return allowed
 
 
 def _is_an_archives(file: Any) -> bool:

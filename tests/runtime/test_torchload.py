@@ -74,6 +74,23 @@ def test_a_handler_may_ask_for_weights_only(load: Load) -> None:
         results(instance, {"body": own, "options": {"weights_only": True}})
 
 
+@pytest.mark.parametrize("allowed", ["Net", "(Net, 'net.Net')"])
+def test_a_handler_allows_classes_of_its_own(
+    load: Load, monkeypatch: pytest.MonkeyPatch, allowed: str
+) -> None:
+    monkeypatch.setattr(torch._weights_only_unpickler, "_marked_safe_globals_set", set())
+    text = f"""
+        import torch
+        from net import Net
+        torch.serialization.add_safe_globals([{allowed}])
+        def handle(data, context):
+            path = context.system_properties["model_dir"] + "/net.pt"
+            return [type(torch.load(path, weights_only=True)) is Net]
+        """
+    instances = [load(text, {"net.py": WHOLE, "net.pt": pickled_net()}) for _ in range(3)]
+    assert [results(instance, {}) for instance in instances] == [[True]] * 3
+
+
 def test_what_is_not_the_archives_is_weights_only(load: Load, tmp_path: Path) -> None:
     instance = load(PICKLED, {"net.py": WHOLE, "net.pt": pickled_net()})
     elsewhere = tmp_path / "sent.pt"
