@@ -68,10 +68,10 @@ def folders(root: Path) -> tuple[list[str], list[str]]:
     entries = list(sys.path)
     middle = max((i for i, entry in enumerate(entries) if not _added(entry)), default=0)
     own = [
-        (index, os.path.normpath(folder))
+        (index, os.path.abspath(folder))
         for index, entry in enumerate(entries)
         if entry and _added(entry)
-        for folder in (os.path.join(root, entry), os.path.abspath(entry))
+        for folder in (os.path.join(root, entry), entry)
         if _in_one_of([real], folder)
     ]
     return [f for i, f in own if i < middle], [f for i, f in own if i > middle]
@@ -123,5 +123,8 @@ def _of_all() -> Iterator[str]:
 
 def _in_one_of(roots: Iterable[str], entry: str) -> bool:
     """Whether ``entry`` is one of ``roots`` or below one; it may be relative."""
-    real = os.path.realpath(entry)
+    try:
+        real = os.path.realpath(entry)
+    except FileNotFoundError:  # relative, and the working directory was removed
+        return False
     return any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in roots)

@@ -91,6 +91,19 @@ def test_relative_folders_may_start_at_the_directory_that_the_handler_works_in(
     assert (handler.NAME, handler.late()) == ("one", "later one")
 
 
+def test_imports_need_no_working_directory(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = make("one", "sys.path.append('code')").import_module("handler")
+    monkeypatch.chdir(tmp_path)  # and back at the end
+    (tmp_path / "gone").mkdir()
+    os.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert handler.late() == "later one"
+    monkeypatch.delitem(sys.modules, "tabnanny", raising=False)
+    assert importlib.import_module("tabnanny")
+
+
 def test_two_instances_of_one_archive_share_its_folders(make: Make, search: list[str]) -> None:
     statement = "if code not in sys.path: sys.path.append(code)"
     one, two = make("one", statement), make("one", statement)
