@@ -20,7 +20,6 @@ DEFAULT_SOURCE = "io.kserve.inference."
 
 _REQUIRED = ("specversion", "source", "type", "id")
 _STRUCTURED = frozenset(("time", "type", "source", "id", "specversion", "data"))
-_VERSIONS = ("1.0", "0.3")
 #: Attribute names that the specification allows.
 _NAME = re.compile("[a-z0-9]+")
 #: Characters that stay as they are in a header; others are percent-encoded (HTTP binding, 3.1.3.2).
@@ -60,15 +59,14 @@ def from_headers(headers: Mapping[str, str]) -> Event | None:
 def unwrap(request: Mapping[str, Any], media_type: str) -> Event | None:
     """The structured event that a JSON body is, or None if it is a plain request (CONTRACT T-49).
 
-    A body without the event content type counts as an event only if it has all six members and
-    names a version of the specification.
+    A body without the event content type counts as an event only if it has all six members.
 
     Raises:
         InvalidInput: the event's ``data`` is not a JSON object.
     """
     declared = media_type == MEDIA_TYPE
-    complete = request.keys() >= _STRUCTURED and request["specversion"] in _VERSIONS
-    if "instances" in request or not (complete or (declared and "data" in request)):
+    needed = {"data"} if declared else _STRUCTURED
+    if "instances" in request or not request.keys() >= needed:
         return None
     data = request["data"]
     if not isinstance(data, dict):
@@ -76,7 +74,7 @@ def unwrap(request: Mapping[str, Any], media_type: str) -> Event | None:
     attributes = {
         name: value if isinstance(value, int) and name not in _STRUCTURED else str(value)
         for name, value in request.items()
-        if name != "data" and value is not None and not isinstance(value, dict | list)
+        if value is not None and not isinstance(value, dict | list)
     }
     return Event(attributes=attributes, data=data, structured=declared)
 
