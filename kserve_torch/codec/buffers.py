@@ -37,8 +37,8 @@ def tensor_from_raw(
     dims = shape_from(shape, where)
     if kind.kind == "bytes":
         values = objects(_bytes_elements(memoryview(buffer), where), bytes, "bytes", where)
-    elif len(buffer) % kind.size:
-        raise InvalidInput(f"{where}: {len(buffer)} bytes are not a multiple of {kind.size}")
+    elif len(buffer) % (size := kind.dtype.itemsize):
+        raise InvalidInput(f"{where}: {len(buffer)} bytes are not a multiple of {size}")
     elif kind.kind == "bool":
         values = bools(np.frombuffer(buffer, np.uint8), where)
     else:
@@ -73,8 +73,7 @@ def to_raw(tensor: Tensor) -> bytes | memoryview:
     if tensor.datatype == "BYTES":
         return b"".join(_prefixed(encoded(tensor)))
     dtype = DATATYPES[tensor.datatype].dtype
-    flat = np.ascontiguousarray(tensor.array, dtype).reshape(-1)
-    return flat.view(np.uint8).data if flat.size else b""
+    return np.ascontiguousarray(tensor.array, dtype).reshape(-1).view(np.uint8).data
 
 
 def encoded(tensor: Tensor) -> list[bytes]:

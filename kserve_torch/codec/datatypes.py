@@ -30,11 +30,6 @@ class Datatype:
     code: str = ""
     contents: str = ""
 
-    @property
-    def size(self) -> int:
-        """Bytes per element; 0 where elements vary in length."""
-        return 0 if self.kind == "bytes" else self.dtype.itemsize
-
 
 DATATYPES: dict[str, Datatype] = {
     datatype.name: datatype
@@ -75,7 +70,7 @@ def find(name: object, where: str) -> Datatype:
 
 def of_dtype(dtype: np.dtype[Any]) -> str | None:
     """Name of the datatype that holds arrays of ``dtype``, or None if no datatype does."""
-    return _BY_DTYPE.get(dtype) or _BY_DTYPE.get(dtype.newbyteorder("<"))
+    return _BY_DTYPE.get(dtype.newbyteorder("<"))
 
 
 def bf16_to_fp32(bits: np.ndarray) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -55,10 +55,7 @@ def row_headers(reply: Reply) -> list[tuple[str, str]]:
     """
     merged: dict[str, str] = {}
     for row in reply.rows:
-        if row.headers:
-            merged.update(row.headers)
-    if not merged:
-        return []
+        merged.update(row.headers)
     return [pair for pair in sendable(merged) if pair[0].lower() not in ABOUT_BODY]
 
 

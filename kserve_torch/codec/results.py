@@ -137,12 +137,12 @@ def _typed(datatype: str, values: np.ndarray, name: str) -> tuple[str, np.ndarra
     found = datatypes.of_dtype(values.dtype)
     if found is None:
         raise HandlerError(f'output "{name}": no datatype holds {values.dtype}')
-    return found, values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
+    return found, values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
 def _from_list(result: Sequence[Any], name: str) -> tuple[str, np.ndarray]:
     """Datatype and array of a list: one array if it is rectangular, else an element per item."""
-    if result and all(map(is_array, result)):
+    if all(map(is_array, result)):
         parts = [_from_array(part, name) for part in result]
         if len({(datatype, part.shape) for datatype, part in parts}) == 1:
             return parts[0][0], np.stack([part for _, part in parts])
@@ -161,7 +161,7 @@ def _rectangular(result: Sequence[Any]) -> np.ndarray | None:
         values = _array(result)
     except (ValueError, TypeError, OverflowError):
         return None
-    if values.dtype == np.float64 and isinstance(leaf, _INTEGER) and _is_huge(values):
+    if values.dtype == np.float64 and isinstance(leaf, _INTEGER):
         return _whole_numbers(result, values)
     return values if values.dtype.kind in "biuf" else None
 
@@ -190,11 +190,6 @@ def _with_arrays(value: Any) -> Any:
     return as_numbers(value) if is_array(value) else value
 
 
-def _is_huge(values: np.ndarray) -> bool:
-    """Whether some number is beyond INT64."""
-    return bool(max(values.max(), -values.min()) >= 2.0**63)
-
-
 def _whole_numbers(result: Sequence[Any], rounded: np.ndarray) -> np.ndarray | None:
     """The list as UINT64, or None: numpy rounds integers on both sides of 2^63 to FP64.
 
@@ -217,9 +212,7 @@ def _texts(result: Sequence[Any]) -> np.ndarray | None:
         items = list(chain.from_iterable(items))
     if not all(isinstance(item, _TEXT) for item in items):
         return None
-    return _bytes_array([item if isinstance(item, str) else bytes(item) for item in items]).reshape(
-        shape
-    )
+    return _bytes_array(items).reshape(shape)
 
 
 def _text(value: Any, name: str) -> str | bytes:

@@ -55,7 +55,7 @@ def data_of(tensor: Tensor, arrays: bool = False) -> Any:
     if tensor.datatype == "BYTES":
         if tensor.array.size == 1:
             return _element(tensor.array.item())
-        return np.frompyfunc(_element, 1, 1)(tensor.array).tolist() if tensor.array.size else []
+        return np.frompyfunc(_element, 1, 1)(tensor.array).tolist()
     values = tensor.array
     if tensor.datatype == "BF16":
         values = datatypes.bf16_to_fp32(values)
@@ -87,7 +87,7 @@ def _element(value: bytes | str) -> bytearray | str:
 
 def in_base64(tensor: Tensor) -> Tensor:
     """Binary BYTES elements as base64 text, for ``v2_grpc_bytes: b64`` (CONTRACT T-44)."""
-    if tensor.datatype != "BYTES" or not tensor.array.size:
+    if tensor.datatype != "BYTES":
         return tensor
     array = np.frompyfunc(_base64, 1, 1)(np.atleast_1d(tensor.array)).reshape(tensor.shape)
     return replace(tensor, array=array)

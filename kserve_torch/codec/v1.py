@@ -82,8 +82,7 @@ def from_document(request: Mapping[str, Any], media_type: str = "") -> V1Request
     if event is not None:
         request = event.data
     if "inputs" in request and "instances" not in request:
-        decoded = v2.from_document(request)
-        return decoded if event is None else replace(decoded, event=event)
+        return replace(v2.from_document(request), event=event)
     instances = instances_of(request)
     parameters = document.parameters_of(request) if "parameters" in request else NOTHING
     return V1Request(instances=instances, parameters=parameters, event=event)

@@ -69,7 +69,7 @@ def _typed(tensor: pb.ModelInferRequest.InferInputTensor, where: str) -> Tensor:
     parameters = parameters_from(tensor.parameters)
     elements = getattr(tensor.contents, field) if field else ()
     if field in _PACKED:
-        raw = _packed(tensor.contents, kind.size * len(elements))
+        raw = _packed(tensor.contents, kind.dtype.itemsize * len(elements))
         return buffers.tensor_from_raw(*head, raw, where, parameters)
     return tensors.tensor_from_typed(*head, elements, where, parameters)
 

@@ -49,6 +49,7 @@ def test_a_tensor_as_an_array():
         (words(b"a"), bytearray(b"a")),
         (words("a", b"b"), ["a", bytearray(b"b")]),
         (words(), []),
+        (tensor(np.empty((2, 0), object), "BYTES"), [[], []]),
         (tensor(np.array([["a"], ["b"]], object), "BYTES"), [["a"], ["b"]]),
         (tensor(np.array("a", object), "BYTES"), "a"),
         (tensor(7), 7),
