@@ -33,6 +33,8 @@ CODINGS = {"gzip": gzip.compress, "deflate": zlib.compress, "x-gzip": gzip.compr
         (r'a/b; x="1\";2"; y=3', ("a/b", {"x": '1";2', "y": "3"})),
         ('a/b; x=""', ("a/b", {"x": ""})),
         ('a/b; x="open', ("a/b", {"x": '"open'})),
+        ('a/b; x=shut"', ("a/b", {"x": 'shut"'})),
+        ('a/b; x="', ("a/b", {"x": '"'})),
         (";;=;", ("", {"": ""})),
     ],
 )
@@ -64,8 +66,8 @@ def test_deflate_without_its_wrapper(body):
 
 
 def test_codings_are_undone_from_the_last():
-    sent = gzip.compress(zlib.compress(b"x"))
-    assert content.decode_body(sent, " deflate, identity , GZIP", LIMIT) == b"x"
+    sent = gzip.compress(zlib.compress(gzip.compress(zlib.compress(b"x"))))
+    assert content.decode_body(sent, " deflate, gzip,deflate, identity , GZIP", LIMIT) == b"x"
 
 
 def test_no_coding():
@@ -80,6 +82,12 @@ def test_bombs_are_refused_before_they_unfold(coding):
         with pytest.raises(PayloadTooLarge, match=f"over {LIMIT} bytes"):
             content.decode_body(sent, codings, LIMIT)
     assert len(content.decode_body(CODINGS[coding](bytes(LIMIT)), coding, LIMIT)) == LIMIT
+
+
+def test_of_a_bomb_of_several_pieces_no_more_is_unfolded():
+    bomb = gzip.compress(bytes(10_000_000), compresslevel=1)
+    assert len(bomb) > 2 * content._PIECE
+    assert len(content._undone(bomb, 31, LIMIT, 1)[0]) == LIMIT
 
 
 @pytest.mark.parametrize(

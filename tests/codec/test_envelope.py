@@ -101,8 +101,12 @@ def test_text_that_is_not_base64_is_named(text):
     assert caught.value.message == "instances[1].data.b64: not valid base64"
 
 
-def test_v2():
-    envelope = opened("kservev2", orjson.dumps({"id": "1", "inputs": [X, Y]}))
+@pytest.mark.parametrize(
+    "asked", [{}, {"parameters": {"binary_data_output": True}}, {"outputs": [{"name": "y"}]}]
+)
+def test_v2(asked):
+    """All outputs as JSON, whatever the request asks for, as TorchServe answers."""
+    envelope = opened("kservev2", orjson.dumps({"id": "1", "inputs": [X, Y], **asked}))
     assert [tensor.name for tensor in envelope.rows] == ["x", "y"]
     assert envelope.element.format(1) == "inputs[1]"
     answer = orjson.loads(sealed(envelope, [[5, 6]], {"c": 1}).result)

@@ -198,7 +198,6 @@ PART = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n'
     [
         (b"", "; boundary=x"),
         (PART, "; boundary=x"),
-        (PART + b"--x--\r\n", ""),
         (PART + b"--x--\r\n", "; boundary=y"),
         (PART + b"--x--\r\n", "; boundary=" + "y" * 1000),
         (b"--x\r\nContent-Disposition: form-data\r\n\r\n1\r\n--x--\r\n", "; boundary=x"),
@@ -211,6 +210,18 @@ PART = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n'
 def test_damaged_multipart(body, boundary):
     with pytest.raises(InvalidInput):
         native.decode(body, f"multipart/form-data{boundary}")
+
+
+@pytest.mark.parametrize(
+    ("boundary", "text"),
+    [
+        ("", "Content-Type: multipart without a boundary"),
+        ("; boundary=y", "multipart: Expected boundary character"),
+    ],
+)
+def test_what_is_wrong_with_a_multipart_body_is_said(boundary, text):
+    with pytest.raises(InvalidInput, match=text):
+        native.decode(PART + b"--x--\r\n", f"multipart/form-data{boundary}")
 
 
 def test_a_form_of_too_many_fields():

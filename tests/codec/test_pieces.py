@@ -94,6 +94,7 @@ def test_members_that_are_there_twice_and_the_mark_itself(text):
         {"instances": [[[0.5] * 10] * 10]},
         {"instances": [{"a": "x, y", "b": [1, 2]}] * 100},
         {f"k{i}": i for i in range(100)},
+        {"a": [1] * 100, "b": [2] * 10},
     ],
 )
 def test_little_is_parsed_at_once(value, longest):

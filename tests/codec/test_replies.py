@@ -1,7 +1,32 @@
 import pytest
 
-from kserve_torch.codec.replies import sendable
-from kserve_torch.errors import HandlerError
+from kserve_torch.codec.replies import check_rows, sendable
+from kserve_torch.errors import HandlerError, PredictionError
+from kserve_torch.messages import Reply, RowReply
+
+
+def reply(**row):
+    return Reply(model="m", version="1.0", rows=[RowReply(result=1), RowReply(**row)])
+
+
+@pytest.mark.parametrize("status", [None, "400", 199, 600])
+def test_a_status_that_no_answer_has(status):
+    with pytest.raises(HandlerError, match="it must be a number from 200 to 599"):
+        check_rows(reply(result=1, status=status))
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"result": "no", "phrase": "full"}, "no"),
+        ({"result": {"a": 1}, "phrase": "full"}, "full"),
+        ({"result": {"a": 1}}, "the handler answered status 429"),
+    ],
+)
+def test_an_error_status_of_one_row_is_the_calls(row, text):
+    with pytest.raises(PredictionError) as caught:
+        check_rows(reply(**row, status=429))
+    assert (caught.value.message, caught.value.http) == (text, 429)
 
 
 @pytest.mark.parametrize(("name", "value"), [("x own", "1"), ("x-own", "1\r\nset-cookie: a=b")])

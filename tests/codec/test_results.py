@@ -22,7 +22,10 @@ BF16_ONE = 0x3F80
 def only(result):
     (tensor,) = result_to_tensors([result], ["x"])
     assert tensor.name == "x"
-    return tensor.datatype, tensor.shape, tensor.array.reshape(-1).tolist()
+    assert tensor.array.dtype.isnative
+    values = tensor.array.reshape(-1).tolist()
+    assert not any(isinstance(value, bytearray | memoryview) for value in values)
+    return tensor.datatype, tensor.shape, values
 
 
 @pytest.mark.parametrize("name", sorted(DATATYPES.keys() - {"BF16"}))  # which numpy lacks

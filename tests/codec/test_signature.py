@@ -33,6 +33,7 @@ def test_good_signatures(value: Any) -> None:
         {"input": [GOOD]},
         {"inputs": GOOD},
         {"inputs": "x"},
+        {"inputs": None},
         {"inputs": ["x"]},
         {"inputs": [{"name": "x"}]},
         {"inputs": [{**GOOD, "more": 1}]},

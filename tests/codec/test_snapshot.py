@@ -1,5 +1,5 @@
 from collections import OrderedDict, namedtuple
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,11 @@ class Box:
 
     def __post_init__(self):
         assert isinstance(self.values, np.ndarray)
+
+
+@dataclass
+class Late:
+    values: Any = field(init=False)
 
 
 @pytest.mark.parametrize("value", ["a", b"a", 1, 2.5, True, None, np.float32(1), object()])
@@ -98,6 +103,7 @@ def test_named_tuples_and_dataclasses():
     memory[:] = 7
     assert json_text(taken) == b'[[[0.0,0.0]],{"values":[0.0,0.0],"more":{"a":[0.0,0.0]}}]'
     assert snapshot(Box) is Box
+    assert json_text(snapshot(Late())) == b"{}"
 
 
 @pytest.mark.parametrize("value", [{"a": [1, np.ones(1)]}, [float("nan"), {2: "b"}], ({1.5},), []])

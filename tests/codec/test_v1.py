@@ -90,8 +90,8 @@ def test_v2_inputs_are_read_as_v2():
     ("sent", "text"),
     [
         (b"", "Unrecognized request format: "),
-        (b'{"instances":[1]', "Unrecognized request format: "),
-        (b'{"instances":["\xff"]}', "Unrecognized request format: "),
+        (b'{"instances":[1]', "Unrecognized request format: unexpected end of data"),
+        (b'{"instances":["\xff"]}', "Unrecognized request format: not UTF-8 text, from byte 15 on"),
         (b'{"instances":["\\udc00"]}', "Unrecognized request format: "),
         (b'{"instances":' + b"[" * 5000, "Unrecognized request format: "),
         (b"[1]", "Expected a JSON object, got a list"),
@@ -123,6 +123,7 @@ def test_of_duplicate_keys_the_last_counts():
         ("multipart/form-data; boundary=x", UnsupportedContent),
         (f"{JSON}; charset=base64", UnsupportedContent),
         (f"{JSON}; charset=klingon", UnsupportedContent),
+        (f"{JSON}; charset=latin-1", InvalidInput),
         ("text/plain; charset=\0", UnsupportedContent),
         ("text/plain; charset=ascii", InvalidInput),
     ],
