@@ -206,7 +206,7 @@ def test_data_and_binary_size_exclude_each_other():
         v2.decode(sent, length)
 
 
-@pytest.mark.parametrize("header", ["-1", "+5", "x", "", "1.0", "9" * 30, 10_000, "²", "\u0661"])
+@pytest.mark.parametrize("header", ["-1", "+5", "x", "", "1.0", "9" * 5000, 10_000, "²", "\u0661"])
 def test_wrong_header_lengths(header):
     with pytest.raises(InvalidInput, match="Inference-Header-Content-Length"):
         v2.decode(body(), header)
