@@ -100,7 +100,7 @@ def _flags() -> list[str]:
 def _misspelt_variables(environ: Mapping[str, str]) -> list[str]:
     """Variables that look like one of ours; other programs have some with TS_, too."""
     known = [variable for key in KEYS.values() for variable in key.env]
-    others = {f"TS_{name.upper()}" for name in (*KEYS, *IGNORED)}
+    others = {f"TS_{name.upper()}" for name in IGNORED}
     strange = sorted(name for name in environ if name.startswith("TS_") and name not in others)
     return [with_guess(name, known) for name in strange if near(name, known)]
 

@@ -224,9 +224,10 @@ def test_grpc_hosts_are_corrected_like_addresses(load: Load) -> None:
 
 def test_a_file_beside_the_store_is_said_not_to_be_read(tmp_path: Path) -> None:
     (tmp_path / "model-store").mkdir()
+    argv = ["--model_dir", str(tmp_path)]
+    assert load_settings(argv, {}).notices == ()
     file = tmp_path / "config.properties"
     file.touch()
-    argv = ["--model_dir", str(tmp_path)]
     assert load_settings(argv, {}).notices == (
         f"ts_config: {file} is only read if --ts-config names it",
     )
@@ -335,6 +336,8 @@ def test_in_kserves_layout_the_ports_of_its_probes_stay_open(tmp_path: Path, by_
     assert opened["grpc://0.0.0.0:8081"] == "oip"
     assert opened["grpc://0.0.0.0:7070"] == "inference"
     assert any(notice.startswith("http_port: reachable from other") for notice in settings.notices)
+    asked = load_settings([*argv, "--http_port", "8080"], {})
+    assert not any(notice.startswith("http_port") for notice in asked.notices)
     closed = sockets(load_settings(argv, {"TS_INFERENCE_ADDRESS": "http://127.0.0.1:8085"}))
     assert not any("0.0.0.0:80" in address and "8082" not in address for address in closed)
 
@@ -620,7 +623,8 @@ def test_a_snapshot_that_torchserve_wrote_is_a_file_like_others(load: Load) -> N
 
 def test_what_was_misspelt_is_guessed(load: Load) -> None:
     known = {"TS_NUM_WORKERS": "1", "TS_MODELS": "{", "TS_MODEL_STORE": "store"}
-    assert load(**known).unknown == ()
+    ignored = {"TS_GRPC_INFERENCE_MAX_CONNECTION_AGE_GRACE_MS": "1"}
+    assert load(**known, **ignored).unknown == ()
     file = "job_queue_sise=9\ncolour=red\n"
     file += 'models={"m": {"1.0": {"batch_size": 4, "runtimeType": "python"}}}\n'
     settings = load(
@@ -628,6 +632,7 @@ def test_what_was_misspelt_is_guessed(load: Load) -> None:
         file=file,
         TS_MODELSTORE="x",
         TS_PORT="1",
+        TS_TOKEN_EXPIRATION_MIN="1",
         MODEL_STORE="of another program",
     )
     assert settings.unknown == (
@@ -637,6 +642,7 @@ def test_what_was_misspelt_is_guessed(load: Load) -> None:
         "job_queue_sise (did you mean job_queue_size?)",
         "colour",
         "TS_MODELSTORE (did you mean TS_MODEL_STORE?)",
+        "TS_TOKEN_EXPIRATION_MIN (did you mean TS_TOKEN_EXPIRATION_TIME_MIN?)",
         "models: m.1.0.batch_size (did you mean batchSize?)",
     )
 

@@ -28,6 +28,7 @@ def test_every_value_is_shown_with_its_source(tmp_path: Path) -> None:
     sources = dict(line.split("  # ", 1) for line in lines[: len(KEYS)])
     shown = {line.split("=")[0]: source for line, source in sources.items()}
     assert shown["access_log"] == "command line --access_log"
+    assert shown["ts_config"] == "command line --ts_config"
     assert shown["drain_seconds"] == "environment TS_DRAIN_SECONDS"
     assert shown["models"] == str(file)
     assert shown["load_models"] == "default: models"
@@ -42,6 +43,8 @@ def test_what_is_not_set_has_no_value_and_its_default_in_words(tmp_path: Path) -
     shown = dict(" ".join(line.split()).split("=", 1) for line in lines)
     assert shown["models"] == " # default"
     assert shown["number_of_gpu"] == " # default: all"
+    assert shown["http_port"] == "8080 # default"
+    assert shown["ts_config"].startswith(" # default: MODEL_DIR/")
     assert shown["cors_allowed_methods"] == " # default: GET, POST, PUT, OPTIONS"
     assert shown["grpc_port"] == " # enable_grpc"
 
