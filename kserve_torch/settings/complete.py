@@ -115,13 +115,12 @@ def _hosts(settings: Settings) -> Settings:
     """
     if _is_kserves(settings):
         return _open_all_the_same(settings)
-    if settings.given("inference_address"):
-        host = settings.inference_address.host or LOCAL  # as local as a socket file
-        if not settings.given("http_port"):
-            settings = replace(settings, http_host=host)
-        if not settings.given("grpc_inference_address"):
-            why = f"{DEFAULT}: host of inference_address"
-            settings = _change(settings, "grpc_inference_address", host, why)
+    host = settings.inference_address.host or LOCAL  # as local as a socket file
+    if not settings.given("http_port"):
+        settings = replace(settings, http_host=host)
+    if not settings.given("grpc_inference_address"):
+        why = f"{DEFAULT}: host of inference_address"
+        settings = _change(settings, "grpc_inference_address", host, why)
     if settings.given("grpc_port"):
         return settings
     return replace(settings, grpc_host=settings.grpc_inference_address)
@@ -180,8 +179,7 @@ def _management(settings: Settings) -> Address:
 
 def _tokens(settings: Settings) -> Settings:
     """TorchServe requires tokens unless told not to; a model that is registered runs its code."""
-    open_to_all = settings.enable_model_api and settings.disable_token_authorization
-    if not open_to_all or settings.given("disable_token_authorization"):
+    if not settings.enable_model_api or settings.given("disable_token_authorization"):
         return settings
     at = _management(settings)
     if at.host not in _ALL_HOSTS:

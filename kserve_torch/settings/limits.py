@@ -88,7 +88,7 @@ _WORDS = {target: word for word, (target, _) in LIMITS.items()}
 def written(limits: Mapping[str, Any]) -> dict[str, Any]:
     """Limits by the keys of model-config.yaml and in its units."""
     return {
-        _WORDS[name]: value * 1000 if name in _IN_MILLISECONDS and value is not None else value
+        _WORDS[name]: value * 1000 if name in _IN_MILLISECONDS else value
         for name, value in limits.items()
     }
 

@@ -164,7 +164,5 @@ def _add(parser: argparse.ArgumentParser, group: Any, key: Key) -> None:
 
 
 def _spellings(flag: str) -> Iterator[str]:
-    word = flag.removeprefix("--")
     yield flag
-    if "_" in word:
-        yield "--" + word.replace("_", "-")
+    yield "--" + flag.removeprefix("--").replace("_", "-")

@@ -60,7 +60,7 @@ def settings_report(settings: Settings) -> str:
 def _source(settings: Settings, key: Key) -> str:
     """Where the value came from; where there is none, also what applies."""
     source = settings.sources.get(key.name, DEFAULT)
-    unset = source == DEFAULT and getattr(settings, key.name) is None
+    unset = getattr(settings, key.name) is None
     return f"{source}: {key.shown}" if unset and key.shown else source
 
 

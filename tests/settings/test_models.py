@@ -66,6 +66,11 @@ def test_values_in_quotes_are_what_they_say() -> None:
     assert (entry.model.is_default, dict(entry.limits)) == (True, {"device_type": "cpu"})
 
 
+def test_false_is_a_value() -> None:
+    (entry,) = MODELS.read('{"m": {"1": {"v2_flatten": false}}}')
+    assert dict(entry.limits) == {"v2_flatten": False}
+
+
 def test_other_quotes_or_none_as_torchserve_reads_them() -> None:
     for text in (snapshot().replace('"', "'"), snapshot().replace('"', "")):
         assert SNAPSHOT.read(text) == SNAPSHOT.read(snapshot())
@@ -86,6 +91,7 @@ def test_other_quotes_or_none_as_torchserve_reads_them() -> None:
         ('{"models": {"m": 1}}', "m is not an object"),
         ('{"models": {"m": {"1.0": []}}}', "m.1.0 is not an object"),
         (snapshot(VERSION.replace('"m.mar"', "3")), "m.1.0.marName: 3 is not a file name"),
+        (snapshot(VERSION.replace('"m.mar"', '""')), "m.1.0.marName: '' is not a file name"),
         (snapshot(VERSION.replace("true", "1")), "m.1.0.defaultVersion: 1 is not true or false"),
         (
             snapshot(VERSION.replace('"batchSize": 2', '"batchSize": "two"')),
