@@ -57,6 +57,7 @@ def test_a_misspelt_key_of_the_configuration_is_guessed(
         ("batchSize", "8"),
         ("batchSize", None),
         ("maxBatchDelay", -1),
+        ("maxBatchDelay", True),
         ("responseTimeout", float("nan")),
         ("responseTimeout", 0),
         ("startupTimeout", 0.0),
