@@ -104,7 +104,7 @@ def test_special_tar_entries(
 def test_folders_may_come_after_their_files(tmp_path: Path, work: Path) -> None:
     contents = {"m/MAR-INF/MANIFEST.json": manifest().encode(), "m/handler.py": b""}
     tar = write_tar(tmp_path / "a.tar.gz", contents, entry("m", tarfile.DIRTYPE))
-    for source in (tar, make_archive(tmp_path / "a.mar", {**FILES, "MAR-INF/": ""})):
+    for source in (tar, make_archive(tmp_path / "a.mar", {**FILES, "MAR-INF/": "", "./": ""})):
         assert (open_archive(source, work).root / "handler.py").is_file()
 
 
