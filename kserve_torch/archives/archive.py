@@ -140,7 +140,7 @@ def close_archive(archive: Archive) -> None:
 def _name(source: Path, given: str | None, *, keep: bool) -> str:
     """The given name, or one made from the file's (CONTRACT A5); a bare folder keeps its name."""
     if given is None and not (keep and MODEL_NAME.fullmatch(source.name)):
-        stem = source.name if source.is_dir() else source.name.removesuffix(".tar.gz")
+        stem = source.name.removesuffix(".tar.gz")
         stem = stem.rpartition(".")[0] or stem
         return re.sub(r"\W|^_", "_", stem, flags=re.ASCII)
     name = given or source.name

@@ -55,7 +55,7 @@ def is_public(address: str) -> bool:
     parsed: Address = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):
         inner = parsed.ipv4_mapped or parsed.sixtofour
-        if inner is None and parsed in _NAT64:
+        if parsed in _NAT64:
             inner = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
         if inner is None and parsed not in _ASSIGNED:
             return False
