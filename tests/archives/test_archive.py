@@ -87,6 +87,11 @@ def test_a_single_subfolder_is_descended_into(tmp_path: Path, work: Path) -> Non
     assert open_archive(tmp_path / "sage", work).root == tmp_path / "sage/model/m"
 
 
+def test_a_folder_that_holds_an_archive_alone_is_that_archive(tmp_path: Path, work: Path) -> None:
+    source = make_archive(tmp_path / "downloaded/a.mar", FILES)
+    assert open_archive(tmp_path / "downloaded", work).source == source
+
+
 def test_a_tar_without_a_common_folder(tmp_path: Path, work: Path) -> None:
     contents = {"./MAR-INF/MANIFEST.json": manifest().encode(), "./handler.py": b"x"}
     top = tarfile.TarInfo(".")
@@ -161,6 +166,7 @@ def test_too_many_open_files_are_not_the_archives_fault(tmp_path: Path, work: Pa
         ("my-net.v2.mar", None, None, "my_net_v2"),
         ("my-net.tar.gz", None, None, "my_net"),
         ("_x.mar", None, None, "_x"),
+        ("my-net", None, None, "my_net"),
     ],
 )
 def test_names(
@@ -168,6 +174,14 @@ def test_names(
 ) -> None:
     source = make_archive(tmp_path / file, FILES, modelName=in_manifest)
     assert open_archive(source, work, name=given).name == name
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [("my-net", "my-net"), ("my net", "my_net"), ("my-net.mar", "my_net")]
+)
+def test_names_without_a_manifest(tmp_path: Path, work: Path, file: str, name: str) -> None:
+    """Only a folder keeps its own, if a model may have it."""
+    assert open_archive(write(tmp_path / file, FILES), work).name == name
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "", "a b", "-x", "x\n", ".."])
