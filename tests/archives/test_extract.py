@@ -165,6 +165,14 @@ def test_bombs(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch, name
     assert refusal(source, work) == f"{name}: more than 2 entries"
 
 
+def test_large_models_are_no_bombs(
+    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extract, "FREE_BYTES", 1024)
+    source = make_archive(tmp_path / "a.mar", {**FILES, "noise": os.urandom(4096)})
+    assert (open_archive(source, work).root / "noise").stat().st_size == 4096
+
+
 def test_small_models_of_zeros_are_no_bombs(tmp_path: Path, work: Path) -> None:
     source = make_archive(tmp_path / "a.mar", {**FILES, "zeros": bytes(8 << 20)})
     assert (open_archive(source, work).root / "zeros").stat().st_size == 8 << 20
@@ -204,10 +212,19 @@ def test_damaged_content(tmp_path: Path, work: Path, name: str, before: bytes) -
     assert "damaged" in refusal(source, work)
 
 
+def test_a_wrong_checksum(tmp_path: Path, work: Path) -> None:
+    """Weights hardly compress: as other bytes, most of them are no damage to gzip's format."""
+    source = make_archive(tmp_path / "a.tar.gz", FILES)
+    data = bytearray(source.read_bytes())
+    data[-5] ^= 0xFF  # of the checksum at its end
+    source.write_bytes(data)
+    assert "cannot be unpacked: CRC check failed" in refusal(source, work)
+
+
 @pytest.mark.parametrize("name", ["a.mar", "a.tar.gz"])
 def test_truncated_files(tmp_path: Path, work: Path, name: str) -> None:
     whole = make_archive(tmp_path / name, {**FILES, "noise": os.urandom(4096)}).read_bytes()
-    for length in range(0, len(whole) - 40, 97):
+    for length in (*range(0, len(whole), 97), len(whole) - 1):
         (tmp_path / name).write_bytes(whole[:length])
         assert refusal(tmp_path / name, work)
 
