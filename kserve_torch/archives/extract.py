@@ -99,12 +99,12 @@ def blamed(error: OSError) -> type[InvalidArchive] | type[LoadFailed]:
     return LoadFailed if error.errno in _SCARCE else InvalidArchive
 
 
-def _place(target: Path, name: str) -> Path | None:
-    """Where the entry ``name`` goes below ``target``; None for the top folder itself."""
+def _place(target: Path, name: str) -> Path:
+    """Where the entry ``name`` goes below ``target``."""
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts:
         raise InvalidArchive(f"the entry {name!r} points outside the archive")
-    return target.joinpath(*path.parts) if path.parts else None
+    return target.joinpath(*path.parts)
 
 
 def _write(place: Path, content: IO[bytes], budget: _Budget) -> None:
@@ -124,8 +124,6 @@ def _extract_zip(source: Path, target: Path, budget: _Budget) -> None:
             budget.entry()
             name = _name(info)
             place = _place(target, name)
-            if place is None:
-                continue
             if name.endswith(("/", "\\")):
                 place.mkdir(parents=True, exist_ok=True)
                 continue
@@ -184,8 +182,6 @@ def _extract_tar(source: Path, target: Path, budget: _Budget) -> None:
         for member in iter(archive.next, None):
             budget.entry()
             place = _place(target, member.name)
-            if place is None:
-                continue
             if member.isdir():
                 place.mkdir(parents=True, exist_ok=True)
             elif member.isreg():

@@ -100,7 +100,7 @@ class ModelStore:
         try:
             return self._within(name)
         except ModelNotFound:
-            if last and "://" not in name:
+            if "://" not in name:
                 with suppress(ModelNotFound):
                     return self._within(last, trusted=name in self._configured)
             raise

@@ -103,9 +103,13 @@ def test_special_tar_entries(
 
 def test_folders_may_come_after_their_files(tmp_path: Path, work: Path) -> None:
     contents = {"m/MAR-INF/MANIFEST.json": manifest().encode(), "m/handler.py": b""}
-    tar = write_tar(tmp_path / "a.tar.gz", contents, entry("m", tarfile.DIRTYPE))
-    for source in (tar, make_archive(tmp_path / "a.mar", {**FILES, "MAR-INF/": "", "./": ""})):
-        assert (open_archive(source, work).root / "handler.py").is_file()
+    folders = [entry(name, tarfile.DIRTYPE) for name in ("m", "m/empty", ".")]
+    tar = write_tar(tmp_path / "a.tar.gz", contents, *folders)
+    files = {**FILES, "MAR-INF/": "", "empty/": "", "./": ""}
+    for source in (tar, make_archive(tmp_path / "a.mar", files)):
+        root = open_archive(source, work).root
+        assert (root / "handler.py").is_file()
+        assert (root / "empty").is_dir()
 
 
 def test_tar_links_inside_become_copies(tmp_path: Path, work: Path) -> None:

@@ -13,10 +13,14 @@ def test_finding_archives(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     make_archive(tmp_path / "unpacked", FILES)
     make_archive(tmp_path / "nested/inner", FILES)
+    make_archive(tmp_path / "stock", {}, handler="image_classifier")
+    (tmp_path / "downloaded").mkdir()
+    (tmp_path / "downloaded/a.mar").touch()
     write(tmp_path / "bare", {"handler.py": ECHO})
     (tmp_path / "lost+found").mkdir()
     names = [path.name for path in find_archives(tmp_path)]
-    assert names == ["a.tar.gz", "b.mar", "bare", "c.tgz", "d.model", "nested", "unpacked"]
+    packed, folders = ["a.tar.gz", "b.mar", "c.tgz", "d.model"], ["bare", "downloaded", "nested"]
+    assert names == sorted([*packed, *folders, "stock", "unpacked"])
 
 
 def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
@@ -30,6 +34,7 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     ("files", "one"),
     [
         (["MAR-INF/MANIFEST.json", "handler.py"], True),
+        (["MAR-INF/MANIFEST.json", "model.pt"], True),
         (["handler.py", "model.pt"], True),
         (["handler.py", "m.mar"], False),
         (["m.tar.gz"], False),

@@ -60,6 +60,12 @@ def test_a_model_without_a_version(tmp_path: Path, work: Path, version: str | No
     assert open_archive(source, work).manifest.version == "1.0"
 
 
+def test_files_with_empty_names_are_not_there(tmp_path: Path, work: Path) -> None:
+    source = make_archive(tmp_path / "a.mar", FILES, serializedFile="", requirementsFile="")
+    read = open_archive(source, work).manifest
+    assert (read.serialized_file, read.requirements_file) == (None, None)
+
+
 def test_a_given_handler_goes_first(tmp_path: Path, work: Path) -> None:
     source = make_archive(tmp_path / "a.mar", FILES)
     assert open_archive(source, work, handler="x:f").manifest.handler == "x:f"
