@@ -66,15 +66,13 @@ def warn_of_idle_limits(settings: Settings, versions: Iterable[ModelVersion]) ->
 
 def _models(settings: Settings) -> list[StartupModel]:
     """The models that the settings name, else those in the model folder (INTERFACE, Start)."""
+    setting = "model_dir" if settings.model_store is None else "model_store"
+    given: Path = getattr(settings, setting)
     named = settings.startup_models()
     if named is not None:
-        _warn_of_missing_archives(settings, named)
+        _warn_of_missing_archives(given, named)
         return named
-    setting = "model_dir" if settings.model_store is None else "model_store"
-    store: Path | None = getattr(settings, setting)
-    if store is None:
-        return []
-    store = store.absolute()  # of a single model it is the source, from which it is loaded again
+    store = given.absolute()  # of a single model it is the source, from which it is loaded again
     with naming(setting, store):
         if not store.is_dir():
             return [StartupModel(name=None, file=_one_archive(store))]
@@ -83,12 +81,9 @@ def _models(settings: Settings) -> list[StartupModel]:
         return [_model_at(path) for path in find_archives(store)]
 
 
-def _warn_of_missing_archives(settings: Settings, models: Iterable[StartupModel]) -> None:
+def _warn_of_missing_archives(store: Path, models: Iterable[StartupModel]) -> None:
     """Log what the model store has instead; the errors, which clients see, do not say that."""
-    store = settings.model_store or settings.model_dir
     names = [str(model.file) for model in models if "://" not in str(model.file)]
-    if store is None:
-        return
     with suppress(OSError):  # each model that cannot be loaded says why
         missing = [name for name in names if not _is_in(store, name)]
         if missing:
