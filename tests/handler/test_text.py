@@ -122,6 +122,7 @@ def test_a_subclass_with_a_preprocess_of_its_own(text_folder, loaded, load, verb
             {"data": [[1], [1, 2]]},
             "data: expected text, or its UTF-8 bytes as numbers from 0 to 255",
         ),
+        ({"data": [[]]}, "data: expected text, or its UTF-8 bytes as numbers from 0 to 255"),
         ({"data": [-1]}, "data: expected text, or its UTF-8 bytes as numbers from 0 to 255"),
         ({"data": [1.5]}, "data: expected text, or its UTF-8 bytes as numbers from 0 to 255"),
         ({"data": [[1], [2]]}, "data: expected text, or its UTF-8 bytes as numbers from 0 to 255"),
