@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TextIO
 
 import pytest
@@ -63,6 +64,16 @@ async def test_a_failure_is_named(capsys: Output) -> None:
     configure(Settings())
     await log(Settings(), replace(ANSWER, status=500, error="HandlerError"))
     assert capsys.readouterr().err.endswith(" id=r1 error=HandlerError\n")
+    await log(Settings(log_json=True), replace(ANSWER, status=500, error="HandlerError"))
+    assert json.loads(capsys.readouterr().err)["error"] == "HandlerError"
+
+
+async def test_what_is_not_known_is_a_dash(capsys: Output) -> None:
+    configure(Settings())
+    await log(Settings(), replace(ANSWER, model="", version="", request_id=""))
+    line = capsys.readouterr().err
+    assert " model=- version=- " in line
+    assert line.endswith(" id=-\n")
 
 
 async def test_an_answer_is_one_json_object(capsys: Output) -> None:
@@ -116,10 +127,11 @@ async def test_the_access_log_can_be_off(capsys: Output) -> None:
 async def test_lines_are_written_together_after_a_moment(capsys: Output) -> None:
     configure(Settings())
     observer = AccessLog(Settings())
-    observer(ANSWER)
-    observer(ANSWER)
-    assert capsys.readouterr().err == ""
-    assert len(await written(capsys, accesslog.FLUSH_SECONDS / 10)) == 2
+    for _ in range(2):
+        observer(ANSWER)
+        observer(ANSWER)
+        assert capsys.readouterr().err == ""
+        assert len(await written(capsys, accesslog.FLUSH_SECONDS / 10)) == 2
 
 
 async def test_many_lines_are_written_soon_but_not_while_others_wait(
@@ -152,11 +164,14 @@ async def test_a_full_disk_fails_no_request(
     observer.flush()
 
 
+@pytest.mark.parametrize(
+    "settings", [Settings(configure_logging=False), Settings(log_config_file=Path("logging.yaml"))]
+)
 async def test_whoever_configures_logging_gets_every_line(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, settings: Settings
 ) -> None:
     caplog.set_level(logging.INFO, "kserve_torch.access")
-    AccessLog(Settings(configure_logging=False))(ANSWER)
+    AccessLog(settings)(ANSWER)
     (record,) = caplog.records
     assert record.getMessage().startswith("protocol=v2 model=mnist")
     assert record.__dict__["fields"]["rows"] == 2
