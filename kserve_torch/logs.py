@@ -169,12 +169,11 @@ class JsonFormatter(_Formatter):
             "time": moment_of(record.created),
             "level": record.levelname,
             "logger": _logger(record),
+            "message": record.getMessage(),
         }
         worker = _worker(record)
         if worker is not None:
             line["worker"] = worker
-        if record.name != ACCESS:
-            line["message"] = record.getMessage()
         if record.name.startswith("kserve_torch."):  # others' may have fields of their own
             line |= record.__dict__.get("fields", {})
         if record.exc_info:

@@ -94,6 +94,7 @@ def test_a_traceback_stays_within_its_json_object(capsys: Output) -> None:
     except ValueError:
         logging.getLogger("kserve_torch").exception("it %s", "failed")
     line = json.loads(capsys.readouterr().err)
+    assert line.keys() == {"time", "level", "logger", "message", "exception"}
     assert line["message"] == "it failed"
     assert line["exception"].startswith("Traceback")
     assert line["exception"].endswith("ValueError: broken")
