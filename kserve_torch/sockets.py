@@ -113,7 +113,7 @@ def _family(address: Address) -> socket.AddressFamily:
     if address.scheme == "unix":
         return socket.AF_UNIX
     # Anywhere is IPv6 too, as with the JVM and gRPC: pods may have no other address.
-    if ":" in address.host or (address.host == ANYWHERE and socket.has_dualstack_ipv6()):
+    if address.host == ANYWHERE and socket.has_dualstack_ipv6():
         return socket.AF_INET6
     found = {family for family, *_ in socket.getaddrinfo(address.host, None)}
     return socket.AF_INET if socket.AF_INET in found else socket.AF_INET6
