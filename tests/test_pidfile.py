@@ -70,6 +70,26 @@ def test_that_it_does_is_logged_as_the_settings_say(
     assert json.loads(line)["level"] == "WARNING"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of others")
+@pytest.mark.parametrize("idle", [["torchserve", "--start"]], indirect=True)
+def test_the_file_of_another_user_does_not_count(idle: subprocess.Popen[bytes]) -> None:
+    pidfile.path().write_text(str(idle.pid))
+    os.chown(pidfile.path(), 65534, 65534)
+    assert pidfile.stop() is None
+
+
+def test_the_first_process_of_a_container_takes_over_the_file_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both have the number 1."""
+    words = Path("/proc/self/cmdline").read_text().split("\0")
+    monkeypatch.setattr(pidfile, "_PROGRAMS", [Path(word).name for word in words])
+    pidfile.path().write_text(str(os.getpid()))
+    with pidfile.recorded():
+        assert not caplog.text
+    assert not pidfile.path().exists()
+
+
 @pytest.mark.parametrize("idle", [["something", "else"]], indirect=True)
 def test_the_file_of_a_server_that_was_killed_is_taken_over(idle: subprocess.Popen[bytes]) -> None:
     pidfile.path().write_text(str(idle.pid))

@@ -57,6 +57,16 @@ def test_the_folder_is_locked_for_those_that_remove_old_files(tmp: Path) -> None
     os.close(folder)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of others")
+def test_the_folders_of_other_users_are_left_alone(tmp: Path) -> None:
+    lock = tmp / "kserve_torch-theirs/.lock"
+    lock.parent.mkdir()
+    lock.touch()
+    os.chown(lock, 65534, 65534)
+    Scratch().close()
+    assert lock.exists()
+
+
 def test_locks_that_are_links_are_left_alone(tmp: Path) -> None:
     (tmp / "kserve_torch-link").mkdir()
     (tmp / "file").touch()

@@ -69,6 +69,13 @@ def test_anywhere_is_ipv4_and_ipv6() -> None:
     listener.close()
 
 
+@pytest.mark.skipif(not _has_ipv6(), reason="needs IPv6")
+def test_a_number_of_ipv6_is_that_address_alone() -> None:
+    listener = Listener(Address(host="::1", port=free_ports(1)[0]))
+    assert listener.sock.getsockname()[0] == "::1"
+    listener.close()
+
+
 def test_anywhere_is_ipv4_where_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
     listener = Listener(Address(host="0.0.0.0", port=free_ports(1)[0]))

@@ -60,7 +60,8 @@ def test_a_key_opens_its_own_routes_only(tmp_path: Path, access: Access) -> None
         )
     right = bearer(tmp_path, access)
     key = right.removeprefix("Bearer ")
-    for wrong in (key, key.swapcase(), f"Bearer {key.swapcase()}", right + " ", " " + right):
+    other = (f"Bearer {key.swapcase()}", f"Basic {key}")
+    for wrong in (key, key.swapcase(), *other, right + " ", " " + right):
         refused(tokens, access, wrong)
     tokens.check(access, f"bearer {key}")
 

@@ -182,13 +182,14 @@ def test_spans_over_grpc(tmp_path: Path) -> None:
         environment = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
             "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+            "OTEL_SERVICE_NAME": "named",
         }
         with Server(tmp_path, env=environment) as server, server.client() as client:
             client.post("/v1/models/m:predict", json={"instances": [{"n": 1}]}, headers=CALLED)
         assert "opentelemetry" not in server.log
     assert [span.name for span in collector.spans] == ["v1 m", "queue", "handler"]
     assert {span.trace_id.hex() for span in collector.spans} == {TRACE}
-    assert collector.services == {"kserve-torch"}
+    assert collector.services == {"named"}
 
 
 @pytest.mark.parametrize(
@@ -252,8 +253,11 @@ async def test_spans_that_cannot_leave_do_not_hold_up_the_end(
         {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://there", "OTEL_TRACES_EXPORTER": "none"},
     ],
 )
-def test_who_asks_for_no_traces_gets_none(environ: dict[str, str]) -> None:
+def test_who_asks_for_no_traces_gets_none(
+    environ: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
     assert tracing(environ) is None
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
