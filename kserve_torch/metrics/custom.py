@@ -123,7 +123,7 @@ class HandlerMetrics:
         elif event.kind not in _MAKERS or not METRIC_NAME.fullmatch(event.name):
             self._complain(event.name, f"not a name and type for Prometheus ({event.kind})")
         else:
-            unit = UNITS.get(event.unit, event.unit) if event.unit else ""
+            unit = UNITS.get(event.unit, event.unit)
             new = _make(event.kind, event.name, unit, [name for name, _ in event.dimensions])
             with self._lock:
                 if event.name not in self._families and (fault := self._add(new)):

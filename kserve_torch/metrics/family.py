@@ -145,11 +145,9 @@ class Family(Generic[S]):
         if names is not None and not any(name in names for name in self.names):
             return
         whole = names is None or self.name in names
-        samples = [line for name, line in self._samples() if whole or name in (names or ())]
-        if whole or samples:
-            yield f"# HELP {self.name} {_escaped(self._text)}"
-            yield f"# TYPE {self.name} {self.kind}"
-            yield from samples
+        yield f"# HELP {self.name} {_escaped(self._text)}"
+        yield f"# TYPE {self.name} {self.kind}"
+        yield from (line for name, line in self._samples() if whole or name in (names or ()))
 
     def _samples(self) -> Iterator[tuple[str, str]]:
         for values, series in list(self._series.items()):

@@ -72,12 +72,14 @@ def test_the_listed_type_holds_however_a_number_is_reported(config, caplog):
     metrics.measured(measured("Pixels", "gauge", 0.3, unit="percent"))
     metrics.measured(measured("Brightness", "counter", 40))
     metrics.measured(measured("Brightness", "counter", 60))
+    metrics.measured(measured("HandlerTime", "gauge", -1.5))
     for value in (2, 3, -1):
         metrics.measured(measured("ImagesSeen", "gauge", value, (("Size", "big"), *MODEL)))
     lines = text(metrics)
     labels = 'ModelName="mnist",Level="Model",Hostname="host-1"'
     assert f"Pixels_count{{{labels}}} 1.0" in lines
     assert f"Brightness{{{labels}}} 60.0" in lines
+    assert f"HandlerTime{{{labels}}} -1.5" in lines
     assert f'ImagesSeen{{Size="big",{labels}}} 5.0' in lines
     assert caplog.messages == [
         "handler metric ImagesSeen is not shown on /metrics: a counter cannot go down"

@@ -291,7 +291,8 @@ async def test_versions_that_left_long_ago_are_forgotten(monkeypatch):
 def test_kserve_histograms_are_fed_and_shown():
     name = "request_predict_seconds_count"
     before = lines(observed(), f'{name}{{model_name="kserve-histogram"}}')
-    metrics = observed(Finished("kserve-histogram", "1.0", TIMING))
+    failed = Finished("kserve-histogram", "1.0", TIMING, "HandlerError")
+    metrics = observed(Finished("kserve-histogram", "1.0", TIMING), failed)
     assert before == []
     assert 'request_predict_seconds_count{model_name="kserve-histogram"} 1.0' in lines(
         metrics, name
