@@ -79,8 +79,7 @@ class Inference:
         Raises:
             PredictionError: the handler gave a row an error status.
         """
-        model, version = self.request.model, self.request.version or ""
-        reply = Reply(model=model, version=version, rows=list(rows.values()))
+        reply = Reply(model=self.request.model, version="", rows=list(rows.values()))
         inputs = self._decoded.inputs
         if self._version.limits.v2_rows == "tensor":
             inputs = [inputs[row] for row in rows]

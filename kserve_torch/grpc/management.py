@@ -89,7 +89,7 @@ class TorchServeManagement:
             raise VersionNotFound(f"Model version: {version} does not exist for model: {model}")
         assert isinstance(answer.body, bytes)
         said = orjson.loads(answer.body)
-        if isinstance(said, dict) and "status" in said:
+        if "status" in said:
             return pb.ManagementResponse(msg=said["status"])
         return pb.ManagementResponse(msg=answer.body.decode().rstrip())
 
@@ -102,4 +102,4 @@ def _path(message: Any) -> str:
             raise InvalidInput(f"Parameter {name}: {value!r} has a slash")
     if not model:
         raise InvalidInput("Parameter model_name is required.")
-    return f"/models/{model}/{version}" if version else f"/models/{model}"
+    return f"/models/{model}/{version}"
