@@ -12,6 +12,7 @@ from kserve_torch.errors import SettingError
 from kserve_torch.grpc import health, management, oip, server, torchserve
 from kserve_torch.grpc.protos import inference_pb2, management_pb2
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
+from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
 from kserve_torch.tls import identity
 from kserve_torch.tokens import Access, Tokens
@@ -428,3 +429,19 @@ async def test_tls_with_a_certificate_that_is_made_up(store: Path) -> None:
         stub: Any = Stub(channel, oip.SERVICE)
         assert (await stub.ServerLive(pb.ServerLiveRequest())).live
     await serving.stop()
+
+
+async def test_a_connection_may_be_as_old_as_its_port_says() -> None:
+    settings = Settings(grpc_inference_max_connection_age_ms=1000)
+    registry = Registry(settings)
+    ports = server.GrpcServer(registry, settings)
+    ages = {
+        binding.settings: dict(ports._options(binding)).get("grpc.max_connection_age_ms")
+        for binding in settings.grpc_bindings()
+    }
+    assert ages == {
+        ("grpc_inference_port",): 1000,
+        ("grpc_management_port",): None,
+        ("grpc_port",): None,
+    }
+    await registry.close()
