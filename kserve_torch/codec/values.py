@@ -23,7 +23,7 @@ _NESTED = (list, tuple, dict)
 
 def is_array(value: object) -> bool:
     """Whether ``value`` is a numpy array or scalar, a torch tensor, or the like."""
-    return isinstance(value, np.ndarray | np.generic) or is_torch(value) or _has_numpy(value)
+    return isinstance(value, np.ndarray | np.generic) or _has_numpy(value)
 
 
 def is_torch(value: object) -> bool:
@@ -74,8 +74,6 @@ def json_text(value: Any, option: int = 0) -> bytes:
             # Parsed and written again, because json cannot write NaN and infinities as null.
             finite = json.loads(text, parse_constant=lambda _: None)
             return json.dumps(finite, indent=2 if option & orjson.OPT_INDENT_2 else None).encode()
-        except TypeError as plainer:  # names the type of a key, where orjson names its own option
-            raise plainer from None
         except (ValueError, RuntimeError):  # too deep, or torch's, for odd tensors
             raise error from None
 
