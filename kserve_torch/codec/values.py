@@ -143,8 +143,6 @@ def default(value: Any) -> Any:
         return bytes_text(bytes(value))
     if isinstance(value, set | frozenset | tuple):  # a named tuple
         return list(value)
-    if isinstance(value, float):  # of a subclass
-        return float(value)
     if not is_array(value):
         raise TypeError(f"{type(value).__name__} has no JSON form")
     if isinstance(value, np.ndarray | np.generic):  # one that orjson itself cannot write
