@@ -33,7 +33,7 @@ class Metadata:
         self._registry = registry
         self._routes = Routes(
             {
-                "/": question(self._alive),
+                "": question(self._alive),
                 "/v1/models": question(self._v1_models),
                 f"/v1/models/{_MODEL}": question(self._v1_model),
                 "/v2": question(self._server),

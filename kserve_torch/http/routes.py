@@ -31,7 +31,7 @@ class Routes:
         Raises:
             MethodNotAllowed: the path has other methods.
         """
-        path = call.path.rstrip("/") or "/"
+        path = call.path.rstrip("/")
         for pattern, methods in self._routes:
             match = pattern.fullmatch(path)
             if match is not None:
