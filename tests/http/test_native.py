@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from kserve_torch.http.call import Answer
 from kserve_torch.http.native import Native
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings
+from kserve_torch.tokens import Tokens
 
 from ..threads import Readers
 from .conftest import call, routed
@@ -49,6 +51,26 @@ def value(answer: Answer) -> Any:
 
 def header(answer: Answer, name: str) -> str | None:
     return dict(answer.headers).get(name)
+
+
+# --- keys ---
+
+
+@pytest.mark.parametrize(
+    "path", ["/predictions/echo", "/explanations/echo", "/models/echo/invoke", "/ping"]
+)
+async def test_keys(registry: Registry, settings: Settings, tmp_path: Path, path: str) -> None:
+    native = Native(registry, settings, Tokens(tmp_path, lifetime=60))
+    keys = json.loads((tmp_path / "key_file.json").read_text())
+    opened_by = [
+        name
+        for name in keys
+        if (await ask(native, "POST", path, authorization=f"Bearer {keys[name]['key']}")).status
+        == 200
+    ]
+    assert opened_by == ["inference"]
+    refused = await ask(native, "POST", path)
+    assert (refused.status, value(refused)["type"]) == (400, "InvalidKeyException")
 
 
 # --- ping ---
