@@ -620,6 +620,7 @@ async def test_tokens(registry: Registry, settings: Settings, tmp_path: Path) ->
     assert (await bare(management, "/models", old)).status == 200
     for key in (keys["inference"]["key"], keys["API"]["key"], ""):
         assert (await bare(management, "/models", key)).status == 400
+    assert await management.route(call("GET", "/v2/health/live", management=True)) is None
     assert (await bare(management, "/token?type=management", old)).status == 400
     renewed = await bare(management, "/token?type=management", keys["API"]["key"])
     assert (renewed.status, renewed.body) == (200, b"\n")

@@ -70,6 +70,17 @@ async def test_the_server(registry: Registry) -> None:
     assert await told(registry, "GET", "/v2/health/ready") == (200, {"ready": True})
 
 
+async def test_a_server_that_only_a_restart_helps(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Registry, "live", lambda self: False)
+    assert await told(registry, "GET", "/v2/health/live") == (503, {"live": False})
+
+
+async def test_the_description_of_the_api_is_torchserves(registry: Registry) -> None:
+    assert await Metadata(registry).route(call("OPTIONS", "/")) is None
+
+
 @pytest.mark.parametrize("path", ["/v1/models", "/v2/models"])
 async def test_the_models(registry: Registry, path: str) -> None:
     assert await told(registry, "GET", path) == (200, {"models": ["odd", "shown", "told"]})
