@@ -114,6 +114,8 @@ def test_while_it_drains(store: Path, tmp_path: Path, gate: Callable[[], Gate]) 
         assert client.http.get("/ping").status_code == 500
         for protocol in PROTOCOLS:
             assert client.ask(protocol, "m", "say still here").ok
+        answer = client.http.post("/predictions/m", content="say still here")
+        assert (answer.status_code, answer.headers["connection"]) == (200, "close")
         client.server.stop(signal.SIGTERM)
 
 

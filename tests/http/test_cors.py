@@ -30,7 +30,7 @@ async def ask(
 async def test_a_page_of_a_configured_origin_may_ask_and_call() -> None:
     asked, called = await ask("OPTIONS", ALLOWED), await ask("POST", ALLOWED)
     assert "POST" in asked.headers["access-control-allow-methods"]
-    assert called.text == "told"
+    assert (asked.text, called.text) == ("OK", "told")
     for answer in (asked, called):
         assert answer.status_code == 200
         assert answer.headers["access-control-allow-origin"] == "https://a.example"
@@ -61,6 +61,10 @@ async def test_headers_may_be_configured() -> None:
     headers = {**ALLOWED, "access-control-request-headers": "x-own"}
     answer = await ask("OPTIONS", headers, cors_allowed_headers="X-Own, X-Other")
     assert answer.status_code == 200
+
+
+async def test_methods_may_be_configured() -> None:
+    assert (await ask("OPTIONS", ALLOWED, cors_allowed_methods="GET")).status_code == 400
 
 
 async def test_what_is_configured_is_on_every_answer() -> None:
