@@ -89,6 +89,8 @@ def _translated(name: str) -> Iterator[None]:
         # gzip.BadGzipFile is an OSError without errno.
         reason = error.strerror or str(error)
         raise blamed(error)(f"{name}: cannot be unpacked: {reason}") from error
+    except MemoryError:
+        raise  # it says nothing about the file
     except Exception as error:  # damaged files, and encrypted ones, raise nearly anything
         reason = str(error).partition("\n")[0]
         raise InvalidArchive(f"{name}: damaged, or neither zip nor tar: {reason}") from error

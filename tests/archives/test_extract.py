@@ -234,19 +234,33 @@ def test_truncated_files(tmp_path: Path, work: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "text"),
+    ("error", "expected", "text"),
     [
-        (errno.ENOSPC, "cannot be unpacked: No space left on device"),
-        (errno.EMFILE, "cannot be unpacked: Too many open files"),
+        (
+            OSError(errno.ENOSPC, "No space left", "/secret"),
+            LoadFailed,
+            "a.mar: cannot be unpacked: No space left",
+        ),
+        (
+            OSError(errno.EMFILE, "Too many", "/secret"),
+            LoadFailed,
+            "a.mar: cannot be unpacked: Too many",
+        ),
+        (MemoryError("all used"), MemoryError, "all used"),
     ],
 )
 def test_a_machine_that_runs_out_of_something_is_not_the_archives_fault(
-    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch, number: int, text: str
+    tmp_path: Path,
+    work: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    expected: type[Exception],
+    text: str,
 ) -> None:
     def fail(*args: object) -> None:
-        raise OSError(number, os.strerror(number), "/somewhere/secret")
+        raise error
 
     monkeypatch.setattr(extract, "_write", fail)
-    with pytest.raises(LoadFailed, match=rf"^a\.mar: {text}$"):
+    with pytest.raises(expected, match=f"^{text}$"):
         open_archive(make_archive(tmp_path / "a.mar", FILES), work)
     assert list((work / "models").iterdir()) == []
