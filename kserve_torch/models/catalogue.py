@@ -47,7 +47,7 @@ class Catalogue:
 
     def all(self) -> list[ModelVersion]:
         """Every version of every model, sorted as `names` and `versions` are."""
-        return [version for name in self.names() for version in self.versions(name)]
+        return [version for name in sorted(self._models) for version in self.versions(name)]
 
     def versions(self, model: str) -> list[ModelVersion]:
         """All versions of a model, sorted, 2.0 before 10.0.
