@@ -123,7 +123,7 @@ FLOORS: list[dict[str, str]] = [
         "engine.place": "",
         "engine.pool": (
             "engine.courtesy engine.failures engine.lane engine.place engine.roster "
-            "engine.staffing engine.tasks engine.threads engine.ticket engine.worker"
+            "engine.staffing engine.threads engine.ticket engine.worker"
         ),
         "engine.queues": (
             "engine.concurrent engine.courtesy engine.lane engine.pool engine.ticket engine.worker"

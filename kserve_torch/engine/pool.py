@@ -20,7 +20,6 @@ from kserve_torch.engine.lane import Lane
 from kserve_torch.engine.place import place_of
 from kserve_torch.engine.roster import Roster
 from kserve_torch.engine.staffing import Staffing
-from kserve_torch.engine.tasks import joined
 from kserve_torch.engine.threads import CallThreads
 from kserve_torch.engine.ticket import Ticket, deliver
 from kserve_torch.engine.worker import Worker, WorkerState, too_slow
@@ -147,12 +146,6 @@ class Pool:
         with self._lock:
             self.staffing.end()
             self._dismiss(self.roster.all())
-
-    async def join(self, seconds: float) -> bool:
-        """Wait until the threads have ended; False if some still run after ``seconds``."""
-        threads = self.roster.threads()
-        await joined(threads, seconds)
-        return not any(thread.is_alive() for thread in threads)
 
     # --- starting ---
 

@@ -147,7 +147,7 @@ class Queues:
             self._watch.cancel()
         ends = time.monotonic() + seconds
         for pool in self._pools:
-            await pool.join(max(0.0, ends - time.monotonic()))
+            await pool.roster.join(max(0.0, ends - time.monotonic()))
 
     def statistics(self) -> VersionStatistics:
         """A snapshot."""

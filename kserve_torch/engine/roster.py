@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from weakref import WeakSet
 
 from kserve_torch.engine.ticket import Ticket
@@ -44,11 +47,6 @@ class Roster:
         """The workers that are not leaving, by number."""
         with self.lock:
             return list(self._staying.values())
-
-    def threads(self) -> list[threading.Thread]:
-        """The threads of `all`, and of removed workers that are still cleaning up."""
-        with self.lock:
-            return [*(worker.thread for worker in self.all()), *self._ending]
 
     @property
     def size(self) -> int:
@@ -130,6 +128,33 @@ class Roster:
             self._hung.discard(worker)
             self.too_many_hang = self.hung >= HUNG_LIMIT
             worker.state = WorkerState.STOPPED
+
+    async def join(self, seconds: float) -> bool:
+        """Wait until all threads have ended, also those of removed workers that are cleaning up.
+
+        It waits on a thread of its own: the event loop's executor has few, and a handler that hangs
+        would block one of them.
+
+        Returns:
+            False if some still run after ``seconds``.
+        """
+        with self.lock:
+            threads = [*(worker.thread for worker in self.all()), *self._ending]
+        running = [thread for thread in threads if thread.is_alive()]
+        if not running:
+            return True
+        loop, waited = asyncio.get_running_loop(), asyncio.Event()
+
+        def wait() -> None:
+            ends = time.monotonic() + seconds
+            for thread in running:
+                thread.join(max(0.0, ends - time.monotonic()))
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(waited.set)
+
+        threading.Thread(target=wait, name="join", daemon=True).start()
+        await waited.wait()
+        return not any(thread.is_alive() for thread in running)
 
     def _forget(self, worker: Worker) -> None:
         self._staying.pop(worker.number, None)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from kserve_torch.errors import NotReady, ServerError, ServingError
@@ -82,29 +79,6 @@ class Shared:
             if self._begun < wanted:
                 self._begun = self._wanted
                 await self._work()
-
-
-async def joined(threads: Iterable[threading.Thread], seconds: float) -> None:
-    """Wait until these threads have ended, or ``seconds`` have passed.
-
-    It waits on a thread of its own: the event loop's executor has few, and a handler that hangs
-    would block one of them.
-    """
-    waiting = [thread for thread in threads if thread.is_alive()]
-    if not waiting:
-        return
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-
-    def wait() -> None:
-        ends = time.monotonic() + seconds
-        for thread in waiting:
-            thread.join(max(0.0, ends - time.monotonic()))
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(ended.set)
-
-    threading.Thread(target=wait, name="join", daemon=True).start()
-    await ended.wait()
 
 
 def log_failure(task: asyncio.Task[Any]) -> None:

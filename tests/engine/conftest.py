@@ -15,4 +15,4 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
         yield bench
         bench.pool.close()
         bench.pool.lane.close()
-        assert await bench.pool.join(10)
+        assert await bench.pool.roster.join(10)

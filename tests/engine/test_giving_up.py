@@ -251,7 +251,7 @@ async def test_a_worker_of_the_background_that_hangs_keeps_no_turn() -> None:
         held.gate.set()
         with pytest.raises(DeadlineExceeded):
             await held.ticket.future
-        assert await bench.pool.join(10)
+        assert await bench.pool.roster.join(10)
 
 
 @pytest.mark.parametrize("bench", [{"response_timeout": 0.0}], indirect=True)

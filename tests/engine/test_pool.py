@@ -106,7 +106,7 @@ async def test_a_closed_pool_ends_its_batch_and_starts_nobody(
     assert not bench.pool.staffing._pauses
     held.gate.set()
     assert await held.ticket.future
-    assert await bench.pool.join(10)
+    assert await bench.pool.roster.join(10)
     assert (bench.pool.roster.all(), len(bench.pool.staffing._pauses)) == ([], 0)
     assert [state for _, state in bench.changes].count(WorkerState.READY) == 2
 
@@ -185,9 +185,9 @@ async def test_a_worker_that_tidies_up_is_waited_for(bench: Bench) -> None:
     await bench.pool.scale(0, 0)
     assert await asyncio.to_thread(tidying.wait, 10)
     assert bench.pool.roster.all() == []
-    assert not await bench.pool.join(0.05)
+    assert not await bench.pool.roster.join(0.05)
     gate.set()
-    assert await bench.pool.join(10)
+    assert await bench.pool.roster.join(10)
 
 
 async def test_what_waits_is_served_before_the_last_workers_go_home(bench: Bench) -> None:
@@ -202,7 +202,7 @@ async def test_what_waits_is_served_before_the_last_workers_go_home(bench: Bench
         one.gate.set()
     for ticket in waiting:
         assert (await ticket.future).results == ["served"]
-    assert await bench.pool.join(10)
+    assert await bench.pool.roster.join(10)
 
 
 async def test_who_still_serves_what_waits_stops_once_others_can(bench: Bench) -> None:
@@ -222,7 +222,7 @@ async def test_who_still_serves_what_waits_stops_once_others_can(bench: Bench) -
 async def test_idle_workers_go_home_at_once(bench: Bench) -> None:
     await bench.pool.scale(2, 2)
     await bench.pool.scale(0, 0)
-    assert await bench.pool.join(10)
+    assert await bench.pool.roster.join(10)
 
 
 async def test_what_waits_is_refused_once_no_worker_is_left_to_serve_it(bench: Bench) -> None:
@@ -269,7 +269,7 @@ async def main():
     await pool.scale(4, 4)
     print((memory().rss - before) >> 20)
     pool.close()
-    await pool.join(10)
+    await pool.roster.join(10)
     print((memory().rss - before) >> 20)
 asyncio.run(main())
 """

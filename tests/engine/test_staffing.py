@@ -60,7 +60,7 @@ async def test_no_worker_is_replaced_once_the_queue_is_closed(bench: Bench) -> N
     loads: list[int] = []
     bench.load = loads.append
     bench.pool.lane.close()
-    assert await bench.pool.join(10)
+    assert await bench.pool.roster.join(10)
     assert (len(bench.pool.staffing._pauses), bench.pool.roster.all(), loads) == (0, [], [])
 
 

@@ -1,8 +1,6 @@
 import asyncio
 import gc
 import logging
-import threading
-import time
 import weakref
 
 import pytest
@@ -10,7 +8,6 @@ import pytest
 from kserve_torch.engine.tasks import (
     Shared,
     give_up,
-    joined,
     keep,
     log_failure,
     to_the_end,
@@ -130,28 +127,3 @@ async def test_who_comes_while_work_is_done_shares_the_next_time() -> None:
     assert times == 2
     await shared()
     assert times == 3
-
-
-async def test_threads_are_waited_for_as_long_as_is_said() -> None:
-    gate = threading.Event()
-    threads = [threading.Thread(target=gate.wait, daemon=True) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    await joined(threads, 0.0)
-    await joined(threads, 0.01)
-    assert all(thread.is_alive() for thread in threads)
-    asyncio.get_running_loop().call_later(0.01, gate.set)
-    await joined(threads, 30.0)
-    assert not any(thread.is_alive() for thread in threads)
-
-
-async def test_threads_that_hang_keep_nobody_from_the_loops_own() -> None:
-    gate = threading.Event()
-    hanging = threading.Thread(target=gate.wait, daemon=True)
-    hanging.start()
-    waits = [asyncio.ensure_future(joined([hanging], 30.0)) for _ in range(50)]
-    began = time.monotonic()
-    assert await asyncio.to_thread(lambda: "at once") == "at once"
-    assert time.monotonic() - began < 20
-    gate.set()
-    await asyncio.gather(*waits)
