@@ -29,7 +29,7 @@ from kserve_torch.metrics import Metrics
 from kserve_torch.models.registry import Registry
 from kserve_torch.process import run_until_done
 from kserve_torch.runtime import output
-from kserve_torch.settings import Settings, load_settings
+from kserve_torch.settings import Settings, StartupModel, load_settings
 from kserve_torch.settings.addresses import Binding
 from kserve_torch.sockets import Listener
 from kserve_torch.startup import (
@@ -107,7 +107,6 @@ class Server:
             self.registry.observers.want_headers = True
             self.registry.observers.add(self._tracing, [Responded])
         self.grpc = GrpcServer(self.registry, settings)
-        self._wanted = 0
         self._stopping = asyncio.Event()
         self._killed = asyncio.Event()
         self._https: list[HttpServer] = []
@@ -138,17 +137,18 @@ class Server:
             # After the ports: another server that has them may keep its keys in the same file.
             tokens = tokens_for(self.settings)
             self._check_tls(bindings)  # no model is loaded for nothing
+            models = startup_models(self.settings)
             if not self.settings.open_early:
-                await self._load_models()
+                await self._load_models(models)
                 if self._stopping.is_set():
                     return 0
             self.registry.opening = self.settings.open_early
             https = await self._open(bindings, listeners, tokens)
             if self.settings.open_early:
-                await self._load_models()
+                await self._load_models(models)
             self.grpc.refresh()
             if not self._stopping.is_set():  # else loading was cancelled
-                self._report_start(time.monotonic() - began)
+                self._report_start(len(models), time.monotonic() - began)
                 output.mend()
                 print(STARTED, flush=True)
             for ended in await _done_before(self._stopping, *https):
@@ -183,10 +183,8 @@ class Server:
         alone = binding.settings == ("http_port",)
         return identity(self.settings, self.registry.workdir, http_port=alone)
 
-    async def _load_models(self) -> None:
-        models = startup_models(self.settings)
+    async def _load_models(self, models: Sequence[StartupModel]) -> None:
         warn_of_missing_gpus(self.settings)
-        self._wanted = len(models)
         if not models:
             why = why_no_models(self.settings)
             log.warning("no models to load: %s; the server is live but not ready", why)
@@ -218,12 +216,12 @@ class Server:
         log.info("listening on %s", listening([*bindings, *self.settings.grpc_bindings()]))
         return tasks
 
-    def _report_start(self, seconds: float) -> None:
+    def _report_start(self, wanted: int, seconds: float) -> None:
         loaded = [version for version in self.registry.all() if version.ready]
-        if loaded or self._wanted:
+        if loaded or wanted:
             ready = self.registry.ready()
             level = logging.INFO if ready else logging.WARNING
-            text = summary(self._wanted, loaded, ready, seconds, self._imported_in)
+            text = summary(wanted, loaded, ready, seconds, self._imported_in)
             log.log(level, "%s", text)
 
     # --- stop ---
