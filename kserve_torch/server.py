@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,6 @@ class Server:
         self.grpc = GrpcServer(self.registry, settings)
         self._stopping = asyncio.Event()
         self._killed = asyncio.Event()
-        self._https: list[HttpServer] = []
         self._renewals: list[asyncio.Task[None]] = []
         self._children = Children()
 
@@ -128,7 +127,7 @@ class Server:
         keep_signals_from_forks()
         bindings = self.settings.bindings()
         listeners: list[Listener] = []
-        https: list[asyncio.Task[None]] = []
+        https: dict[asyncio.Task[None], HttpServer] = {}
         try:
             listeners.extend(Listener(b.address, b.settings) for b in bindings)
             for binding in self.settings.grpc_bindings():
@@ -198,23 +197,22 @@ class Server:
 
     async def _open(
         self, bindings: Sequence[Binding], listeners: Sequence[Listener], tokens: Tokens | None
-    ) -> list[asyncio.Task[None]]:
+    ) -> dict[asyncio.Task[None], HttpServer]:
         app = application(self.registry, self.metrics, self.settings, tokens, bindings)
         groups: dict[Identity | None, list[socket.socket]] = {}
         for binding, listener in zip(bindings, listeners, strict=True):
             listener.listen(self.settings.receive_timeout)
             groups.setdefault(self._identity(binding), []).extend(listener.copies)
-        tasks = []
+        https = {}
         for files, group in groups.items():
             config = uvicorn_config(app, self.settings, files)
             server = HttpServer(config)
-            self._https.append(server)
             if files and config.ssl:
                 self._renewals.append(asyncio.create_task(keep_current(config.ssl, files)))
-            tasks.append(asyncio.create_task(server.serve(group)))
+            https[asyncio.create_task(server.serve(group))] = server
         await self.grpc.start(tokens)
         log.info("listening on %s", listening([*bindings, *self.settings.grpc_bindings()]))
-        return tasks
+        return https
 
     def _report_start(self, wanted: int, seconds: float) -> None:
         loaded = [version for version in self.registry.all() if version.ready]
@@ -236,7 +234,7 @@ class Server:
         self.registry.draining = True
         self._stopping.set()
 
-    async def _stop(self, https: Sequence[asyncio.Task[None]]) -> int:
+    async def _stop(self, https: Mapping[asyncio.Task[None], HttpServer]) -> int:
         log.info("draining")
         self.grpc.refresh()
         drained = asyncio.ensure_future(self._drain(https))
@@ -250,9 +248,9 @@ class Server:
             os._exit(1)  # a normal exit would wait for threads that still run
         return 0
 
-    async def _drain(self, https: Sequence[asyncio.Task[None]]) -> None:
+    async def _drain(self, https: Mapping[asyncio.Task[None], HttpServer]) -> None:
         await asyncio.sleep(self.settings.drain_seconds)
-        for server in self._https:
+        for server in https.values():
             server.should_exit = True
         give_up()
         await self.grpc.stop(self.settings.grace_period)
