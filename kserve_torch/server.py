@@ -129,10 +129,10 @@ class Server:
         listeners: list[Listener] = []
         https: dict[asyncio.Task[None], HttpServer] = {}
         try:
-            listeners.extend(Listener(b.address, b.settings) for b in bindings)
+            listeners.extend(map(Listener, bindings))
             for binding in self.settings.grpc_bindings():
                 # gRPC binds its ports after the models are loaded, and its errors give no reason.
-                Listener(binding.address, binding.settings).close()
+                Listener(binding).close()
             # After the ports: another server that has them may keep its keys in the same file.
             tokens = tokens_for(self.settings)
             self._check_tls(bindings)  # no model is loaded for nothing
@@ -142,7 +142,7 @@ class Server:
                 if self._stopping.is_set():
                     return 0
             self.registry.opening = self.settings.open_early
-            https = await self._open(bindings, listeners, tokens)
+            https = await self._open(listeners, tokens)
             if self.settings.open_early:
                 await self._load_models(models)
             self.grpc.refresh()
@@ -196,13 +196,14 @@ class Server:
             warn_of_idle_limits(self.settings, self.registry.all())
 
     async def _open(
-        self, bindings: Sequence[Binding], listeners: Sequence[Listener], tokens: Tokens | None
+        self, listeners: Sequence[Listener], tokens: Tokens | None
     ) -> dict[asyncio.Task[None], HttpServer]:
+        bindings = [listener.binding for listener in listeners]
         app = application(self.registry, self.metrics, self.settings, tokens, bindings)
         groups: dict[Identity | None, list[socket.socket]] = {}
-        for binding, listener in zip(bindings, listeners, strict=True):
+        for listener in listeners:
             listener.listen(self.settings.receive_timeout)
-            groups.setdefault(self._identity(binding), []).extend(listener.copies)
+            groups.setdefault(self._identity(listener.binding), []).extend(listener.copies)
         https = {}
         for files, group in groups.items():
             config = uvicorn_config(app, self.settings, files)

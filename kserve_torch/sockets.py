@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from kserve_torch.errors import SettingError
-from kserve_torch.settings.addresses import ANYWHERE, Address
+from kserve_torch.settings.addresses import ANYWHERE, Address, Binding
 
 _MOST_MILLISECONDS = 2**31 - 1
 #: How often each socket is given to the event loop. uvloop accepts one connection per socket in
@@ -23,11 +22,10 @@ class Listener:
     """A bound socket that does not listen yet: nothing can connect before the models are loaded.
 
     Args:
-        address: where to listen.
-        settings: names of the settings that give the address, for the error.
+        binding: where to listen; errors name its settings.
 
     Attributes:
-        address: as given.
+        binding: as given.
         sock: the socket.
         copies: the socket, and duplicates of it that accept beside it; once it listens.
 
@@ -35,13 +33,13 @@ class Listener:
         SettingError: the address is taken, or not one of this machine.
     """
 
-    def __init__(self, address: Address, settings: Sequence[str] = ()) -> None:
-        self.address = address
-        self._settings = settings
+    def __init__(self, binding: Binding) -> None:
+        self.binding = binding
+        self._address = binding.address
         self._file: os.stat_result | None = None
         self.copies: list[socket.socket] = []
         try:
-            self.sock = socket.socket(_family(address))
+            self.sock = socket.socket(_family(self._address))
         except (OSError, UnicodeError) as error:  # the host's name is unknown, or cannot be one
             raise self._impossible(error) from None
         try:
@@ -51,7 +49,7 @@ class Listener:
             raise self._impossible(error) from None
 
     def _bind(self) -> None:
-        address = self.address
+        address = self._address
         if self.sock.family == socket.AF_UNIX:
             _remove_leftover(Path(address.path))
             self.sock.bind(address.path)
@@ -64,12 +62,12 @@ class Listener:
             host = "::"
         self.sock.bind((host, address.port))
 
-    def listen(self, patience: float = 0.0) -> None:
+    def listen(self, patience: float) -> None:
         """Let clients connect.
 
         Args:
             patience: seconds after which Linux closes a connection whose client does not accept the
-                data that waits for it, be it here, in TLS or in the kernel. 0 is Linux's own rule:
+                data that waits for it, be it here, in TLS or in the kernel. Linux's own rule is
                 some fifteen minutes if the client is gone, no limit if it only does not read.
 
         Raises:
@@ -90,7 +88,7 @@ class Listener:
         """Close it, and remove its socket file unless another server has replaced that."""
         if self._file is not None:
             if self._is_in_place(self._file):
-                Path(self.address.path).unlink(missing_ok=True)
+                Path(self._address.path).unlink(missing_ok=True)
             self._file = None
         for sock in (self.sock, *self.copies):
             sock.close()
@@ -98,15 +96,14 @@ class Listener:
     def _is_in_place(self, file: os.stat_result) -> bool:
         """Whether the path has this file, which others take for a leftover until it listens."""
         try:
-            return os.path.samestat(file, os.stat(self.address.path))
+            return os.path.samestat(file, os.stat(self._address.path))
         except FileNotFoundError:
             return False
 
     def _impossible(self, error: OSError | UnicodeError) -> SettingError:
-        names = " and ".join(self._settings)
+        names = " and ".join(self.binding.settings)
         reason = getattr(error, "strerror", None) or error
-        text = f"cannot listen on {self.address}: {reason}"
-        return SettingError(f"{names}: {text}" if names else text)
+        return SettingError(f"{names}: cannot listen on {self._address}: {reason}")
 
 
 def _family(address: Address) -> socket.AddressFamily:

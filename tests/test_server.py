@@ -15,7 +15,7 @@ from kserve_torch.errors import SettingError
 from kserve_torch.http.sending import Send
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings, load_settings
-from kserve_torch.settings.addresses import Address
+from kserve_torch.settings.addresses import Address, Binding
 from kserve_torch.sockets import Listener
 from kserve_torch.startup import (
     startup_models,
@@ -330,8 +330,9 @@ async def test_who_has_connected_before_the_listening_ends_is_answered() -> None
     http = HttpServer(config)
     http.lifespan = config.lifespan_class(config)
     place = ("127.0.0.1", free_ports(1)[0])
-    listener = Listener(Address(host=place[0], port=place[1]))
-    listener.listen()
+    address = Address(host=place[0], port=place[1])
+    listener = Listener(Binding(address=address, roles=frozenset(), settings=("http_port",)))
+    listener.listen(60.0)
     await http.startup(listener.copies)
     # The event loop does not turn before it is told to stop.
     clients = [socket.create_connection(place) for _ in range(8)]

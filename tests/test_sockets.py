@@ -10,11 +10,16 @@ import pytest
 import uvloop
 
 from kserve_torch.errors import SettingError
-from kserve_torch.settings.addresses import Address
+from kserve_torch.settings.addresses import Address, Binding
 from kserve_torch.sockets import Listener
 
 from .makers import ECHO, make_archive
 from .server import Server, free_ports, taken_port
+
+
+def bound(address: Address, *settings: str) -> Listener:
+    binding = Binding(address=address, roles=frozenset(), settings=settings or ("http_port",))
+    return Listener(binding)
 
 
 def test_a_port_that_is_taken_is_named() -> None:
@@ -23,7 +28,7 @@ def test_a_port_that_is_taken_is_named() -> None:
         with pytest.raises(
             SettingError, match=f"^inference_address and http_port: .*{port}.*in use"
         ):
-            Listener(Address(host="127.0.0.1", port=port), names)
+            bound(Address(host="127.0.0.1", port=port), *names)
 
 
 def _has_ipv6() -> bool:
@@ -50,8 +55,8 @@ def test_clients_that_connect_at_once_are_accepted_at_once() -> None:
             closing.close()
 
     port = free_ports(1)[0]
-    listener = Listener(Address(host="127.0.0.1", port=port))
-    listener.listen()
+    listener = bound(Address(host="127.0.0.1", port=port))
+    listener.listen(60.0)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(turn())
     listener.close()
@@ -61,8 +66,8 @@ def test_clients_that_connect_at_once_are_accepted_at_once() -> None:
 @pytest.mark.skipif(not _has_ipv6(), reason="no IPv6 here")
 def test_anywhere_is_ipv4_and_ipv6() -> None:
     port = free_ports(1)[0]
-    listener = Listener(Address(host="0.0.0.0", port=port))
-    listener.listen()
+    listener = bound(Address(host="0.0.0.0", port=port))
+    listener.listen(60.0)
     for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
         with socket.socket(family) as client:
             client.connect((host, port))
@@ -71,14 +76,14 @@ def test_anywhere_is_ipv4_and_ipv6() -> None:
 
 @pytest.mark.skipif(not _has_ipv6(), reason="needs IPv6")
 def test_a_number_of_ipv6_is_that_address_alone() -> None:
-    listener = Listener(Address(host="::1", port=free_ports(1)[0]))
+    listener = bound(Address(host="::1", port=free_ports(1)[0]))
     assert listener.sock.getsockname()[0] == "::1"
     listener.close()
 
 
 def test_anywhere_is_ipv4_where_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    listener = Listener(Address(host="0.0.0.0", port=free_ports(1)[0]))
+    listener = bound(Address(host="0.0.0.0", port=free_ports(1)[0]))
     assert listener.sock.family == socket.AF_INET
     listener.close()
 
@@ -86,22 +91,22 @@ def test_anywhere_is_ipv4_where_there_is_no_other(monkeypatch: pytest.MonkeyPatc
 def test_a_host_that_nobody_knows_is_named() -> None:
     address = Address(host="nowhere.invalid", port=1)
     with pytest.raises(SettingError, match=r"^http_port: cannot listen on .*nowhere\.invalid"):
-        Listener(address, ["http_port"])
+        bound(address, "http_port")
 
 
 @pytest.mark.parametrize("host", ["a..b", f"{'x' * 64}.example"])
 def test_a_host_that_cannot_be_one_is_named(host: str) -> None:
     address = Address(scheme="grpc", host=host, port=1)
     with pytest.raises(SettingError, match=rf"^grpc_port: cannot listen on grpc://{host}:1: "):
-        Listener(address, ["grpc_port"])
+        bound(address, "grpc_port")
 
 
 def test_a_port_that_is_taken_while_the_models_load_is_named() -> None:
     address = Address(host="127.0.0.1", port=free_ports(1)[0])
-    first, second = Listener(address), Listener(address)
-    first.listen()
+    first, second = bound(address), bound(address)
+    first.listen(60.0)
     with pytest.raises(SettingError, match=f"{address.port}.*in use"):
-        second.listen()
+        second.listen(60.0)
     first.close()
     second.close()
 
@@ -112,15 +117,15 @@ def unix(path: Path) -> Address:
 
 def test_a_path_that_is_too_long_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"x: AF_UNIX path too long$"):
-        Listener(unix(tmp_path / ("x" * 120)))
+        bound(unix(tmp_path / ("x" * 120)))
 
 
 def test_the_file_of_a_server_that_is_gone_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as gone:
         gone.bind(str(path))
-    listener = Listener(unix(path))
-    listener.listen()
+    listener = bound(unix(path))
+    listener.listen(60.0)
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))
     listener.close()
@@ -129,10 +134,10 @@ def test_the_file_of_a_server_that_is_gone_is_replaced(tmp_path: Path) -> None:
 
 def test_the_socket_of_a_live_server_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    listener = Listener(unix(path))
-    listener.listen()
+    listener = bound(unix(path))
+    listener.listen(60.0)
     with pytest.raises(SettingError, match=f"unix:{path}: .*in use"):
-        Listener(unix(path))
+        bound(unix(path))
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))
     listener.close()
@@ -142,15 +147,15 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "s"
     path.write_text("precious")
     with pytest.raises(SettingError, match=f"unix:{path}"):
-        Listener(unix(path))
+        bound(unix(path))
     assert path.read_text() == "precious"
 
 
 def test_the_file_of_another_server_is_not_removed_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    first = Listener(unix(path))
+    first = bound(unix(path))
     path.unlink()
-    second = Listener(unix(path))
+    second = bound(unix(path))
     first.close()
     assert path.is_socket()
     second.close()
@@ -160,10 +165,10 @@ def test_the_file_of_another_server_is_not_removed_at_the_end(tmp_path: Path) ->
 def test_a_path_that_is_taken_while_the_models_load_is_named(tmp_path: Path) -> None:
     """What does not listen yet looks like the file of a server that is gone."""
     path = tmp_path / "s"
-    first, second = Listener(unix(path), ["metrics_address"]), Listener(unix(path))
+    first, second = bound(unix(path), "metrics_address"), bound(unix(path))
     with pytest.raises(SettingError, match=f"^metrics_address: .*unix:{path}: .*replaced"):
-        first.listen()
-    second.listen()
+        first.listen(60.0)
+    second.listen(60.0)
     first.close()
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))
@@ -180,10 +185,10 @@ def test_a_server_takes_its_socket_file_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what is asked of the kernel is Linux's")
-@pytest.mark.parametrize(("patience", "milliseconds"), [(1.5, 1500), (0.0, 0), (1e9, 2**31 - 1)])
+@pytest.mark.parametrize(("patience", "milliseconds"), [(1.5, 1500), (1e9, 2**31 - 1)])
 def test_how_long_the_kernel_waits_for_a_client(patience: float, milliseconds: int) -> None:
     address = Address(host="127.0.0.1", port=free_ports(1)[0])
-    listener = Listener(address)
+    listener = bound(address)
     listener.listen(patience)
     with socket.create_connection((address.host, address.port)):
         accepted, _ = listener.sock.accept()
