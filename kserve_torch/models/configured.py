@@ -86,10 +86,8 @@ class ConfiguredModels:
         try:
             return await self._factory.make(model.file, name=model.name)
         except ServingError as error:
-            name, version = (
-                model.name or _file(model).split(".")[0],
-                model.version or DEFAULT_VERSION,
-            )
+            name = model.name or _file(model).split(".")[0]
+            version = model.version or DEFAULT_VERSION
             stand_in = self._factory.broken(model.file, name, version, error)
             if worth_another_try(error):
                 self._to_fetch[stand_in] = model
