@@ -17,10 +17,15 @@ _MOST = sys.float_info.max
 
 
 def whole(low: int, high: float = inf) -> Callable[[Any], int]:
-    """A whole number from ``low`` up, or to ``high``, both included."""
+    """A whole number from ``low`` up, or to ``high``, both included.
+
+    It may be written as a float: Helm's templates make 1e+06 of a million.
+    """
     bounds = f">= {low}" if high == inf else f"from {low} to {high}"
 
     def check(value: Any) -> int:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise ValueError(f"an integer {bounds}")
         return value

@@ -46,6 +46,12 @@ def test_every_yaml_key_reaches_its_limit_in_seconds() -> None:
     )
 
 
+def test_whole_numbers_may_be_floats() -> None:
+    yaml = {"jobQueueSize": 1e6, "minWorkers": 2.0}
+    limits = merge(Limits(), yaml, {})
+    assert (repr(limits.queue_size), repr(limits.min_workers)) == ("1000000", "2")
+
+
 def test_words_are_in_any_case() -> None:
     assert merge(Limits(), {"deviceType": "CPU"}, {}, gpus=2) == Limits(device_type="cpu")
 
