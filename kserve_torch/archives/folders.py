@@ -70,7 +70,7 @@ def _found(path: Path) -> bool:
 def _is_archive(path: Path) -> bool:
     if not path.is_dir():
         # A link that leads nowhere is an archive that is missing, and the model fails to load.
-        return path.name.endswith(PACKED)
+        return path.name.endswith(PACKED) and (path.is_file() or path.is_symlink())
     root = descend(path)
     if packed_inside(root) is not None:
         return True
@@ -88,7 +88,7 @@ def visible(folder: Path) -> Iterator[Path]:
 
 def python_files(folder: Path) -> list[str]:
     """Names of the Python files in a folder, sorted."""
-    return sorted(path.name for path in visible(folder) if path.suffix == ".py")
+    return sorted(path.name for path in visible(folder) if path.suffix == ".py" and path.is_file())
 
 
 def descend(folder: Path) -> Path:

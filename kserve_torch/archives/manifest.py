@@ -103,7 +103,7 @@ def parse_manifest(raw: Mapping[str, Any], handler: str | None = None) -> Manife
 def _text(model: Mapping[str, Any], key: str) -> str | None:
     """A text member; a number becomes text, as in TorchServe's reader; "" counts as absent."""
     value = model.get(key)
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     if value is not None and not isinstance(value, str):
         raise InvalidArchive(f"{MANIFEST_PATH}: model.{key}: got {kind_of(value)}, text is wanted")

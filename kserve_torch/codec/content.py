@@ -150,5 +150,5 @@ def _undone(body: bytes, wbits: int, most: int, members: int) -> tuple[bytes, st
 
 
 def _has_zlib_header(body: bytes) -> bool:
-    """RFC 1950 2.2: method 8, as which no compressor begins raw data."""
-    return bool(body) and body[0] & 15 == 8
+    """RFC 1950 2.2: method 8, and a check value that makes the two bytes a multiple of 31."""
+    return len(body) >= 2 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0

@@ -67,6 +67,8 @@ def _read_host(text: str) -> str:
     host = text.strip("[]")  # an IPv6 number may be in brackets, as in URLs
     if ":" in host:
         ipaddress.IPv6Address(host)
+    elif "/" in host:
+        raise ValueError
     return host
 
 

@@ -114,7 +114,8 @@ class Key:
         except Malformed as error:
             raise SettingError(f"{self.name}: {error} ({source})") from error
         except ValueError as error:
-            line = f"{self.name}: {text!r} is not {self.kind.allowed} ({source})"
+            shown = "the value" if self.secret else repr(text)
+            line = f"{self.name}: {shown} is not {self.kind.allowed} ({source})"
             raise SettingError(line) from error
 
 

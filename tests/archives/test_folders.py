@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ def test_finding_archives(tmp_path: Path) -> None:
     (tmp_path / "downloaded").mkdir()
     (tmp_path / "downloaded/a.mar").touch()
     write(tmp_path / "bare", {"handler.py": ECHO})
-    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "lost+found/folder.py").mkdir(parents=True)
+    os.mkfifo(tmp_path / "pipe.mar")
     names = [path.name for path in find_archives(tmp_path)]
     packed, folders = ["a.tar.gz", "b.mar", "c.tgz", "d.model"], ["bare", "downloaded", "nested"]
     assert names == sorted([*packed, *folders, "stock", "unpacked"])

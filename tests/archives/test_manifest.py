@@ -32,6 +32,7 @@ def test_old_manifests_and_unknown_members_pass(tmp_path: Path, work: Path) -> N
         ('{"model": "m"}', "MAR-INF/MANIFEST.json: model: got a string, an object is wanted"),
         ('{"model": {}}', "MAR-INF/MANIFEST.json: model.handler is missing"),
         ('{"model": {"handler": 7.5e9999}}', "MAR-INF/MANIFEST.json: "),
+        ('{"model": {"handler": true}}', "model.handler: got a boolean, text is wanted"),
         ('{"model": {"handler": []}}', "model.handler: got a list, text is wanted"),
         ('{"runtime": "LSP", "model": {"handler": "h"}}', "runtime: got 'LSP', python or python3"),
         ('{"runtime": {}, "model": {"handler": "h"}}', "runtime: got {}"),

@@ -65,6 +65,12 @@ def test_deflate_without_its_wrapper(body):
     assert content.decode_body(raw_deflate(body), "Deflate", LIMIT) == body
 
 
+def test_deflate_without_its_wrapper_that_begins_as_with_one():
+    """RFC 1951 3.2.4: the five bits behind a block's header mean nothing."""
+    stored = b"\x08\x01\0\xfe\xffx"
+    assert content.decode_body(stored + raw_deflate(b"y"), "deflate", LIMIT) == b"xy"
+
+
 def test_codings_are_undone_from_the_last():
     sent = gzip.compress(zlib.compress(gzip.compress(zlib.compress(b"x"))))
     assert content.decode_body(sent, " deflate, gzip,deflate, identity , GZIP", LIMIT) == b"x"

@@ -533,6 +533,7 @@ def test_limits_are_found_by_version_and_a_lone_snapshot_entry_by_name(load: Loa
         ("job_queue_size=0", "job_queue_size: '0' is not an integer >= 1"),
         ("default_workers_per_model=257", "'257' is not an integer from 0 to 256"),
         ("grpc_inference_address=http://0.0.0.0", "'http://0.0.0.0' is not a host without scheme"),
+        ("grpc_inference_address=a/b", "'a/b' is not a host without scheme"),
         ("grpc_management_address=localhost:7071", "'localhost:7071' is not a host without scheme"),
         ("grpc_inference_port=70700", "'70700' is not an integer from 1 to 65535"),
         ("enable_metrics_api=maybe", "enable_metrics_api: 'maybe' is not true or false"),

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from kserve_torch.errors import SettingError
@@ -90,6 +92,12 @@ def test_secrets_do_not_belong_on_the_command_line() -> None:
     line = read_command_line(["--keystore_pass", "x"], "kserve_torch")
     assert line.values == {}
     assert all(not key.flags for key in KEYS.values() if key.secret)
+
+
+def test_errors_do_not_show_secrets() -> None:
+    key = replace(KEYS["http_port"], secret=True)
+    with pytest.raises(SettingError, match=r"^http_port: the value is not an "):
+        key.parse("pass", "a file")
 
 
 def test_help_shows_every_option_with_its_default() -> None:
