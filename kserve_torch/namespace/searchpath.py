@@ -71,7 +71,7 @@ def folders(root: Path) -> tuple[list[str], list[str]]:
         (index, os.path.abspath(folder))
         for index, entry in enumerate(entries)
         if entry and _added(entry)
-        for folder in (os.path.join(root, entry), entry)
+        for folder in dict.fromkeys((os.path.join(root, entry), entry))
         if _in_one_of([real], folder)
     ]
     return [f for i, f in own if i < middle], [f for i, f in own if i > middle]
