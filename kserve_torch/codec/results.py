@@ -161,7 +161,7 @@ def _rectangular(result: Sequence[Any]) -> np.ndarray | None:
         values = _array(result)
     except (ValueError, TypeError, OverflowError):
         return None
-    if values.dtype == np.float64 and isinstance(leaf, _INTEGER):
+    if values.dtype == np.float64 and isinstance(leaf, _INTEGER) and _is_huge(values):
         return _whole_numbers(result, values)
     return values if values.dtype.kind in "biuf" else None
 
@@ -188,6 +188,11 @@ def _with_arrays(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_with_arrays(item) for item in value]
     return as_numbers(value) if is_array(value) else value
+
+
+def _is_huge(values: np.ndarray) -> bool:
+    """Whether some number is beyond INT64, so that it pays to look at the list itself."""
+    return bool(max(values.max(), -values.min()) >= 2.0**63)
 
 
 def _whole_numbers(result: Sequence[Any], rounded: np.ndarray) -> np.ndarray | None:
