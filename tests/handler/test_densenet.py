@@ -66,6 +66,7 @@ def test_numbers_do_too(folder, load):
         (saved(io.BytesIO), "data: not a tensor saved by torch"),
         ("text", "data: expected numbers or lists of numbers, got str"),
     ],
+    ids=["junk", "dict", "expanded", "compressed", "class", "text"],  # files hold the time
 )
 def test_what_is_no_tensor(folder, load, value, reason):
     with pytest.raises(BadRow) as caught:
