@@ -6,6 +6,7 @@ context: from then on every call on that GPU fails, whoever makes it.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import logging
 import os
@@ -93,8 +94,20 @@ def stream_on(gpu_id: int | None) -> AbstractContextManager[Any]:
     try:
         return within(_streams[gpu_id].pop())
     except IndexError:
-        # torch has no types for it
-        return within(torch.cuda.Stream(gpu_id))  # type: ignore[no-untyped-call]
+        return within(_new_stream(gpu_id))
+
+
+def _new_stream(gpu_id: int) -> Any:
+    """A stream that waits for the default one, which waits for it; torch's own do neither.
+
+    New threads begin in the default stream, and other libraries use it: what they read there must
+    have been computed, as if there were no other stream. Streams of two workers run side by side.
+    """
+    handle = ctypes.c_void_p()
+    with torch.cuda.device(gpu_id):
+        cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        torch.cuda.check_error(cudart.cudaStreamCreate(ctypes.addressof(handle)))
+        return torch.cuda.ExternalStream(handle.value, gpu_id)  # type: ignore[no-untyped-call]
 
 
 def leave(gpu_id: int | None, context: AbstractContextManager[Any]) -> None:
@@ -110,11 +123,7 @@ def current_stream() -> Any:
 
 
 def within(stream: Any) -> AbstractContextManager[Any]:
-    """A context in which the calling thread's CUDA work goes into ``stream``; None changes nothing.
-
-    Work that one stream waits for must be in it: streams of our own do not wait for others, not
-    even for the default one, which each new thread begins with.
-    """
+    """A context for CUDA work of the calling thread in ``stream``; None changes nothing."""
     if stream is None:
         return nullcontext()
     context: AbstractContextManager[Any] = torch.cuda.stream(stream)

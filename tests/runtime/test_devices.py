@@ -252,7 +252,7 @@ async def test_a_worker_has_the_stream_of_one_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
-    monkeypatch.setattr(torch.cuda, "Stream", lambda gpu_id: made.append(gpu_id) or object())
+    monkeypatch.setattr(devices, "_new_stream", lambda gpu_id: made.append(gpu_id) or object())
     for name in ("stream", "StreamContext"):
         monkeypatch.setattr(torch.cuda, name, Within)
     monkeypatch.setattr(devices, "stream_on", stream_on)
