@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -30,6 +31,8 @@ from kserve_torch.runtime.reasons import load_failure
 from kserve_torch.settings.metrics_file import ListedMetric
 from kserve_torch.ts import __version__ as TORCHSERVE_VERSION
 from kserve_torch.ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
+
+_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +92,9 @@ def load_instance(
     instance = None
     try:
         if gpu_id is not None:
-            devices.use_tensor_cores()
-            embeddings.install()
+            with _lock:  # models are loaded in parallel; torch refuses what is done a second time
+                devices.use_tensor_cores()
+                embeddings.install()
         context = context_of(archive, name, gpu_id, batch_size, measure, options)
         namespace = namespace_of(archive, name, options)
         instance = Instance(archive, namespace, context, v2_rows)

@@ -1,8 +1,10 @@
 """Where instances are put; the answers on a GPU are those of the CPU."""
 
+import asyncio
 import threading
 from collections import defaultdict
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +222,28 @@ async def test_embeddings_are_checked_on_gpus(tmp_path: Path, gpu: Gpu, device: 
     async with serving(tmp_path) as registry:
         await registry.register("m.mar")
         assert gpu.checks_embeddings == (device == "gpu")
+
+
+@pytest.mark.usefixtures("gpu")
+async def test_models_that_load_at_once_change_torch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch refuses to replace a kernel twice: one of the models would fail to load."""
+    replaced = []
+    both = threading.Barrier(2)
+
+    def replace(device: str) -> None:
+        replaced.append(device)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+
+    monkeypatch.setattr(embeddings, "install", cache(lambda: embeddings.replace("CUDA")))
+    monkeypatch.setattr(embeddings, "replace", replace)
+    for name in "ab":
+        make_archive(tmp_path / f"{name}.mar", {"handler.py": ECHOES}, modelName=name)
+    async with serving(tmp_path) as registry:
+        await asyncio.gather(*(registry.register(f"{name}.mar") for name in "ab"))
+    assert replaced == ["CUDA"]
 
 
 async def test_a_workers_own_copy_of_the_weights_is_released(tmp_path: Path, gpu: Gpu) -> None:
