@@ -176,9 +176,9 @@ class BaseHandler:
             return torch.as_tensor(_writeable(data), device=self.device)
         if not self.accepts_arrays and data and all(map(_holds_numbers, data)):
             rows = [torch.from_numpy(np.array(row)) for row in data]
-            return stack(rows, self.context).to(self.device)
+            return to_device(stack(rows, self.context), self.device)
         dtype = torch.get_default_dtype() if calls_of(self).takes_floats else None
-        return as_batch(payloads(data), dtype, self.context).to(self.device)
+        return to_device(as_batch(payloads(data), dtype, self.context), self.device)
 
     @timed
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:

@@ -28,6 +28,8 @@ _PARALLEL = (transforms.Resize, transforms.CenterCrop, transforms.Pad, transform
 #: Bytes of an image, on average, from which several threads pay off: a JPEG of 640 x 480 pixels.
 #: With smaller ones they compete with the intra-op threads, which spin after each forward pass.
 LARGE = 64 * 1024
+#: The same where a GPU computes: the cores have nothing else to do.
+LARGE_BESIDE_GPUS = 4 * 1024
 _BOMB = (Image.DecompressionBombError, Image.DecompressionBombWarning)
 
 
@@ -60,7 +62,10 @@ def decode_image(index: int, data: Any) -> Image.Image:
 
 
 def decode_images(
-    encoded: Mapping[int, Any], processing: Callable[[Any], Any], pool: Executor | None
+    encoded: Mapping[int, Any],
+    processing: Callable[[Any], Any],
+    pool: Executor | None,
+    large: int = LARGE,
 ) -> tuple[list[Image.Image], Callable[[Any], Any]]:
     """The rows' images after the first steps of ``processing``, and the remaining steps.
 
@@ -69,7 +74,8 @@ def decode_images(
     Args:
         encoded: by row, an image file's bytes or base64 text of them; see `decode_image`.
         processing: the transforms for each image.
-        pool: threads that decode `LARGE` images, and do their first steps, in parallel.
+        pool: threads that decode large images, and do their first steps, in parallel.
+        large: bytes from which on an image is large, on average.
 
     Raises:
         BadRow: an image cannot be decoded, or a first step refuses it.
@@ -86,8 +92,8 @@ def decode_images(
             raise BadRow(row[0], str(error)) from None
         return image
 
-    large = sum(map(len, encoded.values())) >= LARGE * len(encoded)
-    run = map if pool is None or len(encoded) < 2 or not large else pool.map
+    few = sum(map(len, encoded.values())) < large * len(encoded)
+    run = map if pool is None or len(encoded) < 2 or few else pool.map
     return list(run(begun, encoded.items())), rest
 
 
@@ -151,12 +157,19 @@ _SAME_SIZE = (ToRGB, transforms.Grayscale)
 
 
 def to_tensors(
-    images: Sequence[Image.Image], processing: Callable[[Any], Any]
+    images: Sequence[Image.Image],
+    processing: Callable[[Any], Any],
+    device: torch.device | str | int | None = None,
 ) -> Sequence[torch.Tensor] | torch.Tensor:
     """``processing`` of each image; the most common transforms as one batch, bit-identical.
 
     A Compose that ends with ToTensor, or with it and one Normalize, is split there: the steps
     before are called image by image, the end once for the batch.
+
+    Args:
+        images: at least one.
+        processing: the transforms for each image.
+        device: where the batch is for; see `to_batch`.
 
     Returns:
         A sequence of tensors ``[channels, height, width]``, or one tensor of them all.
@@ -170,7 +183,7 @@ def to_tensors(
     if not channels or not all(_fits(normalize, channels) for normalize in tail[1:]):
         return [transforms.Compose(tail)(image) for image in images]
     scale = (tuple(tail[1].mean), tuple(tail[1].std)) if len(tail) > 1 else None
-    return to_batch(images, channels, scale)
+    return to_batch(images, channels, scale, device)
 
 
 def _split(processing: Any) -> tuple[list[Any], list[Any]]:

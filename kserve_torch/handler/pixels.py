@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 import torch
 from PIL import Image
+
+from kserve_torch.handler.tensors import is_cuda
 
 #: Mean and standard deviation, per channel or for all, as Normalize has them.
 Scale = tuple[tuple[float, ...], tuple[float, ...]]
@@ -17,21 +20,41 @@ Scale = tuple[tuple[float, ...], tuple[float, ...]]
 FEW = 16 * 1024
 
 
-def to_batch(images: Sequence[Image.Image], channels: int, scale: Scale | None) -> torch.Tensor:
+def to_batch(
+    images: Sequence[Image.Image],
+    channels: int,
+    scale: Scale | None,
+    device: torch.device | str | int | None = None,
+) -> torch.Tensor:
     """Images of one size as ``[rows, channels, height, width]`` of the default dtype.
 
     Args:
         images: at least one, of 8 bits per channel.
         channels: of each image.
         scale: of the Normalize that follows, or None.
+        device: where the result is for. A GPU gets the bytes, a quarter of the floats, and computes
+            them, unless they are few; all else stays on the CPU.
     """
     width, height = images[0].size
-    pixels = bytearray().join([image.tobytes() for image in images])
     shape = (len(images), height, width, channels)
-    if len(pixels) <= FEW and torch.get_default_dtype() is torch.float32:
+    floats = torch.get_default_dtype()
+    if math.prod(shape) <= FEW and floats is torch.float32:
+        pixels = b"".join([image.tobytes() for image in images])
         return _looked_up(np.frombuffer(pixels, np.uint8).reshape(shape), _table(channels, scale))
-    bytes_ = torch.frombuffer(pixels, dtype=torch.uint8).view(shape)
-    return _computed(bytes_, scale, torch.get_default_dtype())
+    return _computed(_bytes_of(images, shape, device), scale, floats)
+
+
+def _bytes_of(
+    images: Sequence[Image.Image],
+    shape: tuple[int, ...],
+    device: torch.device | str | int | None,
+) -> torch.Tensor:
+    """The images' bytes; on a GPU by way of pinned memory, from which no copy waits."""
+    for_gpu = is_cuda(device)
+    batch = torch.empty(shape, dtype=torch.uint8, device="cpu", pin_memory=for_gpu)
+    for row, image in zip(batch.view(len(images), -1).numpy(), images, strict=True):
+        row[:] = np.frombuffer(image.tobytes(), np.uint8)
+    return batch.to(device, non_blocking=True) if for_gpu else batch
 
 
 def _looked_up(pixels: np.ndarray, table: np.ndarray) -> torch.Tensor:
@@ -55,13 +78,18 @@ def _table(channels: int, scale: Scale | None) -> np.ndarray:
 
 def _computed(pixels: torch.Tensor, scale: Scale | None, floats: torch.dtype) -> torch.Tensor:
     """The result for bytes ``[rows, height, width, channels]``, by torch's operators."""
-    batch = pixels.permute(0, 3, 1, 2).to(floats, memory_format=torch.contiguous_format).div_(255)
+    batch = pixels.permute(0, 3, 1, 2).to(floats, memory_format=torch.contiguous_format)
+    # Not by a number: GPUs would multiply by its reciprocal, which rounds otherwise.
+    batch.div_(_per_channel((255.0,), floats, pixels.device))
     if scale is not None:
-        mean, std = (_per_channel(values, floats) for values in scale)
+        mean, std = (_per_channel(values, floats, pixels.device) for values in scale)
         batch.sub_(mean).div_(std)
     return batch
 
 
-def _per_channel(values: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
-    # Images are in the host's memory; a handler's default device may be another one.
-    return torch.tensor(values, dtype=dtype, device="cpu").view(-1, 1, 1)
+@lru_cache(maxsize=64)
+def _per_channel(
+    values: tuple[float, ...], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Kept, because a copy to a GPU waits for it."""
+    return torch.tensor(values, dtype=dtype, device=device).view(-1, 1, 1)

@@ -15,9 +15,9 @@ from kserve_torch.errors import Unsupported
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.compile import uncompiled
 from kserve_torch.handler.explain import LazyAttribution, integrated_gradients
-from kserve_torch.handler.images import decode_images, to_tensors
+from kserve_torch.handler.images import LARGE, LARGE_BESIDE_GPUS, decode_images, to_tensors
 from kserve_torch.handler.rows import payloads, refuse_several
-from kserve_torch.handler.tensors import as_batch, as_tensor, stack
+from kserve_torch.handler.tensors import as_batch, as_tensor, is_cuda, stack, to_device
 from kserve_torch.handler.timer import timed
 from kserve_torch.runtime.context import Context
 from kserve_torch.runtime.torchstate import THREADS
@@ -67,7 +67,7 @@ class VisionHandler(BaseHandler):
         values = payloads(data)
         for index, value in enumerate(values):
             refuse_several(index, value, "image")
-        return self.__batch(values).to(self.device)
+        return to_device(self.__batch(values), self.device)
 
     def __batch(self, values: list[Any]) -> torch.Tensor:
         encoded = {
@@ -77,9 +77,11 @@ class VisionHandler(BaseHandler):
         }
         if not encoded:
             return as_batch(values, torch.float32)
-        images, processing = decode_images(encoded, self.image_processing, self.__pool)
-        tensors = to_tensors(images, processing)
-        if len(images) == len(values) and isinstance(tensors, torch.Tensor):
+        large = LARGE_BESIDE_GPUS if is_cuda(self.device) else LARGE
+        images, processing = decode_images(encoded, self.image_processing, self.__pool, large)
+        alone = len(images) == len(values)
+        tensors = to_tensors(images, processing, self.device if alone else None)
+        if alone and isinstance(tensors, torch.Tensor):
             return tensors
         processed = dict(zip(encoded, tensors, strict=True))
         return stack(

@@ -309,6 +309,8 @@ def test_small_or_single_images_are_read_where_they_are(png, photos):
     for encoded in (dict(enumerate([png(), png()])), {7: photos[0]}, {}):
         images, rest = decode_images(encoded, TO_TENSOR, pool=Refusing())
         assert (len(images), rest) == (len(encoded), TO_TENSOR)
+    with pytest.raises(AssertionError, match="a thread was asked"):
+        decode_images(dict(enumerate([png(), png()])), TO_TENSOR, Refusing(), large=8)
 
 
 def test_threads_name_the_bad_row(pool, photos):
