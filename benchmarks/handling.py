@@ -11,7 +11,7 @@ from kserve_torch.archives.archive import open_archive
 from kserve_torch.archives.folders import find_archives
 from kserve_torch.events import Measured
 from kserve_torch.messages import Request, Verb
-from kserve_torch.runtime import matmul
+from kserve_torch.runtime import devices, matmul
 from kserve_torch.runtime.entry import load_entry
 from kserve_torch.runtime.loading import LoadOptions, context_of, namespace_of
 
@@ -33,7 +33,10 @@ class Handler:
         opened = open_archive(archive, options.workdir)
         matmul.install(opened.root)
         self.name = opened.name
-        self._context = context_of(opened, opened.name, None, 1, _forget, options)
+        gpu_id = 0 if devices.gpus() else None
+        if gpu_id is not None:
+            devices.use_tensor_cores()
+        self._context = context_of(opened, opened.name, gpu_id, 1, _forget, options)
         self._namespace = namespace_of(opened, opened.name, options)
         with self._namespace.loading():
             entry = load_entry(self._namespace, opened.manifest.handler)

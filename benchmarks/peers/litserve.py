@@ -44,5 +44,5 @@ class HandlerAPI(litserve.LitAPI):
 
 if __name__ == "__main__":
     work = task()
-    server = litserve.LitServer(HandlerAPI(work.store), accelerator="cpu")
+    server = litserve.LitServer(HandlerAPI(work.store), accelerator="auto")
     server.run(host="127.0.0.1", port=work.port, generate_client_file=False)
