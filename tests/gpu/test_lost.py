@@ -28,7 +28,11 @@ class Net(torch.nn.Module):
 
 def test_a_lost_gpu(tmp_path):
     store = tmp_path / "store"
-    make_archive(store / "m.mar", {"handler.py": ASSERTS})
+    make_archive(
+        store / "m.mar",
+        {"handler.py": ASSERTS, "model-config.yaml": "deviceIds: [0]"},
+        configFile="model-config.yaml",
+    )
     make_archive(
         store / "echo.mar",
         {"handler.py": ECHO, "model-config.yaml": "deviceType: cpu"},
