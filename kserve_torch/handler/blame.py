@@ -17,6 +17,8 @@ from kserve_torch.handler.tensors import describe
 #: Messages about the dtype; they are among those about the input.
 _ABOUT_THE_DTYPE = re.compile(
     r"have the same dtype|should be the same$|expected scalar type|the following scalar types"
+    r"|not implemented for '(Long|Bool)'|floating.point|promoting not supported"  # most functions
+    r"|share same datatype|RNN input dtype"  # layer norm; recurrent layers
     r"|Unexpected input data type"  # onnxruntime
 )
 _ABOUT_THE_INPUT = re.compile(
@@ -27,12 +29,16 @@ _ABOUT_THE_INPUT = re.compile(
             r"size mismatch",  # matmul and friends
             r"Given groups=",  # convolutions: channels
             r"[Ee]xpected \S+ (\(\S+\) or \S+ \(\S+\) )?(input|tensor)",  # dimensions
-            r"[Ee]xpected .*but got",
+            r"[Ee]xpect(ed|ing|s) .*\bgot\b|values to unpack",
+            r"number of dimensions|must be a \dD tensor|unbatched",  # permute, bmm, attention
             r"actual input size|Output size is too small|non-zero",  # convolutions, pooling
-            r"equal size|must match the size|must match except in dimension",  # stack, +, cat
+            r"equal size|must match except in dimension",  # stack, cat
+            r"must match the (existing )?size",  # +, expand
             r"is invalid for input of size",  # view
             r"should contain \d+ elements",  # batch norm
-            r"must be equal to input_size",  # recurrent layers
+            r"must be equal to input_size|inconsistent input_size",  # recurrent layers
+            r"must be equal to d_model|match last dim of query",  # transformers
+            r"^einsum|Padding size should",
             r"[Dd]imension out of range|index out of range in self",  # flatten; Embedding
             r"is out of bounds for dimension",  # indexing
             r"^Guard failed: ",  # exported programs: sizes
@@ -47,7 +53,7 @@ _OTHER_DEVICE = "same device"
 #: catch it.
 _KINDS: dict[type[Exception], type[InvalidInput]] = {
     kind: type("InvalidInput", (InvalidInput, kind), {})
-    for kind in (RuntimeError, ValueError, IndexError, AssertionError)
+    for kind in (NotImplementedError, RuntimeError, ValueError, IndexError, AssertionError)
 }
 
 

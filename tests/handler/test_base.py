@@ -172,6 +172,28 @@ def test_a_model_of_floats_takes_integers_too(folder, load):
     assert loaded.ask_apart(ones.long().tolist(), ones.tolist()) == [pytest.approx(expected)] * 2
 
 
+GRU = nn.GRU(3, 1)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(nn.BatchNorm1d(3).eval(), id="batch norm"),
+        pytest.param(nn.LayerNorm(3), id="layer norm"),
+        pytest.param(lambda data: GRU(data)[0], id="recurrent"),
+        pytest.param(nn.Softmax(dim=1), id="softmax"),
+        pytest.param(nn.PReLU(), id="promoting"),
+        pytest.param(lambda data: data.mean(dim=1), id="mean"),
+        pytest.param(lambda data: torch.cdist(data, data), id="distances"),
+    ],
+)
+def test_functions_of_floats_take_integers_too(folder, load, model):
+    loaded = load(BaseHandler(), folder)
+    loaded.handler.model = model
+    expected = loaded.ask([[1.0, 2.0, 3.0]] * 3)
+    assert loaded.ask([[1, 2, 3]] * 3) == expected
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [

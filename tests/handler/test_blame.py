@@ -1,11 +1,21 @@
 """What layers and operators say when the input does not fit is the client's fault."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from kserve_torch.errors import InvalidInput
 from kserve_torch.handler.blame import blame_input
+
+TRANSFORMER = nn.Transformer(4, 2, 1, 1, batch_first=True)
+ENCODER = nn.TransformerEncoderLayer(4, 2, batch_first=True)
+
+
+def rows_and_columns(data):
+    rows, columns = data.shape
+    return rows * columns
 
 
 @pytest.mark.parametrize(
@@ -26,6 +36,20 @@ from kserve_torch.handler.blame import blame_input
         pytest.param(nn.Flatten(), (), id="flatten"),
         pytest.param(lambda data: data[:, 5], (2, 4), id="indexing"),
         pytest.param(lambda data: data.shape[2], (2, 4), id="shape"),
+        pytest.param(rows_and_columns, (2, 4, 3), id="too many"),
+        pytest.param(rows_and_columns, (4,), id="not enough"),
+        pytest.param(nn.BatchNorm1d(3).eval(), (3,), id="batch norm's dimensions"),
+        pytest.param(nn.LSTM(3, 1), (1, 1, 2, 3), id="recurrent's dimensions"),
+        pytest.param(nn.LSTMCell(3, 1), (2, 4), id="cell"),
+        pytest.param(ENCODER.train(), (1, 2, 3), id="attention in training"),
+        pytest.param(copy.deepcopy(ENCODER).eval(), (1, 2, 3), id="attention"),
+        pytest.param(lambda data: ENCODER.self_attn(data, data, data), (1, 1, 2, 4), id="4D"),
+        pytest.param(lambda data: TRANSFORMER(data, data), (1, 2, 3), id="d_model"),
+        pytest.param(lambda data: data.permute(0, 2, 1), (2, 4), id="permute"),
+        pytest.param(lambda data: torch.bmm(data, torch.zeros(2, 4, 1)), (2, 4), id="bmm"),
+        pytest.param(lambda data: torch.einsum("bi,i", data, torch.zeros(3)), (2, 4), id="einsum"),
+        pytest.param(lambda data: data.expand(2, 3), (2, 4), id="expand"),
+        pytest.param(nn.ReflectionPad1d(3), (1, 2), id="padding"),
     ],
 )
 def test_shapes_that_models_do_not_take(model, shape):
