@@ -126,6 +126,14 @@ def test_a_target_that_is_no_class_is_found_before_a_device_computes():
     with pytest.raises(BadRow) as caught:
         integrated_gradients(method, torch.rand(2, 4, device="meta"), [0, 99])
     assert (caught.value.index, caught.value.reason[:22]) == (1, "target: 99 is no class")
+    with pytest.raises(BadRow, match="target: 99 is no class"):
+        integrated_gradients(method, torch.rand(2, 4, device="meta"), 99)
+
+
+def test_an_index_that_no_target_names_is_not_the_targets_fault():
+    method = LazyAttribution("IntegratedGradients", lambda: (lambda data: data[:, [7]],))
+    with pytest.raises(IndexError, match="index 7 is out of bounds"):
+        integrated_gradients(method, torch.rand(2, 4), [0, 1])
 
 
 @pytest.mark.parametrize(

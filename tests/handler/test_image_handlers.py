@@ -7,6 +7,7 @@ from PIL import Image
 from torch import nn
 from torchvision import transforms
 from torchvision.models.detection.ssdlite import ssdlite320_mobilenet_v3_large
+from torchvision.transforms._presets import ImageClassification
 
 from kserve_torch.errors import BadRow
 from kserve_torch.handler.image_classifier import ImageClassifier
@@ -48,6 +49,14 @@ def colour(tmp_path):
 
 
 NO_WEIGHTS = {"modelFile": "net.py"}
+
+
+def test_images_are_prepared_as_torchvisions_models_were_trained():
+    wanted = ImageClassification(crop_size=224)
+    _, resize, crop, _, normalize = ImageClassifier.image_processing.transforms
+    assert [resize.size] == wanted.resize_size
+    assert crop.size == (*wanted.crop_size, *wanted.crop_size)
+    assert (normalize.mean, normalize.std) == (wanted.mean, wanted.std)
 
 
 def test_the_five_best_classes_best_first(colour, load, png):

@@ -106,6 +106,7 @@ class Mine(transforms.ToTensor):
             [TO_TENSOR, transforms.Normalize(torch.tensor([0.5]), torch.tensor([2.0]))]
         ),
         transforms.Compose([TO_TENSOR, transforms.Normalize([torch.tensor(0.5)], [[2.0]])]),
+        transforms.Compose([TO_TENSOR, transforms.Normalize(0.5, 2.0)]),
     ],
 )
 def test_any_other_transform_is_called_image_by_image(png, processing):
@@ -124,9 +125,13 @@ def test_other_modes_go_through_torchvision(png, mode):
 
 
 def test_images_of_several_sizes_or_modes(png):
-    batch = [*images(png, 1), *images(png, 1, size=(4, 4)), *images(png, 1, "RGB")]
-    result = to_tensors(batch, transforms.Compose([TO_TENSOR]))
-    assert [tuple(tensor.shape) for tensor in result] == [(1, 8, 8), (1, 4, 4), (3, 8, 8)]
+    grey, small, colour = *images(png, 1), *images(png, 1, size=(4, 4)), *images(png, 1, "RGB")
+    for batch, shapes in (
+        ([grey, small], [(1, 8, 8), (1, 4, 4)]),
+        ([grey, colour], [(1, 8, 8), (3, 8, 8)]),
+    ):
+        result = to_tensors(batch, transforms.Compose([TO_TENSOR]))
+        assert [tuple(tensor.shape) for tensor in result] == shapes
 
 
 def test_a_normalize_that_torchvision_refuses_is_refused_as_there(png):
@@ -189,17 +194,18 @@ def test_decompression_bombs_are_refused(png, monkeypatch):
 def test_a_strip_that_resize_would_make_a_bomb_is_refused(png, monkeypatch, pool, threads, size):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 24 * 24 * 10)
     monkeypatch.setattr("kserve_torch.handler.images.LARGE", 0)
-    processing = transforms.Compose([ToRGB(), transforms.Resize(size), TO_TENSOR])
+    colours = [ToRGB(), transforms.Grayscale()]
+    processing = transforms.Compose([*colours, transforms.Resize(size), TO_TENSOR])
     rows = {3: png(size=(2, 20)), 5: png(size=(21, 2))}
     pool = pool if threads > 1 else None
     with pytest.raises(BadRow, match="row 5: data: the image has too many pixels"):
         decode_images(rows, processing, pool)
     images, rest = decode_images({3: rows[3]}, processing, pool)
-    assert to_tensors(images, rest).shape == (1, 3, 240, 24)
+    assert to_tensors(images, rest).shape == (1, 1, 240, 24)
     for first in (
         transforms.CenterCrop(8),
         transforms.Resize((24, 24)),
-        transforms.Resize(8, max_size=16),
+        transforms.Resize(24, max_size=48),
     ):
         decode_images(rows, transforms.Compose([first, transforms.Resize(size)]), pool)
     decode_images(rows, TO_TENSOR, pool)
@@ -229,8 +235,13 @@ def test_16_bits_to_rgb(dtype):
 
 @pytest.mark.parametrize("mode", ["I", "F"])
 def test_32_bits_to_rgb(mode):
-    with pytest.raises(InvalidInput, match="data: expected an image of 8 or 16 bits a channel"):
+    refusal = "data: expected an image of 8 or 16 bits a channel"
+    with pytest.raises(InvalidInput, match=refusal):
         ToRGB()(Image.new(mode, (8, 8)))
+    buffer = io.BytesIO()
+    Image.new(mode, (8, 8)).save(buffer, "TIFF")
+    with pytest.raises(BadRow, match=f"row 3: {refusal}"):
+        decode_images({3: buffer.getvalue()}, transforms.Compose([ToRGB()]), None)
 
 
 @pytest.fixture
