@@ -215,6 +215,9 @@ def test_a_model_of_integers_says_what_is_wrong_with_them(folder, load):
     loaded.handler.model = nn.Embedding(3, 1)
     with pytest.raises(InvalidInput, match=r"\[1, 1\] int64: index out of range"):
         loaded.ask([7])
+    loaded.handler.model = lambda data: nn.Embedding(3, 1)(data).view(-1, 2)
+    with pytest.raises(InvalidInput, match=r"\[1, 1\] int64: shape .* is invalid for input"):
+        loaded.ask([1])
 
 
 def test_one_clients_wrong_indices_are_no_floats_and_make_none_of_others_indices(folder, load):
