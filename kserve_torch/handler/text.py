@@ -129,8 +129,7 @@ class TextHandler(BaseHandler):
 
 def _without_markup(match: re.Match[str]) -> str:
     found = match[0]
-    is_open = found.startswith("<") and not found.endswith(">")
-    return _ENTITY.sub("", found) if is_open else ""
+    return "" if found.endswith(">") else _ENTITY.sub("", found)
 
 
 def _expand(match: re.Match[str]) -> str:

@@ -1,5 +1,6 @@
 import base64
 import json
+import random
 import unicodedata
 from itertools import pairwise
 
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kserve_torch.errors import BadRow, LoadFailed
-from kserve_torch.handler.text import CLEANUP_REGEX, TextHandler
+from kserve_torch.handler.contractions import CONTRACTION_MAP
+from kserve_torch.handler.text import CLEANUP_REGEX, CONTRACTIONS_PATTERN, TextHandler
 from kserve_torch.handler.text_classifier import TextClassifier
 from kserve_torch.messages import Verb
 
@@ -194,3 +196,15 @@ def test_helpers_of_old_handlers(loaded):
     assert handler._remove_puncutation("a,b!") == "ab"
     shares = handler.summarize_attributions(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     assert shares.sum(1).tolist() == pytest.approx([2**-0.5, 2**-0.5])
+
+
+def test_contractions_are_expanded_as_by_the_pattern_alone():
+    def expanded(match):
+        return match[0][0] + CONTRACTION_MAP[match[0].lower()][1:]
+
+    chance = random.Random(0)
+    pieces = [*CONTRACTION_MAP, *map(str.upper, CONTRACTION_MAP), *["'", " ", "dogs'", "n't"] * 30]
+    for _ in range(200):
+        text = "".join(chance.choices(pieces, k=6))
+        expected = CONTRACTIONS_PATTERN.sub(expanded, text).replace("'", "")
+        assert TextHandler()._expand_contractions(text) == expected
