@@ -1,28 +1,60 @@
-"""``torch.fx`` traces on one thread only: it replaces ``nn.Module.__call__`` for the process.
+"""torch traces models, and reads exported ones, one after the other: its state is the process's.
 
-Without this, models that other threads call meanwhile fail with "module is not installed as a
-submodule". torchvision's ``create_feature_extractor`` and FX quantization trace.
+``torch.fx`` replaces ``nn.Module.__call__``. Models that other threads call meanwhile would fail
+with "module is not installed as a submodule", and for ever if one is compiled meanwhile, which
+puts it back for a while. torchvision's ``create_feature_extractor`` and FX quantization trace.
+
+``torch.export`` and ``torch.jit.trace`` keep what they are working on in global variables. Of two
+models with a ``.pt2`` that load at once, one would fail: "_CURRENT_DESERIALIZER is already set".
 """
 
 from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.fx._symbolic_trace as symbolic
 
+#: Seconds after which compiling does not wait any longer.
+PATIENCE = 10.0
+
 _lock = threading.RLock()
+#: A program may take long to read; it is in nobody's way while models are traced or compiled.
+_reading = threading.RLock()
 
 
 def install() -> None:
     """Replace torch's own tracing."""
     symbolic._Patcher.patch_method = _patch_method  # type: ignore[assignment,method-assign]
-    symbolic.Tracer.trace = _trace  # type: ignore[method-assign]
+    symbolic._maybe_revert_all_patches = _maybe_revert_all_patches
+    torch._ops._mode_stack_state_for_pre_dispatch = _modes
+    for owner, name, function in _in_turn:
+        setattr(owner, name, function)
 
+
+def _alone(lock: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def alone(*args: Any, **named: Any) -> Any:
+        with lock:
+            return function(*args, **named)
+
+    return alone
+
+
+_ALONE: tuple[tuple[Any, str, Any], ...] = (
+    (symbolic.Tracer, "trace", _lock),
+    (torch.export, "export", _lock),
+    (torch.jit, "trace", _lock),
+    (torch.jit, "trace_module", _lock),
+    (torch.export, "load", _reading),
+)
+_in_turn = [(owner, name, _alone(lock, getattr(owner, name))) for owner, name, lock in _ALONE]
 
 _torchs_patch_method = symbolic._Patcher.patch_method
-_torchs_trace = symbolic.Tracer.trace
 
 
 @functools.wraps(_torchs_patch_method)
@@ -37,7 +69,28 @@ def _patch_method(self: Any, cls: type, name: str, new: Any, deduplicate: bool =
     return _torchs_patch_method(self, cls, name, run, deduplicate)
 
 
-@functools.wraps(_torchs_trace)
-def _trace(*args: Any, **named: Any) -> Any:
-    with _lock:
-        return _torchs_trace(*args, **named)
+_torchs_revert = symbolic._maybe_revert_all_patches
+
+
+@contextmanager
+def _maybe_revert_all_patches() -> Iterator[None]:
+    """What torch compiles within; what tracing has replaced must not be there, so it takes turns.
+
+    A thread that has waited for `PATIENCE` seconds goes ahead: the one that traces may be waiting
+    for the lock with which torch compiles, which this one holds.
+    """
+    if not _lock.acquire(timeout=PATIENCE):
+        yield
+        return
+    try:
+        with _torchs_revert():
+            yield
+    finally:
+        _lock.release()
+
+
+class _Modes(torch._ops._ModeStackStateForPreDispatch, threading.local):
+    """What ``torch.export`` and ``make_fx`` do with operators: each thread's own."""
+
+
+_modes = _Modes()  # type: ignore[no-untyped-call]
