@@ -48,9 +48,10 @@ class _Operator:
             if not any(map(callable, given)):  # used as a decorator
                 return lambda function: registering(*args, function, **named)
             key = (name, *(str(value) for value in given if not callable(value)))
-            own = [self.own((*key, i), v) if callable(v) else v for i, v in enumerate(args)]
-            more = {k: self.own((*key, k), v) if callable(v) else v for k, v in named.items()}
-            return register(*own, **more)
+            with _lock:
+                own = [self.own((*key, i), v) if callable(v) else v for i, v in enumerate(args)]
+                more = {k: self.own((*key, k), v) if callable(v) else v for k, v in named.items()}
+                return register(*own, **more)
 
         return registering
 

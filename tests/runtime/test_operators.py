@@ -1,11 +1,17 @@
 """Operators that archives add to torch."""
 
+import threading
+from collections import ChainMap
+from typing import Any
+
 import pytest
 import torch
 
 from kserve_torch.errors import (
     LoadFailed,
 )
+from kserve_torch.namespace.scopes import scopes
+from kserve_torch.runtime import operators
 
 from .loaded import Load, results
 
@@ -98,3 +104,46 @@ def test_operators_of_others_are_torchs_affair(load: Load) -> None:
     define = torch.library.custom_op("others::twice", mutates_args=())
     for _ in range(2):
         assert float(define(twice)(torch.ones(1))) == 2.0
+
+
+class Asked:
+    """A lock that knows whether another thread has asked for it."""
+
+    def __init__(self) -> None:
+        self._lock, self._home = threading.RLock(), threading.get_ident()
+        self.asked = threading.Event()
+
+    def __enter__(self) -> None:
+        if threading.get_ident() != self._home:
+            self.asked.set()
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+def test_an_instance_loads_while_another_registers_functions(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, lock = OPERATOR.replace("NAME", "atonce"), Asked()
+    first = load(text)
+    definition = operators._operators["atonce::scale"].definition
+
+    def register() -> None:
+        definition.register_vmap(lambda *args: None)
+        lock.asked.set()
+
+    other = threading.Thread(target=register)
+
+    class Looked(ChainMap[str, Any]):
+        def keys(self) -> Any:
+            if other.ident is None:
+                other.start()
+                assert lock.asked.wait(30)
+            return super().keys()
+
+    monkeypatch.setattr(operators, "_lock", lock)
+    monkeypatch.setattr(operators, "scopes", Looked(scopes))
+    second = load(text)
+    other.join()
+    assert results(first, 1) == results(second, 1) == [[2.0, 2.0, 2.0]]
