@@ -4,13 +4,16 @@ Since 2.6 torch reads only weights unless the call says ``weights_only=False``. 
 not say it, and their pickled models and vocabularies would no longer load. An archive is code
 anyway, so its files are unpickled in full (CONTRACT H8); all other files, and what clients send,
 are read as torch does. Newer handlers allow their classes by ``add_safe_globals``: files name these
-by the archive's names for its modules.
+by the archive's names for its modules. The end of one model's ``safe_globals`` block forbids
+nothing that another one allows.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import threading
+from collections import Counter
 from typing import Any
 
 import torch
@@ -25,6 +28,10 @@ FORBID_PICKLE = "KSERVE_TORCH_FORBID_PICKLE"
 
 _load = torch.load
 _allowed: Any = weights_only_unpickler._get_user_allowed_globals
+_torchs_add: Any = weights_only_unpickler._add_safe_globals
+_lock = threading.RLock()
+#: What is allowed within `safe_globals`, and by how many blocks that are running.
+_lent: Counter[Any] = Counter()
 
 
 def forbidden() -> bool:
@@ -47,6 +54,9 @@ def install() -> None:
     """Replace torch's own with `load`, and let archives allow classes of their own."""
     torch.load = torch.serialization.load = load
     weights_only_unpickler._get_user_allowed_globals = _allowed_by_name
+    weights_only_unpickler._add_safe_globals = _add  # type: ignore[assignment]
+    torch.serialization.safe_globals.__enter__ = _enter  # type: ignore[method-assign]
+    torch.serialization.safe_globals.__exit__ = _exit  # type: ignore[method-assign]
 
 
 def _allowed_by_name() -> dict[str, Any]:
@@ -59,6 +69,30 @@ def _allowed_by_name() -> dict[str, Any]:
             if module.partition(".")[0] in scope.homes:
                 allowed[name or f"{bare_name(module)}.{own.__qualname__}"] = own
     return allowed
+
+
+def _add(allowed: list[Any]) -> None:
+    with _lock:  # torch reads what is allowed and writes it anew
+        _lent.update([each for each in allowed if _lent[each]])  # stays when those blocks end
+        _torchs_add(allowed)
+
+
+def _enter(block: Any) -> None:
+    with _lock:
+        before = torch.serialization.get_safe_globals()
+        block.lent = [each for each in block.safe_globals if _lent[each] or each not in before]
+        _lent.update(block.lent)
+        _torchs_add(block.lent)
+
+
+def _exit(block: Any, *error: object) -> None:
+    """Forbid what the block has allowed, if no other block, or model, allows it too."""
+    with _lock:
+        _lent.subtract(block.lent)
+        over = [each for each in block.lent if not _lent[each]]
+        for each in over:
+            del _lent[each]
+        weights_only_unpickler._remove_safe_globals(over)
 
 
 def _is_an_archives(file: Any) -> bool:

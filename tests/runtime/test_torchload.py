@@ -1,8 +1,10 @@
 """Whole objects that an archive's handler reads by ``torch.load``."""
 
+import argparse
 import io
 import sys
 import types
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from kserve_torch.errors import (
     HandlerError,
     LoadFailed,
 )
+from kserve_torch.runtime import torchload
 
 from .loaded import Load, results
 
@@ -89,6 +92,47 @@ def test_a_handler_allows_classes_of_its_own(
         """
     instances = [load(text, {"net.py": WHOLE, "net.pt": pickled_net()}) for _ in range(3)]
     assert [results(instance, {}) for instance in instances] == [[True]] * 3
+
+
+BLOCK = """
+import argparse, torch
+
+allowing = torch.serialization.safe_globals([argparse.Namespace])
+
+def handle(data, context):
+    if data == ["enter"]:
+        allowing.__enter__()
+    elif data == ["exit"]:
+        allowing.__exit__(None, None, None)
+    elif data == ["for good"]:
+        torch.serialization.add_safe_globals([argparse.Namespace])
+    elif data:
+        path = context.system_properties["model_dir"] + "/options.pt"
+        return [torch.load(path, weights_only=True).x]
+    return data
+"""
+
+
+@pytest.mark.parametrize("mine", ["enter", "for good"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_block_of_another_model_forbids_nothing(
+    load: Load, monkeypatch: pytest.MonkeyPatch, mine: str, first: bool
+) -> None:
+    monkeypatch.setattr(torch._weights_only_unpickler, "_marked_safe_globals_set", set())
+    monkeypatch.setattr(torchload, "_lent", Counter())
+    file = io.BytesIO()
+    torch.save(argparse.Namespace(x=1), file)
+    one, other = (load(BLOCK, {"options.pt": file.getvalue()}) for _ in range(2))
+    for instance, word in (
+        [(one, mine), (other, "enter")] if first else [(other, "enter"), (one, mine)]
+    ):
+        results(instance, word)
+    results(other, "exit")
+    assert results(one, "load") == [1]
+    if mine == "enter":
+        results(one, "exit")
+        with pytest.raises(HandlerError, match="Weights only load failed"):
+            results(one, "load")
 
 
 def test_what_is_not_the_archives_is_weights_only(load: Load, tmp_path: Path) -> None:
