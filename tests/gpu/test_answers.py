@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from kserve_torch.handler.image_classifier import imagenet_processing
+from kserve_torch.handler.image_classifier import IMAGENET_NORMALIZE
 from kserve_torch.handler.images import to_tensors
 
 from ..handlers.calls import encoded, objects, picture, upload, v1, v2
@@ -92,8 +92,7 @@ def test_pixels_become_the_same_numbers(dtype, scaled):
     """To the last bit, though a GPU computes them."""
     noise = np.random.default_rng(0).integers(0, 256, (3, 256, 256, 3), np.uint8)
     photos = [Image.fromarray(each) for each in noise]
-    steps = imagenet_processing().transforms[-2 if scaled else -1 :]
-    steps = steps if scaled else [transforms.ToTensor()]
+    steps = [transforms.ToTensor(), *([IMAGENET_NORMALIZE] if scaled else [])]
     torch.set_default_dtype(dtype)
     try:
         batch = to_tensors(photos, transforms.Compose(steps), "cuda:0")

@@ -1,5 +1,6 @@
 """Models of all formats, and outputs of all kinds, on a GPU."""
 
+import inspect
 import io
 
 import numpy as np
@@ -38,16 +39,7 @@ def exported() -> bytes:
     return file.getvalue()
 
 
-EAGER = """
-import torch
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer = torch.nn.Linear(8, 4)
-    def forward(self, x):
-        return self.layer(x).tanh()
-"""
+EAGER = f"import torch\n\n{inspect.getsource(Net)}"
 COMPILED = "pt2:\n  compile:\n    enable: true\n    backend: inductor\n"
 
 
