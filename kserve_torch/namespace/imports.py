@@ -201,11 +201,24 @@ def install() -> None:
         del sys.modules[name]
 
 
-def forget(package: str) -> None:
-    """Remove an archive's modules, and all aliases, from ``sys.modules``; and its finders."""
-    for finder in _finders_of(package):
+def forget(scope: Scope) -> None:
+    """Remove an archive's modules, finders, and the aliases that no other uses."""
+    for finder in _finders_of(scope.name):
         sys.meta_path.remove(finder)
+    others = [other for other in scopes.values() if other.name not in scope.homes]
     # Copying is atomic, unlike list(items()): other threads import meanwhile.
     for name, module in sys.modules.copy().items():
-        if name.partition(".")[0] == package or isinstance(module, Alias):
+        own = name.partition(".")[0] == scope.name
+        # Not all aliases: an unpickler imports a module, and then takes it from ``sys.modules``.
+        if own or (isinstance(module, Alias) and not _is_loaded(name, others)):
             sys.modules.pop(name, None)
+
+
+def _is_loaded(name: str, others: Iterable[Scope]) -> bool:
+    """Whether one of these archives has loaded its module ``name``."""
+    top, dot, rest = name.partition(".")
+    return any(
+        f"{full}{dot}{rest}" in sys.modules
+        for scope in others
+        for full in (scope.names.get(top), *(f"{home}.{top}" for home in scope.homes))
+    )

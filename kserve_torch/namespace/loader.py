@@ -218,7 +218,7 @@ class Namespace:
             move_out(self.root)
         searchpath.release(self.root)
         with _lock:
-            imports.forget(self.name)
+            imports.forget(self)
             scopes.pop(self.name, None)
         loggers.forget(self.name)
         protobuf.forget(self.name)

@@ -65,9 +65,19 @@ def test_unpicklers_that_know_nothing_of_us(make: Make) -> None:
             assert type(pickle.loads(data)) is namespace.import_module("model").Net
     with pytest.raises(AttributeError, match="model is a module of an archive that is not active"):
         importlib.import_module("model").Net()
+
+
+def test_an_unpickler_keeps_what_it_has_found_while_another_archive_is_closed(make: Make) -> None:
+    """It imports a module, and then takes it from ``sys.modules``."""
+    one, two = make("one", model=NET), make("two", model=NET)
+    for namespace in (one, two):
+        with namespace.activate():
+            importlib.import_module("model")
+    found = sys.modules["model"]
     one.close()
-    with pytest.raises(ModuleNotFoundError):
-        pickle.loads(data)
+    assert sys.modules["model"] is found
+    two.close()
+    assert "model" not in sys.modules
 
 
 def test_who_looks_through_all_modules_imports_none(make: Make) -> None:
