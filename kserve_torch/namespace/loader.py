@@ -83,11 +83,18 @@ class Namespace:
         self._lent = stdlib.lent_to(self, own)
         self.figures: OrderedDict[Any, Any] = OrderedDict()
         self.registered: dict[int, dict[Any, Any]] = {}
-        self.name = _claim(self)
+        # Never used again: TorchScript keeps classes by their module's name for the life of the
+        # process, and would confuse this archive's with another's.
+        self.name = f"{PREFIX}{next(_numbers)}"
         self._resolver = Resolver(self, folders, packages)
         self.names = self._resolver.known
         self.homes: Sequence[str] = (self.name, packages.name) if packages else (self.name,)
         searchpath.claim(root)
+        package = ModuleType(self.name, "The modules of one model archive.")
+        package.__path__ = self.path
+        with _lock:
+            sys.modules[self.name] = package
+            scopes[self.name] = self
 
     # --- names ---
 
@@ -248,21 +255,6 @@ class _Active:
 
     def __exit__(self, *error: object) -> None:
         thread.scope = self._before
-
-
-def _claim(namespace: Namespace) -> str:
-    """Register ``namespace`` under a number that was never used before.
-
-    TorchScript keeps classes by their module's name for the life of the process: under a reused
-    number it would confuse this archive's classes with another's.
-    """
-    with _lock:
-        name = f"{PREFIX}{next(_numbers)}"
-        package = ModuleType(name, "The modules of one model archive.")
-        package.__path__ = namespace.path
-        sys.modules[name] = package
-        scopes[name] = namespace
-        return name
 
 
 @contextmanager
