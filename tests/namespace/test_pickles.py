@@ -69,15 +69,15 @@ def test_unpicklers_that_know_nothing_of_us(make: Make) -> None:
 
 def test_an_unpickler_keeps_what_it_has_found_while_another_archive_is_closed(make: Make) -> None:
     """It imports a module, and then takes it from ``sys.modules``."""
-    one, two = make("one", model=NET), make("two", model=NET)
+    one, two = make("one", kt_shared=NET), make("two", kt_shared=NET)
     for namespace in (one, two):
         with namespace.activate():
-            importlib.import_module("model")
-    found = sys.modules["model"]
+            importlib.import_module("kt_shared")
+    found = sys.modules["kt_shared"]
     one.close()
-    assert sys.modules["model"] is found
+    assert sys.modules["kt_shared"] is found
     two.close()
-    assert "model" not in sys.modules
+    assert "kt_shared" not in sys.modules
 
 
 def test_who_looks_through_all_modules_imports_none(make: Make) -> None:
