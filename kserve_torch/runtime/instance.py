@@ -174,21 +174,22 @@ class Instance:
             results = self._finish(self._entry.handle(data, self.context))
             # Still in the stream that computes the results.
             self._check(results, len(data), requests)
-            return self.context.row_replies(results)
+            return Context.row_replies(self.context, results)
 
     @contextmanager
     def _in_call(
         self, context: Context, requests_by_row: Sequence[Request], on_part: Callable[[], object]
     ) -> Iterator[None]:
         """What is done before a call of the handler, and after it, however it ends."""
-        context.begin(requests_by_row, on_part)
+        # Of the class: a handler may keep things under these names on the context (CONTRACT C1).
+        Context.begin(context, requests_by_row, on_part)
         output.mend()
         try:
             with restored():
                 yield
         finally:
             self._look()
-            context.end()
+            Context.end(context)
 
     def _look(self) -> None:
         if self.weights.look():
@@ -271,7 +272,7 @@ class Instance:
         with self._in_call(context, [request] * len(data), on_part):
             results = await self._entry.handle(data, context)
             self._check(results, len(data), [request])
-            return context.row_replies(results)
+            return Context.row_replies(context, results)
 
     def close(self) -> None:
         """Forget the handler and its modules."""

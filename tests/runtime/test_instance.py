@@ -61,6 +61,16 @@ def test_each_row_has_its_requests_context(load: Load) -> None:
     assert results(instance, 1, 2)[0][2] == "False"
 
 
+def test_a_handler_may_keep_things_on_the_context_under_any_name(load: Load) -> None:
+    instance = load(
+        function("""
+        context.begin = context.end = context.row_replies = 1
+        return data""")
+    )
+    assert results(instance, "x") == ["x"]
+    assert results(instance, "y") == ["y"]
+
+
 def test_parts_of_a_stream_are_told_of(load: Load) -> None:
     instance = load(
         function("""
