@@ -233,12 +233,12 @@ class Context:
         """The content type that was set for row ``idx``, or None."""
         return self.get_response_headers(idx).get("content-type")
 
-    def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
+    def set_response_status(self, code: int | None = 200, phrase: str = "", idx: int = 0) -> None:
         """Set the HTTP status of row ``idx``'s response; nothing while no call runs."""
         if self.request_processor:
             self.request_processor[idx].report_status(code, phrase)
 
-    def set_all_response_status(self, code: int = 200, phrase: str = "") -> None:
+    def set_all_response_status(self, code: int | None = 200, phrase: str = "") -> None:
         """Set the HTTP status of every row's response."""
         for processor in self.request_processor:
             processor.report_status(code, phrase)

@@ -87,9 +87,9 @@ class RequestProcessor:
             return _truth(self.request.verb is Verb.EXPLAIN)
         return self.get_request_properties().get(key)
 
-    def report_status(self, code: int, reason_phrase: str | None = None) -> None:
-        """Set the HTTP status of this row's response."""
-        self._status_code = code
+    def report_status(self, code: int | None, reason_phrase: str | None = None) -> None:
+        """Set the HTTP status of this row's response; None is 200, as in TorchServe."""
+        self._status_code = 200 if code is None else code
         self._reason_phrase = reason_phrase
 
     def get_response_status_code(self) -> int:

@@ -200,6 +200,14 @@ def test_what_a_handler_sets_goes_into_its_rows_reply_only():
     )
 
 
+def test_the_status_none_is_200():
+    ctx = context()
+    ctx.begin([request()])
+    ctx.set_response_status(404)
+    ctx.set_response_status(None, "Found")
+    assert ctx.row_replies([1]) == [RowReply(result=1, phrase="Found")]
+
+
 def test_a_status_for_all_rows():
     ctx = context()
     ctx.begin([request()] * 2)
