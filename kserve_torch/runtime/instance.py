@@ -173,7 +173,7 @@ class Instance:
         with call, self._namespace.activate(), self._dtype, self._stream:
             results = self._finish(self._entry.handle(data, self.context))
             # Still in the stream that computes the results.
-            self._check(results, len(data), requests)
+            results = self._checked(results, len(by_row), len(data), requests)
             return Context.row_replies(self.context, results)
 
     @contextmanager
@@ -200,19 +200,34 @@ class Instance:
             )
             self.on_write()
 
-    def _check(self, results: Any, rows: int, requests: Sequence[Request]) -> None:
-        """Whether there is one result per row (CONTRACT R6, T-03).
+    def _checked(
+        self, results: Any, rows: int, left: int, requests: Sequence[Request]
+    ) -> Sequence[Any]:
+        """The results, if there is one per row (CONTRACT R6, T-03).
 
         The inputs of a single v2 request may belong together, as token ids and their mask do: the
         handler then has fewer outputs than inputs, and TorchServe's envelope sends what there is.
+
+        Args:
+            results: what the handler answered.
+            rows: how many the handler was given.
+            left: how many its list has now. Handlers pad it for models of a fixed batch size; the
+                padding's results are dropped, as in TorchServe.
+            requests: whose rows they are.
+
+        Raises:
+            HandlerError: there are too many or too few, or they are no list.
         """
         if not isinstance(results, list | tuple):  # TorchServe's envelopes take tuples as well
             kind = type(results).__name__
             raise HandlerError(f"the handler answered a {kind}, a list of {rows} results is wanted")
+        if rows < len(results) == left:
+            return results[:rows]
         if 0 < len(results) < rows and self._has_inputs_only(requests):
-            return
+            return results
         if len(results) != rows:
             raise HandlerError(f"the handler answered {len(results)} results for {rows} rows")
+        return results
 
     def _has_inputs_only(self, requests: Sequence[Request]) -> bool:
         """Whether the rows are the inputs of one v2 request, not elements of a batch."""
@@ -271,7 +286,7 @@ class Instance:
         context.metrics = copy.copy(context.metrics)  # it knows for which requests it measures
         with self._in_call(context, [request] * len(data), on_part):
             results = await self._entry.handle(data, context)
-            self._check(results, len(data), [request])
+            results = self._checked(results, len(request.rows), len(data), [request])
             return Context.row_replies(context, results)
 
     def close(self) -> None:

@@ -84,6 +84,25 @@ def test_parts_of_a_stream_are_told_of(load: Load) -> None:
     assert told == [True, True]
 
 
+def test_a_handler_may_change_the_list_of_its_rows(load: Load) -> None:
+    pads = load(
+        function("""
+        data += [data[-1]] * (4 - len(data))
+        return [[row, len(data)] for row in data]""")
+    )
+    replies = pads.run([request(1), request(2, 3)])
+    assert [reply.results for reply in replies] == [[[1, 4]], [[2, 4], [3, 4]]]
+    takes = load(function("return [data.pop(0) for _ in range(len(data))]"))
+    assert results(takes, 1, 2) == [1, 2]
+    wrong = load(
+        function("""
+        data.append(0)
+        return [1, 2, 3, 4]""")
+    )
+    with pytest.raises(HandlerError, match="4 results for 2 rows"):
+        results(wrong, 1, 2)
+
+
 def test_a_handler_is_told_that_it_is_to_describe(load: Load) -> None:
     instance = load(function("return [[data, context.get_request_header(0, 'describe')]]"))
     assert results(instance, {}, verb=Verb.DESCRIBE) == [[[{}], "True"]]
