@@ -83,6 +83,7 @@ def parse_manifest(raw: Mapping[str, Any], handler: str | None = None) -> Manife
     entry = handler or _text(model, "handler")
     if entry is None:
         raise InvalidArchive(f"{MANIFEST_PATH}: model.handler is missing")
+    entry = _own(entry)
     _inside("handler", entry.partition(":")[0])
     return Manifest(
         model_name=_text(model, "modelName"),
@@ -119,9 +120,19 @@ def _file(model: Mapping[str, Any], key: str) -> str | None:
     return value
 
 
-def _inside(key: str, name: str) -> None:
+def _own(handler: str) -> str:
+    """The handler in the archive: TorchServe drops the folder of a path on the packer's machine."""
+    name, colon, attribute = handler.partition(":")
+    return PurePosixPath(name).name + colon + attribute if _leads_out(name) else handler
+
+
+def _leads_out(name: str) -> bool:
     path = PurePosixPath(name)
-    if not name or "\0" in name or path.is_absolute() or ".." in path.parts:
+    return path.is_absolute() or ".." in path.parts
+
+
+def _inside(key: str, name: str) -> None:
+    if not name or "\0" in name or _leads_out(name):
         raise InvalidArchive(f"{MANIFEST_PATH}: model.{key}: {name!r} is not a file of the archive")
 
 

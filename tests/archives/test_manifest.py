@@ -36,8 +36,9 @@ def test_old_manifests_and_unknown_members_pass(tmp_path: Path, work: Path) -> N
         ('{"model": {"handler": []}}', "model.handler: got a list, text is wanted"),
         ('{"runtime": "LSP", "model": {"handler": "h"}}', "runtime: got 'LSP', python or python3"),
         ('{"runtime": {}, "model": {"handler": "h"}}', "runtime: got {}"),
-        (manifest(handler="/etc/x.py"), "model.handler: '/etc/x.py' is not a file of the archive"),
-        (manifest(handler="../x.py:f"), "model.handler: '../x.py' is not a file of the archive"),
+        (manifest(handler="/"), "model.handler: '' is not a file of the archive"),
+        (manifest(handler="../.."), "model.handler: '..' is not a file of the archive"),
+        (manifest(handler="h\0.py"), "model.handler: 'h\\x00.py' is not a file of the archive"),
         (manifest(modelFile="a/../../x"), "model.modelFile: 'a/../../x' is not a file"),
         (manifest(serializedFile="/x.pt"), "model.serializedFile: '/x.pt' is not a file"),
         (manifest(serializedFile="x\0.pt"), "model.serializedFile: 'x\\x00.pt' is not a file"),
@@ -53,6 +54,21 @@ def test_wrong_manifests(tmp_path: Path, work: Path, text: str | bytes, reason: 
         assert open_archive(source, work).manifest.handler == "inf"
     else:
         assert reason in refusal(source, work)
+
+
+@pytest.mark.parametrize(
+    ("path", "own"),
+    [
+        ("/home/me/handler.py", "handler.py"),
+        ("../handler.py:handle", "handler.py:handle"),
+        ("sub/handler.py:handle", "sub/handler.py:handle"),
+    ],
+)
+def test_a_handlers_path_on_the_packers_machine(
+    tmp_path: Path, work: Path, path: str, own: str
+) -> None:
+    source = make_archive(tmp_path / "a.mar", FILES, handler=path)
+    assert open_archive(source, work).manifest.handler == own
 
 
 @pytest.mark.parametrize("version", [None, ""])
