@@ -157,9 +157,10 @@ def _fresh() -> str:
 def _shows(authorization: str | None, key: str) -> bool:
     """Whether a header has this key; compares in constant time.
 
-    The scheme's case does not matter (RFC 9110 11.1).
+    Neither the scheme's case nor spaces around the key matter (RFC 9110 11.4, 5.5).
     """
     scheme, _, shown = (authorization or "").partition(" ")
+    shown = shown.strip(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(shown.encode(), key.encode())
 
 
