@@ -7,6 +7,7 @@ unpacked below the work folder; folders are served in place and never written to
 from __future__ import annotations
 
 import linecache
+import logging
 import re
 import shutil
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ from kserve_torch.archives.folders import MODEL_NAME, descend, fresh_folder, pac
 from kserve_torch.archives.manifest import Manifest, parse_manifest, read_manifest
 from kserve_torch.errors import InvalidArchive, ModelNotFound
 from kserve_torch.messages import NOTHING
+
+log = logging.getLogger(__name__)
 
 #: By the file ending of weights that contain their model.
 _PLATFORMS = {"onnx": "onnx_onnxv1", "pt2": "pytorch_export", "pt": "pytorch_torchscript"}
@@ -115,6 +118,13 @@ def _read(
     raw = made_up_manifest(root, handler, default_handler) if written is None else written
     manifest = parse_manifest(raw, handler)
     yaml = read_yaml(root, manifest.config_file) if manifest.config_file else NOTHING
+    if manifest.config_file is None and (root / CONFIG_NAME).is_file():
+        log.warning(
+            "%s: %s has no effect: the manifest does not name it (torch-model-archiver's "
+            "--config-file, not --extra-files)",
+            source.name,
+            CONFIG_NAME,
+        )
     name = _name(source, name or manifest.model_name, keep=written is None and extracted is None)
     return Archive(
         name=name,

@@ -43,6 +43,11 @@ _MEMORY = (
 _SIGNALS = "signal only works in main thread"
 
 _INSTALL = "; install_py_dep_per_model=true installs what the archive's requirements name"
+_REQUIREMENTS = "requirements.txt"
+_UNNAMED = (
+    f"; the manifest does not name {_REQUIREMENTS} (torch-model-archiver's --requirements-file, "
+    "not --extra-files)"
+)
 
 
 def handler_failure(error: BaseException) -> ServingError:
@@ -75,9 +80,9 @@ def load_failure(
         return LoadFailed(f"{file}, line {error.lineno}: {type(error).__name__}: {error.msg}")
     where = _where(error, root)
     if isinstance(error, ModuleNotFoundError) and error.name:
-        hint = "" if installs or manifest.requirements_file is None else _INSTALL
         return LoadFailed(
-            f"{where}the package {error.name!r} is neither in the archive nor installed{hint}"
+            f"{where}the package {error.name!r} is neither in the archive nor installed"
+            f"{_requirements_hint(root, manifest, installs)}"
         )
     missing = _missing_file(root, manifest)
     if missing is not None:
@@ -92,6 +97,13 @@ def load_failure(
     if isinstance(error, SystemExit):
         return LoadFailed(f"{where}called sys.exit({_clean(_text(error.code, repr))})")
     return LoadFailed(where + brief(error))
+
+
+def _requirements_hint(root: Path, manifest: Manifest, installs: bool) -> str:
+    """Why the archive's requirements did not help, if it has any."""
+    if manifest.requirements_file is not None:
+        return "" if installs else _INSTALL
+    return _UNNAMED if (root / _REQUIREMENTS).is_file() else ""
 
 
 def ran_out_of_memory(error: BaseException) -> bool:

@@ -95,6 +95,16 @@ def test_sequences_as_in_torchserve_0_10(
     assert open_archive(source, work).config.get("sequenceBatching", False) is stateful
 
 
+def test_a_configuration_that_the_manifest_does_not_name(
+    tmp_path: Path, work: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after ``torch-model-archiver --extra-files model-config.yaml``."""
+    files = {**FILES, "model-config.yaml": "batchSize: 8"}
+    assert open_archive(make_archive(tmp_path / "a.mar", files), work).config == {}
+    (message,) = caplog.messages
+    assert message.startswith("a.mar: model-config.yaml has no effect: the manifest does not name")
+
+
 def test_an_empty_configuration(tmp_path: Path, work: Path) -> None:
     source = make_archive(tmp_path / "a.mar", {**FILES, "c.yaml": ""}, configFile="c.yaml")
     assert open_archive(source, work).config == {}

@@ -147,6 +147,12 @@ def test_errors_of_ours_pass_as_they_are(load: Load) -> None:
             "model.py, line 2: the package 'absent_thing' is neither in the archive nor installed",
         ),
         (
+            {"handler.py": "import absent_thing", "requirements.txt": "absent-thing"},
+            {},
+            "handler.py, line 1: the package 'absent_thing' is neither in the archive nor "
+            "installed; the manifest does not name requirements.txt",
+        ),
+        (
             {"handler.py": "from model import gone", "model.py": ""},
             {},
             "handler.py, line 1: ImportError: cannot import name 'gone' from 'model' (model.py)",
