@@ -80,9 +80,9 @@ class Listener:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
         try:
             self.sock.listen(2048)
+            self.copies = [self.sock, *(self.sock.dup() for _ in range(_TIMES - 1))]
         except OSError as error:
             raise self._impossible(error) from None
-        self.copies = [self.sock, *(self.sock.dup() for _ in range(_TIMES - 1))]
 
     def close(self) -> None:
         """Close it, and remove its socket file unless another server has replaced that."""

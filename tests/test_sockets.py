@@ -1,6 +1,7 @@
 """Sockets that are bound and later listen, and the files that some of them have."""
 
 import asyncio
+import resource
 import socket
 import sys
 from contextlib import suppress
@@ -109,6 +110,18 @@ def test_a_port_that_is_taken_while_the_models_load_is_named() -> None:
         second.listen(60.0)
     first.close()
     second.close()
+
+
+def test_a_limit_of_open_files_that_is_too_low_is_named() -> None:
+    listener = bound(Address(host="127.0.0.1", port=free_ports(1)[0]))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (listener.sock.fileno() + 1, limits[1]))
+    try:
+        with pytest.raises(SettingError, match=r"^http_port: .*Too many open files$"):
+            listener.listen(60.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        listener.close()
 
 
 def unix(path: Path) -> Address:
