@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -76,8 +77,14 @@ def serve(model_dir: str | Path, *options: str) -> int:
         options: further command-line options.
 
     Raises:
+        RuntimeError: called where signals cannot be handled, or in an event loop, as a notebook's.
         SettingError: a setting is wrong or cannot be met.
     """
+    if threading.current_thread() is not threading.main_thread() or _in_event_loop():
+        raise RuntimeError(
+            "serve() needs the main thread, outside of any event loop: in a notebook, start "
+            "'python -m kserve_torch' or use TorchModel"
+        )
     settings = load_settings(["--model_dir", str(model_dir), *options], os.environ, "kserve_torch")
     before = [(number, signal.getsignal(number)) for number in SIGNALS]
     try:
@@ -85,6 +92,12 @@ def serve(model_dir: str | Path, *options: str) -> int:
     finally:
         for number, handler in before:  # uvloop leaves its own behind, which do nothing
             signal.signal(number, handler)
+
+
+def _in_event_loop() -> bool:
+    with suppress(RuntimeError):
+        return asyncio.get_running_loop() is not None
+    return False
 
 
 class Server:

@@ -1,5 +1,6 @@
 """What is loaded at start, by the layout of the model folder."""
 
+import asyncio
 import multiprocessing
 import socket
 import time
@@ -281,6 +282,14 @@ with socket.create_server(("", 0)) as taken:
         assert "in use" in str(error), error
 assert [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)] == handlers
 """
+
+
+async def test_where_serve_cannot_work_it_says_so(tmp_path: Path) -> None:
+    """In a notebook, whose cells run in an event loop, and on a thread, which gets no signals."""
+    with pytest.raises(RuntimeError, match="needs the main thread, outside of any event loop"):
+        server.serve(tmp_path)
+    with pytest.raises(RuntimeError, match="in a notebook, start 'python -m kserve_torch'"):
+        await asyncio.to_thread(server.serve, tmp_path)
 
 
 def test_a_programs_signals_are_its_own_again(tmp_path: Path, forks: Forks) -> None:
