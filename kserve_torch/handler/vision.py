@@ -98,7 +98,14 @@ class VisionHandler(BaseHandler):
         return ThreadPoolExecutor(THREADS, "images") if THREADS > 1 else None
 
     def get_insights(self, tensor_data: Any, _: Any, target: Any = 0) -> list[Any]:
-        """Integrated gradients of each row, of the row's own shape."""
+        """Integrated gradients of each row, of the row's own shape.
+
+        Raises:
+            Unsupported: `initialize` was overridden, or `preprocess` gives no tensor, as for
+                detection models, which take a list of images.
+        """
+        if self.ig is None or not isinstance(tensor_data, torch.Tensor):
+            return super().get_insights(tensor_data, _, target)
         return integrated_gradients(self.ig, tensor_data, target)
 
     def __scores(self, inputs: torch.Tensor) -> torch.Tensor:

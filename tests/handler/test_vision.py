@@ -202,6 +202,22 @@ def test_models_that_answer_no_tensor_say_so(folder, load, png):
         loaded.ask({"data": png()}, verb=Verb.EXPLAIN)
 
 
+class Detector(Vision):
+    def preprocess(self, data):
+        return list(super().preprocess(data))
+
+
+class Own(Vision):
+    def initialize(self, context):
+        self.device = torch.device("cpu")
+
+
+@pytest.mark.parametrize("kind", [Detector, Own])
+def test_subclasses_that_cannot_explain_say_so(folder, load, png, kind):
+    with pytest.raises(Unsupported, match=f"{kind.__name__} gives no explanations"):
+        load(kind(), folder).ask({"data": png()}, verb=Verb.EXPLAIN)
+
+
 def test_handlers_may_ask_for_the_error_of_an_explanation(folder, load, png):
     """Captum runs the model without gradients for it."""
     handler = load(Vision(), folder).handler
