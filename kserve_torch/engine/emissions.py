@@ -7,7 +7,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -30,14 +30,13 @@ class Emissions:
 
     Attributes:
         started: whether there was one, see `Request.partly_answered`.
-        withdraw: called, on the event loop, when the client is given up: ends its request.
     """
 
     def __init__(self) -> None:
         self.started = False
-        self.withdraw: Callable[[], object] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[Mapping[int, RowReply] | RequestTimeout | None] = asyncio.Queue()
+        self._answering: asyncio.Future[Any] | None = None
         self._ended = False
         #: Guards what follows, and wakes the handler's thread when it changes.
         self._room = threading.Condition()
@@ -45,6 +44,11 @@ class Emissions:
         #: ``time.monotonic()`` at which the client must have caught up.
         self._late = math.inf
         self._taken = 0
+
+    def until(self, answering: asyncio.Future[Any]) -> None:
+        """End with the request that ``answering`` waits for; a client that is given up ends it."""
+        self._answering = answering
+        answering.add_done_callback(lambda _: self.end())
 
     def __call__(self, rows: Mapping[int, RowReply]) -> None:
         """Hand over intermediate results of some rows; on any thread but the event loop's.
@@ -77,7 +81,8 @@ class Emissions:
         while not self._queue.empty():
             self._queue.get_nowait()
         self._queue.put_nowait(RequestTimeout("the client did not take what the handler sent"))
-        self.withdraw()
+        if self._answering is not None:
+            self._answering.cancel()
 
     def end(self) -> None:
         """Note that no more will come, or is wanted; on the event loop only."""

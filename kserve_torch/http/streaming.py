@@ -37,8 +37,7 @@ async def answer_or_stream(
             send instead.
     """
     task = asyncio.create_task(answering)
-    task.add_done_callback(lambda _: emissions.end())
-    emissions.withdraw = task.cancel
+    emissions.until(task)
     try:
         first = await anext(emissions, None)
         if first is None:

@@ -81,8 +81,7 @@ class Registry(Stock):
         """A streaming handler's intermediate results as they come, and its reply after them."""
         emissions = Emissions()
         answering = asyncio.ensure_future(self.submit(replace(request, parts=emissions)))
-        answering.add_done_callback(lambda _: emissions.end())
-        emissions.withdraw = answering.cancel
+        emissions.until(answering)
         try:
             yield emissions, answering
         finally:

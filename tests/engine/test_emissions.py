@@ -39,7 +39,7 @@ async def test_a_handler_waits_for_a_client_that_is_behind() -> None:
             sent.append(number)
 
     handling = asyncio.create_task(asyncio.to_thread(handle))
-    handling.add_done_callback(lambda _: parts.end())
+    parts.until(handling)
     taken = []
     async for rows in parts:
         taken.append(rows[0].result[0])
