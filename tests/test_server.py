@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from starlette.types import Send
 
 from kserve_torch import server
 from kserve_torch.edges import HttpServer, uvicorn_config
 from kserve_torch.errors import SettingError
-from kserve_torch.http.sending import Send
 from kserve_torch.models.registry import Registry
 from kserve_torch.settings import Settings, load_settings
 from kserve_torch.settings.addresses import Address, Binding

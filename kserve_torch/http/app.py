@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kserve_torch.errors import RouteNotFound, ServingError
 from kserve_torch.events import Responded
@@ -17,11 +17,13 @@ from kserve_torch.http.body import Bodies
 from kserve_torch.http.call import CODING, Answer, Call, headers_of
 from kserve_torch.http.errors import kserve_answer
 from kserve_torch.http.native_json import NO_ROUTE, native_error, with_native_headers
-from kserve_torch.http.sending import Receive, Send, refuse, respond
+from kserve_torch.http.sending import refuse, respond
 from kserve_torch.messages import fresh_id
 from kserve_torch.tokens import Access, Tokens
 
-Scope = Mapping[str, Any]
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
 Route = Callable[[Call], Awaitable[Answer | None]]
 
 #: Paths whose errors are KServe's; all others answer as TorchServe does (CONTRACT D3).
@@ -85,7 +87,7 @@ class App:
             return
         await self._serve(call, receive, send)
 
-    async def answer(self, scope: Scope, body: bytes) -> Answer:
+    async def answer(self, scope: Mapping[str, Any], body: bytes) -> Answer:
         """Answer a request whose body is complete; all errors become answers.
 
         Args:
@@ -96,7 +98,7 @@ class App:
         call.body = body
         return await self._answer(call)
 
-    def _call(self, scope: Scope) -> Call:
+    def _call(self, scope: Mapping[str, Any]) -> Call:
         server = scope.get("server") or ("", None)
         key = server[0] if server[1] is None else server[1]
         management, metrics_only = self._sockets.get(key, (False, False))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kserve_torch.codec.content import decode_body
 from kserve_torch.engine.aside import aside
 from kserve_torch.errors import ClientLeft, PayloadTooLarge, RequestTimeout
 from kserve_torch.http.call import CODING, Call
-from kserve_torch.http.sending import Receive
+
+if TYPE_CHECKING:
+    from starlette.types import Receive
 
 #: How many times as long as to read a body's bytes it takes to decompress them.
 INFLATES = 16

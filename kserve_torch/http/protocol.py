@@ -6,9 +6,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import MutableMapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -16,8 +15,10 @@ from kserve_torch.errors import ServingError
 from kserve_torch.http.app import App
 from kserve_torch.http.http10 import speak_http10
 from kserve_torch.http.limits import LimitedProtocol
-from kserve_torch.http.refusals import Application
 from kserve_torch.http.whole import answer_whole, is_whole
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class GuardedProtocol(LimitedProtocol):
             speak_http10(cycle)
         self.tasks.add(self.loop.create_task(self._serve(cycle, app)))
 
-    async def _serve(self, cycle: RequestResponseCycle, app: Application) -> None:
+    async def _serve(self, cycle: RequestResponseCycle, app: ASGIApp) -> None:
         task = asyncio.current_task(self.loop)
         assert task is not None
         try:
@@ -106,10 +107,10 @@ class GuardedProtocol(LimitedProtocol):
 
     # --- answers that fail half way ---
 
-    def _breaking_off(self, cycle: RequestResponseCycle, app: Application) -> Application:
+    def _breaking_off(self, cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
         """The application, with streamed answers that may fail."""
 
-        async def serve(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             try:
                 await app(scope, receive, send)
             except ServingError as error:

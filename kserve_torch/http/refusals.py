@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -14,10 +13,11 @@ from kserve_torch.http.app import error_answer
 from kserve_torch.http.call import Call, json_answer
 from kserve_torch.http.sending import refuse, respond
 
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
 #: Answered on every connection: a kubelet whose probe is refused would restart the pod.
 _ALWAYS = ("/v2/health/live", "/ping")
-
-Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
 
 
 def last_answer(status: int, text: str) -> bytes:
@@ -27,7 +27,7 @@ def last_answer(status: int, text: str) -> bytes:
     return STATUS_LINE[status] + head.encode() + body
 
 
-def over_limit(app: Application, connections: int) -> Application:
+def over_limit(app: ASGIApp, connections: int) -> ASGIApp:
     """The application for a connection over the limit: only liveness probes reach ``app``.
 
     Args:
@@ -36,7 +36,7 @@ def over_limit(app: Application, connections: int) -> Application:
     """
     error = Overloaded(f"{connections} connections are open (max_connections)")
 
-    async def answer(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] in _ALWAYS:
             await app(scope, receive, send)
         else:
@@ -46,11 +46,11 @@ def over_limit(app: Application, connections: int) -> Application:
     return answer
 
 
-def refusal(status: int, text: str) -> Application:
+def refusal(status: int, text: str) -> ASGIApp:
     """An application that answers every request with an error and closes the connection."""
     refused = json_answer({"error": text}, status)
 
-    async def answer(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         await respond(send, refused, close=True)
 
     return answer

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kserve_torch.http.call import Answer
 
-Receive = Callable[[], Awaitable[Mapping[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+if TYPE_CHECKING:
+    from starlette.types import Receive, Send
 
 #: Statuses of answers that have no body (RFC 9110 6.4.1).
 BODILESS = (204, 205, 304)
