@@ -13,15 +13,13 @@ import orjson
 from kserve_torch.codec import datatypes
 from kserve_torch.codec.document import is_sendable
 from kserve_torch.codec.snapshot import snapshot
-from kserve_torch.codec.values import as_array, as_numbers, is_array, json_text
+from kserve_torch.codec.values import as_array, as_numbers, first_leaf, is_array, json_text
 from kserve_torch.errors import HandlerError
 from kserve_torch.messages import Tensor
 
 #: Types that become an element of a BYTES tensor unchanged.
 _TEXT = (str, bytes, bytearray, memoryview)
 _INTEGER = (int, np.integer)
-#: numpy's own limit.
-_MAX_DIMS = 64
 
 
 def result_to_tensors(results: Sequence[Any], input_names: Sequence[str]) -> list[Tensor]:
@@ -154,7 +152,7 @@ def _from_list(result: Sequence[Any], name: str) -> tuple[str, np.ndarray]:
 
 def _rectangular(result: Sequence[Any]) -> np.ndarray | None:
     """The list as an array of numbers, booleans, text or bytes; None if it is ragged or mixed."""
-    leaf = _first_leaf(result)
+    leaf = first_leaf(result)
     if isinstance(leaf, _TEXT):
         return _texts(result)
     try:
@@ -164,15 +162,6 @@ def _rectangular(result: Sequence[Any]) -> np.ndarray | None:
     if values.dtype == np.float64 and isinstance(leaf, _INTEGER) and _is_huge(values):
         return _whole_numbers(result, values)
     return values if values.dtype.kind in "biuf" else None
-
-
-def _first_leaf(value: Any) -> Any:
-    """The first leaf of nested lists; not deeper than arrays go, for a list may hold itself."""
-    for _ in range(_MAX_DIMS):
-        if not (isinstance(value, list | tuple) and value):
-            break
-        value = value[0]
-    return value
 
 
 def _array(result: Sequence[Any]) -> np.ndarray:

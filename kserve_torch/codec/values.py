@@ -16,6 +16,8 @@ from kserve_torch.codec import datatypes
 PORTION = 32 * 1024
 #: Levels of nesting that are looked at: a list may hold itself.
 _DEPTH = 4
+#: numpy's own limit.
+_MAX_DIMS = 64
 
 _LISTS = (list, tuple)
 _NESTED = (list, tuple, dict)
@@ -33,6 +35,15 @@ def is_torch(value: object) -> bool:
 
 def _has_numpy(value: object) -> bool:
     return callable(getattr(value, "numpy", None)) and hasattr(value, "dtype")
+
+
+def first_leaf(value: Any) -> Any:
+    """The first leaf of nested lists; not deeper than arrays go, for a list may hold itself."""
+    for _ in range(_MAX_DIMS):
+        if not (isinstance(value, list | tuple) and value):
+            break
+        value = value[0]
+    return value
 
 
 def as_array(value: Any) -> tuple[str, np.ndarray]:

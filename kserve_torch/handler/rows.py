@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from kserve_torch.codec.document import from_base64
+from kserve_torch.codec.values import first_leaf
 from kserve_torch.errors import BadRow, InvalidInput
 
 #: Fields that may hold the payload, by precedence. TorchServe knows the first two.
@@ -64,10 +65,7 @@ def refuse_several(index: int, value: Any, wanted: str) -> None:
     Raises:
         BadRow: it is one; says that each is to be a row with one ``wanted``.
     """
-    first = value
-    while isinstance(first, list) and first:
-        first = first[0]
-    if isinstance(value, list) and isinstance(first, (str, bytes, bytearray)):
+    if isinstance(value, list) and isinstance(first_leaf(value), (str, bytes, bytearray)):
         got = f"got a list of {len(value)}; each needs a row of its own"
         raise BadRow(index, f"data: expected one {wanted}, {got}")
 

@@ -10,12 +10,11 @@ import numpy as np
 import orjson
 import torch
 
+from kserve_torch.codec.values import first_leaf
 from kserve_torch.errors import BadRow, InvalidInput
 
 #: How torch begins to say that a number in a list does not fit.
 _TOO_LARGE = "Overflow when unpacking"
-#: numpy's own limit.
-_MOST_DIMS = 64
 
 
 def as_tensor(index: int, value: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -91,12 +90,7 @@ def _numbers(values: Any) -> Any:
 
     They are returned as they are if torch would read them in another way, or not at all.
     """
-    first: Any = values
-    for _ in range(_MOST_DIMS):
-        if not isinstance(first, list | tuple) or not first:
-            break
-        first = first[0]
-    if not isinstance(first, int | float):
+    if not isinstance(first_leaf(values), int | float):
         return values
     try:
         array = np.array(values)
