@@ -5,7 +5,6 @@ This server has no such socket; intermediate results go straight to the request.
 
 from __future__ import annotations
 
-import io
 import json
 import struct
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import Any
 
 import torch
 
+from kserve_torch.handler.tensors import save_tensor
 from kserve_torch.runtime.context import Context
 
 __all__ = [
@@ -94,7 +94,5 @@ def _body(value: Any) -> bytes | bytearray | str:
     if isinstance(value, (bytes, bytearray, str)):
         return value
     if isinstance(value, torch.Tensor):
-        buffer = io.BytesIO()
-        torch.save(value, buffer)
-        return buffer.getvalue()
+        return save_tensor(value)
     return json.dumps(value, indent=2)
