@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from kserve_torch.models.registry import Registry
 
 _PATH = r"/v1/models/(?P<model>[^/:]+):(?P<verb>predict|explain)"
-_VERBS = {"predict": Verb.PREDICT, "explain": Verb.EXPLAIN}
 
 
 class V1:
@@ -50,15 +49,14 @@ class V1:
         self.route = Routes({_PATH: {"POST": self._infer}})
 
     async def _infer(self, call: Call, model: str, verb: str) -> Answer:
-        asked = _VERBS[verb]
         try:
             decoded = await self._decoded(call, model)
             event = decoded.event
             if event is None and "ce-specversion" in call.headers:
                 event = cloudevents.from_headers(call.headers)
             if isinstance(decoded, V2Request):
-                return await self._as_v2(call, model, asked, decoded, event)
-            request = _request(call, model, asked, decoded)
+                return await self._as_v2(call, model, Verb(verb), decoded, event)
+            request = _request(call, model, Verb(verb), decoded)
         except Exception as error:
             return self._serve.refuse(call, model, error)
         return await self._serve(call, request, lambda reply: _answer(request, reply, event))
