@@ -27,7 +27,8 @@ from kserve_torch.settings.addresses import Binding
 from kserve_torch.tls import Identity
 from kserve_torch.tokens import Tokens
 
-#: Seconds in which those who have connected are accepted, and their requests read, before the end.
+#: Seconds between the last new connection and the shutdown, in which those that wait to be accepted
+#: are, and their first requests are read.
 ACCEPT_SECONDS = 0.1
 
 
@@ -42,7 +43,7 @@ class HttpServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, answer what has been asked, and close each connection after that."""
         for sock in sockets or ():
-            sock.listen(0)  # to close it resets the connections that wait to be accepted
+            sock.listen(0)  # closing it would reset the connections that wait to be accepted
         await asyncio.sleep(ACCEPT_SECONDS)
         await super().shutdown(sockets)
 

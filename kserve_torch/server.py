@@ -148,7 +148,7 @@ class Server:
                 Listener(binding).close()
             # After the ports: another server that has them may keep its keys in the same file.
             tokens = tokens_for(self.settings)
-            self._check_tls(bindings)  # no model is loaded for nothing
+            self._check_tls(bindings)  # before the models, which may take minutes
             models = startup_models(self.settings)
             if not self.settings.open_early:
                 await self._load_models(models)

@@ -1,9 +1,9 @@
-"""How calls come from gRPC's own threads to the event loop: all that are there in one turn of it.
+"""How calls come from gRPC's threads to the event loop: all that are waiting, in one turn of it.
 
-gRPC on asyncio takes a turn of the loop for each event, of which a call has four, and three more to
-accept a call, before which it accepts no other. In a turn, the loop gives up the interpreter's lock
-several times and gets it back after the handlers that compute in Python: beside 20 of them, 200
-calls at once took 25 s instead of the 1.5 s that they take over HTTP.
+gRPC on asyncio needs a turn of the event loop for each event. A call has four events, and to accept
+it takes three more turns, before which no other call is accepted. In each turn the loop gives up
+the interpreter's lock several times, and gets it back only after the handlers that compute in
+Python: beside 20 of those, 200 calls at once took 25 s, and over HTTP 1.5 s.
 
 What is changed here is internal to grpcio; a release without it works as before.
 """
@@ -27,8 +27,8 @@ AHEAD = 64
 class _Announcements(socket.socket):
     """Where gRPC's threads announce events, a byte for each.
 
-    gRPC reads one byte and then handles all events that there are: for the other bytes the loop
-    would take turns in vain.
+    gRPC reads one byte and then handles all events that there are: the loop would wake up once more
+    for each of the other bytes, with nothing left to do.
     """
 
     def recv(self, *args: Any) -> bytes:
@@ -41,7 +41,7 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 
 
 class _Accepting(asyncio.Task[Any]):
-    """A call that is to come. Who waits for it when it is there goes on at once, without a turn."""
+    """Waits for the next call. If it has come, who awaits it goes on at once, in the same turn."""
 
     def add_done_callback(
         self, callback: Callable[[_Accepting], object], *, context: Context | None = None

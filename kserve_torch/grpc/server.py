@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from kserve_torch.settings import Binding, Settings
     from kserve_torch.tokens import Tokens
 
-#: How often a client may ping, in milliseconds. Go's and Java's do so every ten seconds at most;
-#: gRPC's default of five minutes ends the calls of those that wait a while for an answer.
+#: Milliseconds that a client must leave between two pings. Those in Go and Java ping every ten
+#: seconds at most; with gRPC's default of five minutes their calls end if the answer takes a while.
 _PING_MS = 5000
 
 #: Bytes of a call's metadata, as many as of HTTP's headers: tokens alone may exceed gRPC's 8 KiB,
 #: beyond which it refuses calls at random.
 _METADATA = 64 * 1024
 
-#: Calls that may wait for the event loop to take them, some 15 KB each. From 1000 on, gRPC's own
-#: limit ends calls at random as CANCELLED, probes among them, and nobody is told.
+#: Calls that may wait for the event loop to take them, some 15 KB each. With gRPC's own limit of
+#: 1000, those beyond it end at random as CANCELLED, probes among them, and no log tells of it.
 _WAITING = 10_000
 
 #: The largest number that gRPC takes: no limit, as bytes, seconds, milliseconds or calls.
 _NO_LIMIT = 2**31 - 1
 
-#: Seconds for which RPCs are refused before the connections are closed. Those that come just then
-#: are ended by gRPC with CANCELLED, which clients do not try again; who is refused waits, and does.
+#: Seconds for which RPCs are refused before the connections are closed. gRPC ends those that arrive
+#: while it closes them with CANCELLED, after which clients do not try again; refused ones they do.
 _REFUSE_SECONDS = 0.5
 
 _DEFINITIONS = (
@@ -83,7 +83,8 @@ class GrpcServer:
         changes = [WorkerChanged, StateChanged, DefaultChanged]
         self._registry.observers.add(lambda event: self.refresh(), changes)
         for binding in self._settings.grpc_bindings():
-            # One connection can have any number of calls, whose messages are kept as they come.
+            # Limited: one connection can have any number of calls, and messages that have come stay
+            # in memory.
             server = grpc.aio.server(
                 options=self._options(binding),
                 maximum_concurrent_rpcs=min(self._settings.max_connections, _NO_LIMIT),
@@ -95,7 +96,7 @@ class GrpcServer:
             await server.start()
 
     def refresh(self) -> None:
-        """Wake health watchers, after an event or a change that is none, such as draining."""
+        """Wake health watchers: after an event, or a change without one, such as draining."""
         for servicer in self._healths:
             servicer.refresh()
 
@@ -137,7 +138,7 @@ class GrpcServer:
             ("grpc.max_send_message_length", send),
             ("grpc.max_metadata_size", _METADATA),
             ("grpc.server.max_pending_requests", _WAITING),
-            # How long they may, in seconds: after 30, gRPC's own limit ends calls as CANCELLED.
+            # Seconds for which they may wait: gRPC's own limit is 30, which ends them as CANCELLED.
             ("grpc.server_max_unrequested_time_in_server", _NO_LIMIT),
             # After so long a silence the client is pinged; gRPC's own default is two hours.
             ("grpc.keepalive_time_ms", int(min(1000 * quiet, _NO_LIMIT))),

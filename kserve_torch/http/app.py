@@ -31,7 +31,7 @@ KSERVE = ("/v1/", "/v2/")
 
 MANAGEMENT, METRICS = "management", "metrics"
 
-#: Seconds after which a task is started that watches for the client's departure.
+#: Seconds after which a task watches whether the client leaves; most calls need none until then.
 WATCH_AFTER = 0.05
 
 

@@ -14,9 +14,9 @@ from kserve_torch.http.call import CODING, Call
 if TYPE_CHECKING:
     from starlette.types import Receive
 
-#: How many times as long as to read a body's bytes it takes to decompress them.
+#: Decompressing a body takes this many times as long as reading its bytes.
 INFLATES = 16
-#: A client that sends this many bytes per second gets more time for its body.
+#: Bytes per second that are fast enough: with each that many a client gets a second more.
 LEAST_RATE = 16 * 1024
 
 

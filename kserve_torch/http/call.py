@@ -45,7 +45,7 @@ class Call:
         query: the raw query string.
         management: whether it came in on a socket where the management API answers.
         metrics_only: whether only the metrics answer on that socket.
-        began: ``time.perf_counter()`` at which the last byte of it was there.
+        began: ``time.perf_counter()`` when its last byte had arrived.
         told: whether `Serve` has reported how it ended.
     """
 

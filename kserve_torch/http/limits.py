@@ -1,4 +1,4 @@
-"""What a client may cost on one connection: heads have a size and a time, few requests wait.
+"""Limits of one connection: the size of a request's head, its time, how many requests may wait.
 
 uvicorn itself waits for a request's head without a limit, accepts heads of any length, reads on
 however many requests of a connection wait for their turn, and answers malformed requests in plain
@@ -22,11 +22,11 @@ from kserve_torch.http.upgrade import feed_without_upgrade
 MAX_HEAD = 64 * 1024
 #: Seconds in which a connection over the limit must send its request, to be refused.
 REFUSAL_SECONDS = 1.0
-#: Requests of a connection that wait behind the one that runs and with which no more are read.
-#: With fewer it is read on, as only then a client that leaves is noticed.
+#: Nothing more is read from a connection on which this many requests wait behind the one that runs.
+#: Until then it is read ahead: only reading shows that the client has left.
 MAX_WAITING = 16
-#: Bytes of a body with which no more is read until the application has taken them. uvicorn's 64 KiB
-#: are less than one read of the socket brings: nearly every read would stop and start the reading.
+#: Nothing more is read while this many bytes of a body wait for the application. uvicorn's 64 KiB
+#: are less than one read of the socket brings: nearly every read would pause the next ones.
 MAX_AHEAD = 512 * 1024
 
 
@@ -72,9 +72,10 @@ class LimitedProtocol(HttpToolsProtocol):
     #: Whether the next bytes are part of a head, or of the trailers of a chunked body.
     _counting = False
     _head_bytes = 0
-    #: Bytes of the packet that is being parsed, and of the one in which a head began that followed
-    #: another request.
+    #: Bytes of the packet that is being parsed.
     _packet = 0
+    #: Bytes of the packet in which a later request of the connection began. They may be those of
+    #: other requests too, so `_head_bytes` counts from the next packet on.
     _first_packet = 0
     #: Whether a request has begun whose head is not complete.
     _in_head = False
@@ -118,7 +119,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._too_large()
 
     def _should_upgrade(self) -> bool:
-        """Keep uvicorn from acting on such a head: `feed_without_upgrade` parses it once more."""
+        """Have uvicorn start no request yet: `feed_without_upgrade` parses this head once more."""
         return True
 
     # --- the parser's calls ---
@@ -198,7 +199,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _too_slow(self) -> None:
         """Close a connection whose request is late; answer it if some of it has come."""
         self._head_timer = None
-        if self.flow.was_paused:  # its rest may be there, behind requests that wait
+        if self.flow.was_paused:  # it may have come in time and not been read
             self._wait_for_head(self.patience)
         elif self._in_head:
             text = f"the request's headers did not arrive within {self.patience:g} s"

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Bytes with which TLS ends, which may be lost: a client that reads slowly has its answer by then.
+#: Bytes of the message that ends TLS. If no more are unsent, the client has been sent its answer,
+#: and this message may be lost.
 FAREWELL = 32
 
 
@@ -121,7 +122,7 @@ class GuardedProtocol(LimitedProtocol):
     def _break_off(self, cycle: RequestResponseCycle, error: ServingError) -> None:
         """End the connection instead of the answer; what a handler raised is in the log already."""
         log.warning("a response was aborted: %s", error.message)
-        cycle.disconnected = True  # uvicorn need not say that the answer has no end
+        cycle.disconnected = True  # else uvicorn logs that the answer has no end
         self.transport.close()
 
 

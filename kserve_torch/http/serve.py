@@ -96,8 +96,8 @@ class Serve:
     ) -> Answer:
         """The answer to a request that failed, or whose own answer cannot be sent."""
         answer = self._failed(error, request.id)
-        # Its frames hold the request, and what in turn holds the error: they would stay in memory
-        # until Python looks for garbage.
+        # The traceback's frames hold the request and objects that hold the error again: this circle
+        # would stay in memory until Python's garbage collector runs.
         error.__traceback__ = None
         self._tell(call, request, answer.status, reply, error)
         return answer
@@ -110,10 +110,11 @@ class Serve:
         reply: Reply | None,
         error: BaseException | None = None,
     ) -> None:
-        if call.told:  # a stream may fail before its handler does, and after it has answered
+        if call.told:  # a stream ends twice if a part of it cannot be sent: then its handler ends
             return
         call.told = True
-        # The answer first: who sends the next request sees it counted.
+        # In the next turn of the event loop: after the answer is sent, so that the client need not
+        # wait for this, and before its next request is read, so that a scrape counts it.
         if not self._untold:
             asyncio.get_running_loop().call_soon(self._tell_all)
         self._untold.append(
@@ -121,7 +122,7 @@ class Serve:
         )
 
     def _tell_all(self) -> None:
-        """Tell of all answers of one turn of the event loop, which are often a batch's."""
+        """Report all answers of the last turn of the event loop, often those of a whole batch."""
         untold, self._untold = self._untold, []
         for event in untold:
             self._registry.emit(event)

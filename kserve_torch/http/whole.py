@@ -22,7 +22,7 @@ from kserve_torch.http.call import Answer
 from kserve_torch.http.http10 import STAYING
 from kserve_torch.http.sending import BODILESS, respond, unsized_headers
 
-#: Bytes of a body that are copied behind their head: that takes less time than to write two pieces.
+#: Bytes up to which a body is copied behind its head: that is faster than writing two pieces.
 COPIED = 64 * 1024
 
 
