@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-#: Bytes up to which work takes less time than would be saved: most bodies are handed to no thread.
+#: Bytes up to which handing work to a thread costs more than it saves; most bodies have fewer.
 SMALL = 1024 * 1024
 #: Not the event loop's executor, whose threads may be taken by installations and downloads.
 _THREADS = ThreadPoolExecutor(2, "body")

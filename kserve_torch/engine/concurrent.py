@@ -25,7 +25,7 @@ from kserve_torch.runtime.reasons import forget_tracebacks, handler_failure
 
 #: Requests that run at once; further ones wait in the queue.
 MOST_CALLS = 256
-#: Seconds that a request may take to end once it is cancelled; then the event loop must be blocked.
+#: Seconds in which a request ends after it is cancelled, unless the event loop is blocked.
 GRACE = 1.0
 
 

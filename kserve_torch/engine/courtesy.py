@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 NICE = 10
 #: Seconds that a worker waits for its turn; then it runs beside the other one.
 PATIENCE_SECONDS = 1.0
-#: Most seconds of sleep after a turn: the quota's period, so older use has been throttled already.
+#: Most seconds of sleep after a turn. This is the period of Linux's quota: for what was used in
+#: earlier periods, the process has been throttled already.
 LONGEST_REST = 0.1
 
 

@@ -64,7 +64,7 @@ class Emissions:
             if self._ended:
                 return
             self._waiting += _size(rows)
-            if self._waiting >= MOST_BYTES:  # from now on, so that several clients' waits overlap
+            if self._waiting >= MOST_BYTES:  # not from its wait on: several clients' overlap
                 self._late = min(self._late, time.monotonic() + PATIENCE_SECONDS)
             self._loop.call_soon_threadsafe(self._queue.put_nowait, rows)
 

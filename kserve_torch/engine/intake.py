@@ -82,7 +82,8 @@ class Intake:
             raise
         except ServingError as failure:
             error = type(failure).__name__
-            # One error may be for a whole batch: of each request is told before the next gets it.
+            # The requests of a batch may share this error: each is reported before the next one
+            # enters its own time.
             failure.timing = ticket.timing(time.monotonic())
             raise
         finally:
@@ -90,7 +91,7 @@ class Intake:
                 timer.cancel()
             pool.inflight -= 1
             self._finish(request, reply.timing if reply is not None else NO_TIME, error)
-            if pool.lane.pressure() > pool.patience:  # a burst has no later arrivals that would see
+            if pool.lane.pressure() > pool.patience:  # after a burst no arrival would notice it
                 pool.staffing.relieve()
 
     def _enqueue(self, pool: Pool, request: Request) -> Ticket:

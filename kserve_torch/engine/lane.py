@@ -38,8 +38,8 @@ class Lane:
         self._max_rows = window.max_rows
         self._shrunk = -math.inf
         self._lock = threading.Lock()
-        #: What idle workers wait for, last the one that has waited for the shortest time: it is
-        #: woken first, so that those that are not needed any more are idle for long.
+        #: What idle workers wait for, in the order in which they became idle. The last is woken
+        #: first: so the others stay idle for long if they are not needed, and then stop.
         self._idle: list[threading.Condition] = []
         #: Whether it takes no more requests.
         self.closed = False
@@ -83,7 +83,7 @@ class Lane:
     def pressure(self) -> float:
         """Seconds that the oldest request has waited because all workers are busy.
 
-        If a batch is not complete, the time for which a free worker would wait does not count.
+        The delay for which even a free worker waits until a batch is complete is not counted.
         """
         with self._lock:
             return self._pressure(time.monotonic())

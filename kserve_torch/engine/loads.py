@@ -4,7 +4,7 @@ Loads share the cores and the interpreter's lock. If all models of a large store
 each would take as long as all of them together, and none be ready within ``startupTimeout``;
 requests would wait for the lock behind every one of them. So further loads wait for their turn,
 unless those that run leave the process idle: such loads wait for a disk or a network. Workers for
-which requests wait do not: their model would be refused until all others have loaded.
+which requests wait load at once: else their model would refuse these until all others have loaded.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from kserve_torch.runtime.machine import cores
 
 #: Loads that run at a time, also on fewer cores: while one reads, another computes.
 FEWEST = 4
-#: How often it is looked whether the process is idle while loads wait, in seconds.
+#: Seconds between two looks at whether the process is idle, while loads wait.
 LOOK_SECONDS = 0.25
-#: The share of one core below which it counts as idle. No more, as it may get little from other
-#: programs.
+#: The share of one core below which it counts as idle. It is small because other programs may leave
+#: the process little of a core though it has work.
 IDLE = 0.1
 
 

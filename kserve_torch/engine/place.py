@@ -9,7 +9,7 @@ from traceback import walk_stack
 
 from kserve_torch.namespace.scopes import PREFIX
 
-#: The innermost calls of a thread that are told, and the most, with those of archives' code.
+#: How many innermost calls are always named, and how many are at most, with those in archives.
 _INNERMOST, _MOST = 3, 10
 
 

@@ -50,8 +50,9 @@ class Pool:
         ran: called on the event loop after each batch.
         changed: called on any thread whenever a worker changes its state.
         limits: time-outs for starts, for calls, and for repeated failures to start.
-        courtesy: how background workers give way to others; these divide the cores by their
-            maximum, not their minimum. None in the foreground.
+        courtesy: how workers in the background give way to others; None in the foreground. In the
+            background the cores are shared by as many workers as there may be, in the foreground by
+            as many as there always are.
         crowded: whether others compute beside these workers.
 
     Attributes:
@@ -102,7 +103,7 @@ class Pool:
         return time.monotonic() - self.lane.last_batch < BUSY_SECONDS or bool(self.running)
 
     def is_short(self, ticket: Ticket) -> bool:
-        """Whether it has too few workers, as is seen when a request has come."""
+        """Whether it has too few workers, judged by a request that has just come."""
         if self._courtesy is not None:
             return self.inflight >= self.roster.size  # it would wait for one that runs
         return ticket.pressure > self.patience or not self.roster.size
@@ -121,7 +122,7 @@ class Pool:
             staying = self.roster.staying()[:maximum]
             leaving = self.roster.all()[len(staying) :]
             self._dismiss(leaving, Worker.stop if maximum else Worker.finish)
-        # Those that are starting already, then the one whose weights the others share, then these.
+        # Those that are starting already, then one, then all others, which share its weights.
         for most in (0, 1, maximum):
             starts = map(asyncio.wrap_future, self.staffing.coming(most))
             await asyncio.gather(*map(asyncio.shield, starts))  # cancelling it stops no worker
@@ -137,7 +138,7 @@ class Pool:
         late, soonest = self.roster.late(limit, time.monotonic())
         why = f"its handler has not answered for {limit:g} s"
         lost = [worker for worker, since in late if self._abandon(worker, since, why, error)]
-        if lost:  # not before all of them are counted: it may be too many
+        if lost:  # only now that all of them are counted: they may be too many
             self.staffing.replace(len(lost))
         return soonest
 

@@ -120,7 +120,8 @@ class Queues:
         It does not go by the requests alone: a call whose clients have left still blocks its
         worker.
         """
-        # A `TorchModel` may be called on one loop after the other, and the first kept for later.
+        # A `TorchModel` may be called on several loops in turn. The timers of one that does not run
+        # are late.
         if self._watch_loop is None or not self._watch_loop.is_running():
             self._look_in(self._call_seconds)
 

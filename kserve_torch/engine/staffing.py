@@ -150,7 +150,7 @@ class Staffing:
             start = self._starting.pop(worker.number, None)
             if start is None:
                 return None
-            if start.awaited:  # here, as nothing keeps `relieve` from the next start from now on
+            if start.awaited:  # before `relieve`, which waits for the lock, starts the next one
                 self._grown(worker.state)
         start.clock.cancel()
         LOADS.end()

@@ -60,7 +60,7 @@ def give_up() -> None:
 class Shared:
     """Work that is done once for all who want it at the moment.
 
-    Whoever wants it while it is being done shares the next time with all others who do.
+    Those who ask for it while it is being done share the next time, which begins after that.
 
     Args:
         work: what is to be done; it must not fail.

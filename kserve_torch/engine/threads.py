@@ -32,7 +32,7 @@ class CallThreads:
         self._crowded = crowded
         self._most = thread_counts(usual)[-1]
         self._among = functools.cache(lambda workers: Tuner(thread_counts(workers)))
-        #: That of the running call, if it is to be told of it.
+        #: The one that is told how long the running call takes; None if none is.
         self._tuner: Tuner | None = None
 
     def for_load(self) -> None:

@@ -25,13 +25,13 @@ TRIAL_SECONDS = 1.0
 #: long: each further turn would cost clients as much again.
 CLEAR = 1.25
 #: How long a size's batches compute between two trials, as a multiple of the trial's own time. A
-#: trial that changes the choice is repeated after the first multiple: another program may have
-#: disturbed it. Each one that confirms the choice doubles the pause, up to the second multiple: in
-#: a trial, all candidates but one are slower. Not a number of batches: those of a large model that
-#: was tried in a bad moment would take minutes, each twice as long as it need.
+#: trial that changed the choice is repeated after the first multiple: another program may
+#: have disturbed it. Each that confirms the choice doubles the pause, up to the second multiple:
+#: trials cost time, as all candidates but one are slower. The pause is not a number of batches:
+#: after a disturbed trial, a large model would run them for minutes with the wrong choice.
 AGAIN, AGAIN_AT_MOST = 5.0, 200.0
-#: A trial comes early once so many batches in a row take so many times as long as the choice took:
-#: where another program computes, threads that wait for each other may take twenty times as long.
+#: A trial comes early once so many batches in a row take so many times as long as in the last one:
+#: beside another program, threads that wait for each other may take twenty times as long.
 SLOW_BATCHES, SLOWER = 10, 2.5
 #: The share of the time that more threads must save, since they take cores from others.
 WORTH = 0.05

@@ -5,10 +5,10 @@ overtake another. A batch is due
 
 - at once, if waiting could not make it larger: it or the window is full, or there is no delay;
 - at once, too, if as many requests wait as the largest of the last `PATIENCE` batches had, and none
-  of those was full: all clients that send again as soon as they are answered have done so;
-- else ``max_delay`` after the worker was free and the first request was there, as TorchServe counts
-  it: what arrives while the worker is busy is mostly the first part of a group of clients that have
-  just been answered.
+  of those was full: then all clients that send again as soon as they are answered have done so;
+- else ``max_delay`` after the first request has come and the worker is free, whichever is later, as
+  in TorchServe. What comes while the worker is busy is mostly the first part of a group of clients
+  that have just been answered, and the others are about to send.
 
 CONTRACT B1; a request with more rows than a batch may have goes alone.
 """
@@ -22,8 +22,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
-
-#: After so many batches that were not full, the next ones wait for no more requests than those had.
+#: After so many batches in a row that were not full, none waits for more requests than those had.
 PATIENCE = 8
 
 

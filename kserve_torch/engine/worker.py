@@ -176,7 +176,8 @@ class Worker:
             self.instance.on_part = self._part_sent
             give_back_freed_memory()  # checkpoints, and weights that it has in common with others
         except BaseException as error:
-            # Else its weights would be there when it is tried again; also of circular handlers.
+            # Else its weights would still be in memory when it is loaded again, even those of
+            # handlers that refer to themselves.
             forget_frames(error)
             give_back_memory()
             self._become(WorkerState.FAILED, error)
@@ -187,7 +188,7 @@ class Worker:
         try:
             self._work()
         except BaseException as error:
-            with suppress(Exception):  # without memory for the line it is replaced all the same
+            with suppress(Exception):  # it is replaced even if there is no memory for the line
                 log.exception("%s: worker %d died", self.lane.label, self.number)
             lost = HandlerError(f"{self.lane.label}: the worker died while it ran the request")
             outcome = error if isinstance(error, ServingError) else lost
@@ -270,7 +271,7 @@ class Worker:
 
     def _part_sent(self) -> None:
         with self._lock:
-            # One that sends to nobody is not let go on for ever.
+            # A call whose clients have all left gets no more time: it might go on for ever.
             if self._since is not None and not all(t.future.done() for t in self._batch):
                 self._since = time.monotonic()
 
