@@ -168,7 +168,7 @@ def _file(model: StartupModel) -> str:
 
 
 def _why_not(version: ModelVersion, first: ModelVersion) -> ServingError:
-    """Why a version is not served whose place another one has."""
+    """Why a version is not served: another one has its name and number."""
     if version.archive is None:
         return NotReady(version.reason)
     other = first.archive.source.name if first.archive else "which cannot be read"

@@ -1,7 +1,7 @@
 """The instances of a model version whose weights the later ones share: one on each device.
 
-Not once a handler has written to them: what one instance has loaded since is not for others, and
-those that hold its weights are loaded anew.
+Once a handler has written to its weights, none are shared any more: what it has loaded since is not
+for others, and the instances that hold the same weights are loaded anew, each with its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Firsts:
     def changed(self, worker: Worker) -> None:
         """Note that a worker has another state."""
         ready = worker.instance if worker.state is WorkerState.READY else None
-        if ready is not None and ready.weights.were_written:  # it loaded meanwhile
+        if ready is not None and ready.weights.were_written:  # by another one, as it loaded
             self.renew()
 
     def renew(self) -> None:

@@ -27,8 +27,8 @@ class VersionState:
         version: the version, as the manifest says.
         state: its state; clients see `standing`.
         reason: why it failed to load, else "".
-        needed: whether the server is ready only with it, if it is the default: it is configured, or
-            has been ready, or was made the default in the place of such a one.
+        needed: whether the server is ready only if this version is, as long as it is the default of
+            its model: it is configured, has been ready, or has replaced a default that was needed.
     """
 
     def __init__(

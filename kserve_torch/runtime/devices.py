@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 #: GPUs whose CUDA context has ended.
 _lost: set[int] = set()
-#: The streams of workers that are gone, by GPU. torch keeps memory for each that was used: what was
-#: freed in it, and up to 32 MiB per cuBLAS handle that was used in it.
+#: The streams of workers that are gone, by GPU, for new workers. torch keeps memory for each stream
+#: that was ever used: what was freed in it, and up to 32 MiB per cuBLAS handle.
 _streams: defaultdict[int, list[Any]] = defaultdict(list)
 
 
@@ -151,7 +151,7 @@ def examine(gpu_id: int | None) -> None:
     if gpu_id is None or gpu_id in _lost or not torch.cuda.is_available():
         return
     error = None
-    for _ in range(2):  # what has ended a context is said each time, anything else once
+    for _ in range(2):  # an error that has ended the context is raised again, others only once
         try:
             torch.cuda.synchronize(gpu_id)
         except RuntimeError as failure:

@@ -1,8 +1,9 @@
 """torch traces models, and reads exported ones, one after the other: its state is the process's.
 
-``torch.fx`` replaces ``nn.Module.__call__``. Models that other threads call meanwhile would fail
-with "module is not installed as a submodule", and for ever if one is compiled meanwhile, which
-puts it back for a while. torchvision's ``create_feature_extractor`` and FX quantization trace.
+``torch.fx`` replaces ``nn.Module.__call__`` while it traces. Models that other threads call then
+would fail with "module is not installed as a submodule". They would fail for ever if a model is
+compiled at that time: compiling undoes the replacement for a while, and makes it again though
+tracing may have ended. torchvision's ``create_feature_extractor`` and FX quantization trace.
 
 ``torch.export`` and ``torch.jit.trace`` keep what they are working on in global variables. Of two
 models with a ``.pt2`` that load at once, one would fail: "_CURRENT_DESERIALIZER is already set".
@@ -74,7 +75,7 @@ _torchs_revert = symbolic._maybe_revert_all_patches
 
 @contextmanager
 def _maybe_revert_all_patches() -> Iterator[None]:
-    """What torch compiles within; what tracing has replaced must not be there, so it takes turns.
+    """Within it torch compiles, without what tracing has replaced: so the two take turns.
 
     A thread that has waited for `PATIENCE` seconds goes ahead: the one that traces may be waiting
     for the lock with which torch compiles, which this one holds.

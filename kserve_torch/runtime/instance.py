@@ -134,7 +134,7 @@ class Instance:
         counts = [len(request.rows) for request in requests]
         try:
             return self._replies(requests, counts)
-        except BaseException as error:  # also our own: making rows may run out of memory
+        except BaseException as error:  # not only the handler's: rows may not fit into memory
             failure = self._failure(error, requests, counts)
             if failure is error:
                 raise
@@ -267,7 +267,7 @@ class Instance:
         devices.require(self.gpu_id)
         try:
             rows = await self._call_beside_others(request, on_part)
-        except BaseException as error:  # also our own: a handler's context may not be copied
+        except BaseException as error:  # not only the handler's: its context may not be copied
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
             failure = self._failure(error, [request], [len(request.rows)])
@@ -316,7 +316,7 @@ def restored() -> Iterator[None]:
 
 
 def _is_cancelled() -> bool:
-    """Whether it is the running task that is to end, and not one that it waits for."""
+    """Whether the running task itself was cancelled, and not one that it waits for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

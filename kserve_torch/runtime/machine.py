@@ -14,19 +14,20 @@ from pathlib import Path
 
 #: Where the control groups are mounted.
 CGROUPS = Path("/sys/fs/cgroup")
-#: What `keep_freed_memory` sets (glibc's malloc.h), and the values: a thread's heap has at most 64
-#: MiB, and blocks above half of that always come from the system.
+#: Parameters of glibc's mallopt (its malloc.h), which `keep_freed_memory` sets.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+#: A thread's heap has at most so many bytes. Blocks larger than half of it are not made in it, but
+#: always come from the system.
 _HEAP_BYTES = 64 * 2**20
-#: A heap looks at what is above its blocks when more than 64 KiB are freed at once.
+#: Freeing so many bytes has glibc look at the top of a heap; it takes more than 64 KiB at once.
 _LARGE_BYTES = 2**17
 #: Whether `keep_freed_memory` was called.
 _keeps = False
-#: Variables for how many threads libraries start, and processes torch's compiler.
+#: Variables that say how many threads libraries start, and how many processes torch's compiler.
 _COUNTS = ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
-#: Variables for how long libgomp's threads spin (GCC's libgomp manual, 3), and the rounds, 0.15 ms
-#: instead of 8: enough from one operator to the next.
+#: Variables that say how long libgomp's threads spin while they wait (GCC's libgomp manual, 3).
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+#: For how many rounds they spin here: 0.15 ms instead of 8, enough from one operator to the next.
 _ROUNDS = "5000"
 
 
@@ -124,22 +125,22 @@ def give_back_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Give freed memory back to the system; of other threads' heaps what is above all blocks stays.
+    """Give freed memory back to the system, except the tops of other threads' heaps.
 
-    Threads' heaps keep what was freed between blocks that are in use, and with `keep_freed_memory`
-    up to 64 MiB above them.
+    A heap keeps what was freed between blocks in use, and with `keep_freed_memory` also up to 64
+    MiB above the last of them, its top.
     """
     if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)  # leaves what is above the blocks
+        ctypes.CDLL(None).malloc_trim(0)  # leaves the tops
     with _shrinking_heaps():
         bytearray(_LARGE_BYTES)
 
 
 @contextmanager
 def _shrinking_heaps() -> Iterator[None]:
-    """In this block a heap in which something large is freed gives back what is above its blocks.
+    """Within it, heaps in which something large is freed give their top back.
 
-    That is what `keep_freed_memory` avoids.
+    Otherwise `keep_freed_memory` keeps them from that.
     """
     if not _keeps:
         yield

@@ -28,7 +28,8 @@ class Weights:
 
     def __init__(self, service: Any) -> None:
         self._service = service
-        #: Several that load at once are tied to this one, whose list they all must get.
+        #: Held while another one is tied to this one: several may load at once, and all that hold
+        #: the same weights must have the same list.
         self._tying = threading.Lock()
         #: Those that have written to the weights, one list for all that hold them; None as long as
         #: they are held by this instance alone.
@@ -70,7 +71,7 @@ class Weights:
         """
         if self._written is None or self._written:
             return False
-        for reference, version in self._versions:  # plainly, as there are hundreds, in every call
+        for reference, version in self._versions:  # a plain loop: there are hundreds
             tensor = reference()
             if tensor is not None and tensor._version != version:
                 self._written.append(weakref.ref(self))
@@ -85,7 +86,7 @@ class Weights:
 
     @property
     def are_outdated(self) -> bool:
-        """Whether another instance was the first to write to them: this one did not mean that."""
+        """Whether another instance was the first to write to them: they are not this one's now."""
         first = self._written[0]() if self._written else self
         return first is not self
 

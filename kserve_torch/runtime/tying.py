@@ -32,8 +32,8 @@ def tie(service: Any, first: Any) -> int:
       module's state and are not all zeros. Not those of a module in training mode, nor those made
       in inference mode, where torch does not count writes.
 
-    Neither are if ``first`` has written to them since it was initialised: handlers train, or load
-    other weights for a request.
+    A tensor is not tied if ``first`` has written to it since it was initialised: handlers train, or
+    load other weights for a request.
 
     Args:
         service: a handler instance or module, initialised.
@@ -101,7 +101,7 @@ def _pairs(module: nn.Module, original: nn.Module) -> Iterator[tuple[torch.Tenso
     """Parameters and buffers that may be tied, each with the original of the same name."""
     originals = weights_of(original)
     for name, tensor in weights_of(module).items():
-        # This one was only initialised, in the same way as the other one.
+        # As often as this one, which was only initialised: nobody has written to the other since.
         if name in originals and _writes(tensor) == _writes(originals[name]):
             yield tensor, originals[name]
 
