@@ -23,7 +23,7 @@ _OURS = "kserve_torch."
 
 
 class _ServedLoader(importlib.abc.Loader):
-    """Loads an alias: ``make`` gives the finished module, whose own attributes stay."""
+    """Loads an alias: ``make`` returns the module, which keeps its own ``__spec__``."""
 
     def __init__(self, make: Callable[[], ModuleType]) -> None:
         self._make = make
@@ -35,7 +35,7 @@ class _ServedLoader(importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # importlib has just replaced it with the alias's.
+        # importlib has just replaced it with that of the alias.
         module.__spec__ = self._spec
 
 
@@ -60,10 +60,10 @@ def _user(name: str) -> Scope | None:
 
 
 def _owner(name: str) -> Scope | None:
-    """The same; else the packages of another model that have it, if any.
+    """The same; if it has none, the packages of another model that have such a module, if any.
 
-    The environment's libraries remember for all models what they have found in one: transformers
-    that there is accelerate.
+    Libraries of the environment remember for all models what they found for one. Once transformers
+    has found accelerate in one model's packages, it imports it for others, too.
     """
     if (scope := _user(name)) is not None:
         return scope
@@ -77,22 +77,22 @@ class Alias(ModuleType):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        # `pkgutil` walks along it. On a path where they are found, the archive's submodules would
-        # be loaded for everybody.
+        # For `pkgutil`, which lists what is there. If the import system could find the archive's
+        # submodules on it, they would be loaded for everybody.
         self.__path__: Any = Shown(self._path)
 
     def __getattr__(self, name: str) -> Any:
         scope = _owner(self.__name__)
         full = scope.full_name(self.__name__) if scope else None
         # Code that goes through sys.modules, as inspect does, asks each module for ``__file__`` and
-        # the like; that must not import the archive's module. Asking for ``__spec__`` may.
+        # the like: that must not import the archive's module. Who asks for ``__spec__`` wants it.
         wanted = not name.startswith("__") or name in ("__all__", "__spec__")
         asks = not wanted and full not in sys.modules
         if scope is None or full is None or asks:
             raise AttributeError(f"{self.__name__} is a module of an archive that is not active")
         module = scope.import_module(self.__name__)
         if name == "__all__" and not hasattr(module, name):
-            # A star import would else take the names of this module.
+            # Without this, a star import would take the names in the alias's own dict.
             return [public for public in vars(module) if not public.startswith("_")]
         return getattr(module, name)
 

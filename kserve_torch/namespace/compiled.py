@@ -1,7 +1,8 @@
-"""Compiled modules of archives: C knows neither an archive's ``__import__`` nor its modules' names.
+"""Compiled modules of archives, whose C code does not know the names that modules have here.
 
-It imports by bare name, and so from the environment first. Where both have a package of that name,
-a compiled module of the archive's would work with the other one, whose version may differ.
+It imports by bare name and past the archive's ``__import__``, and so from the environment first.
+Where both have a package of that name, a compiled module of the archive would get the
+environment's, whose version may differ.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from kserve_torch.namespace.aliases import is_alias, known_elsewhere
 class CompiledLoader(ExtensionFileLoader):
     """Loads each file of a compiled module once: many end the process when loaded again.
 
-    Alone in its folder it gets its bare name, under which it may enter more in ``sys.modules``:
-    OpenCV's makes ``cv2.dnn`` and takes no other name than ``cv2`` for its own.
+    A module outside of packages gets its bare name, and may enter others below it in
+    ``sys.modules``: OpenCV's makes ``cv2.dnn``, and does not know itself by another name than
+    ``cv2``.
     """
 
     def __init__(self, name: str, path: str) -> None:
@@ -56,13 +58,13 @@ class CompiledLoader(ExtensionFileLoader):
 
     @contextmanager
     def _taking_over(self, spec: ModuleSpec) -> Iterator[None]:
-        """What is entered in ``sys.modules`` below the bare name becomes the archive's.
+        """Make what is entered in ``sys.modules`` below the bare name within it the archive's.
 
-        What the environment has there is out of the way meanwhile: C adds to a module that it finds
-        (``PyImport_AddModule``). Other archives' imports wait for their turn.
+        Meanwhile what the environment has below that name is taken out, because C code adds to
+        modules that it finds (``PyImport_AddModule``). Other archives' imports wait for their turn.
 
-        The archive's modules beside it are there, unless the environment has that package, too:
-        mypyc's make those that they miss, even if they are loaded.
+        The archive's modules of the same package are put in under their bare names, unless the
+        environment has that package, too: mypyc's code makes those anew that it does not find.
         """
         package, _, bare = spec.name.partition(".")
         top = bare.partition(".")[0]
@@ -97,7 +99,7 @@ class CompiledLoader(ExtensionFileLoader):
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Compiled code imports by bare name, past ``__import__``: say why that may have failed."""
+    """Add to an error that compiled code may have got the environment's package of that name."""
     top = name.partition(".")[0]
     try:
         yield
@@ -109,9 +111,10 @@ def _explained(name: str) -> Iterator[None]:
 
 
 def _no_mixture(module: ModuleType, full: str) -> None:
-    """Raise ImportError if it has imported what another package of its own one's name has.
+    """Raise ImportError if it has imported from another package with the name of its own.
 
-    Modules of its own that import it, and so are not done yet, are not another's.
+    A module of its own package that is still being imported, because it imports this one, does not
+    count as another's.
     """
     package, _, name = full.partition(".")
     top = name.partition(".")[0]
@@ -132,7 +135,7 @@ def _no_mixture(module: ModuleType, full: str) -> None:
 
 
 def source_beside(spec: ModuleSpec) -> str | None:
-    """The source that a compiled module was made of, which pydantic 1 and mypyc's users ship."""
+    """The file that a compiled module was made from, if it is there, as in mypyc's packages."""
     if not isinstance(spec.loader, ExtensionFileLoader):
         return None
     path = Path(spec.loader.path)

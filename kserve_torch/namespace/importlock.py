@@ -46,7 +46,7 @@ class Turns:
         self._thread = _Thread()
         self._lock = threading.RLock()
         self._steps = 0
-        #: `_steps` at which the holder was found stuck: nobody waits for it again.
+        #: `_steps` when the holder was found stuck: nobody waits for it until it makes a step.
         self._stuck_at = -1
         os.register_at_fork(after_in_child=self._forked)
 

@@ -79,13 +79,14 @@ class Modules(MutableMapping[str, Any]):
         if name == MAIN and not isinstance(module, Main):
             self._scope.main = module
         elif not self._is_own(module):
-            # In a package of its own it is its own all the same: Lightning makes some for a while.
+            # Below a package of the archive it is the archive's whatever it is: Lightning puts
+            # modules that it makes there for a while.
             full = (self._scope.full_name(name) if "." in name else None) or name
             self._touched.add(full)
             sys.modules[full] = module
         else:
             bare = name.removeprefix(f"{self._scope.name}.")
-            if bare_name(module.__name__) == bare:  # is put back, or is about to run
+            if bare_name(module.__name__) == bare:  # it is put back, or about to be run
                 sys.modules[module.__name__] = module
             elif "." in bare:
                 sys.modules[self._scope.full_name(bare) or name] = module
@@ -162,7 +163,7 @@ class Modules(MutableMapping[str, Any]):
     def _loaded(self, name: object) -> str | None:
         """The full name of the archive's module ``name``, if it is loaded."""
         top, dot, rest = str(name).partition(".")
-        # Not searched for: its folder may be off the path since, or hold another of that name.
+        # Without a search: its folder may have left the path, or have another of that name by now.
         known = [f"{home}.{name}" for home in self._scope.homes]
         if (full := self._scope.names.get(top)) is not None:
             known.insert(0, f"{full}{dot}{rest}")

@@ -1,8 +1,8 @@
-"""Namespace packages of which an archive brings one portion, and the environment has another.
+"""Namespace packages of which the environment has one portion, and an archive brings another.
 
-``google`` is there with ``google.protobuf``, and a model's requirements add ``google.auth`` and
-``google.cloud.storage``. What the environment has is used, as with all that is installed; the rest
-is the archive's own.
+The environment has ``google`` with ``google.protobuf``, for example, and a model's requirements add
+``google.auth`` and ``google.cloud.storage``. What the environment has is used, like all that is
+installed there; the rest is the archive's own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Portions:
-    """Whose each module in a namespace package is.
+    """Says whether a module in such a package is the environment's or the archive's.
 
     Args:
         home: the package in ``sys.modules`` below which the archive's modules are.

@@ -30,7 +30,10 @@ class Figures:
         return self._only_ones() if scope is None else scope.figures
 
     def _only_ones(self) -> OrderedDict[Any, Any]:
-        """Those for a thread of unknown origin, as in ``to_thread(plt.savefig, file)``."""
+        """The figures for a thread of unknown origin, as in ``to_thread(plt.savefig, file)``.
+
+        If only one handler has any, they are meant.
+        """
         drawn = [scope.figures for scope in list(scopes.scopes.values()) if scope.figures]
         return drawn[0] if len(drawn) == 1 else self._servers
 

@@ -1,15 +1,16 @@
 """Classes that archives register with a library: each archive has its own.
 
 Tables such as transformers' ``AutoModel.register``, detectron2's and mmengine's ``Registry``,
-OmegaConf's resolvers and torch's ``functional_datapipe`` are for the process. A second instance of
-an archive would be refused the names that the first one has registered, and another version would
-get its classes. So is what transformers itself registers when it runs a repository's code
-(``trust_remote_code``): the model class for a configuration class. And Hydra, which can be
-initialised once, would compose all archives' configurations from one archive's files.
+OmegaConf's resolvers and torch's ``functional_datapipe`` are there once for the process. A second
+instance of an archive would be refused the names that the first one has registered, and another
+version would get its classes. The same holds for the model class that transformers registers for a
+configuration class when it runs a repository's code (``trust_remote_code``). And Hydra, which can
+be initialised only once, would compose all archives' configurations from one archive's files.
 
-transformers copies that code to a cache and imports it from there, under a name of the process.
-Where a model brings its own transformers, the code would get the environment's, or be what another
-model's has imported: in the folder with the model's packages it is one of them.
+transformers copies such code to a cache, and imports it from there under one name for the process.
+If a model brings its own transformers, its code would import the environment's, or be what another
+model has imported. So its cache is in the folder with the model's packages, and its code is one of
+these.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from typing import Any
 from kserve_torch.namespace.importhooks import after_import
 from kserve_torch.namespace.scopes import are_packages, current_scope, registering_scope, scopes
 
-#: The package of repositories' code; what the name of a copy's begins with.
+#: The package of repositories' code; the names of the separate ones begin with it.
 _REMOTE = "transformers_modules"
 
-#: By module, the attribute that has what was registered, and the classes that are tables with it,
-#: or whose instances are.
+#: By module, the name of the attribute that has what was registered, and the classes that have it,
+#: or whose instances do.
 _TABLES = {
     "fvcore.common.registry": ("_obj_map", "Registry"),
     "hydra.core.singleton": ("_instances", "Singleton"),
@@ -50,7 +51,7 @@ class Registrations(ChainMap[Any, Any]):
             scope = current_scope()
         elif package in scopes and not are_packages(package):
             scope = scopes[package]
-        else:  # of a library, which may have made it for an archive: resolvers, singletons
+        else:  # a library's class may have been registered by an archive: resolvers, singletons
             scope = registering_scope() or scopes.get(package)
         shared = self.maps[-1]
         (shared if scope is None else scope.registered.setdefault(id(shared), {}))[key] = value
@@ -59,8 +60,9 @@ class Registrations(ChainMap[Any, Any]):
 def _registrations(shared: dict[Any, Any]) -> Registrations:
     """What the code that asks finds in a table, in which libraries have registered ``shared``."""
     scope = current_scope()
-    # A thread of unknown origin finds all: ``to_thread(AutoModel.from_pretrained, path)``. One
-    # that only a package of an archive is known to have started finds the archive's too.
+    # A thread of unknown origin, as in ``to_thread(AutoModel.from_pretrained, path)``, finds what
+    # all archives have registered. One in which only an installed package of an archive is known
+    # to run finds what that archive has.
     found = [
         each.registered.setdefault(id(shared), {})
         for each in reversed(list(scopes.values()))
@@ -97,7 +99,7 @@ class _OfInstance:
 def install() -> None:
     """Give the libraries' tables `Registrations`, now or once they are imported.
 
-    And let the cache of a model's own transformers be among its packages.
+    A model's own transformers gets its cache among the model's packages.
     """
     for module, (attribute, *tables) in _TABLES.items():
         after_import(module, partial(_separate, tables, attribute))
@@ -125,5 +127,5 @@ def _move_cache(hub: Any) -> None:
     package = hub.__name__.partition(".")[0]
     if are_packages(package):
         hub.HF_MODULES_CACHE = str(scopes[package].root)
-        # Of a name that is loaded already, it would run anew in the environment's module.
+        # Under a name that is loaded already, the code would be run in the environment's module.
         hub.TRANSFORMERS_DYNAMIC_MODULE_NAME = f"{_REMOTE}_{package}"

@@ -54,7 +54,7 @@ class Resolver:
             return None
         loaded, shared = f"{self._scope.name}.{top}", aliases.is_namespace_package(top)
         if loaded in sys.modules and not (shared and aliases.is_namespace_package(loaded)):
-            return self.known.setdefault(top, loaded)  # by a loader's load_module
+            return self.known.setdefault(top, loaded)  # code has called a loader's load_module
         before, after = searchpath.folders(self._scope.root)
         # In place, because it is the ``__path__`` of the archive's package.
         self._scope.path[:] = dict.fromkeys([*before, *self._folders, *after])

@@ -65,7 +65,7 @@ thread = _Thread()
 
 
 def current_scope() -> Scope | None:
-    """The archive that the thread works for; on others, whose code is the nearest caller."""
+    """The archive that the thread works for; if none, the one whose code is the nearest caller."""
     return thread.scope or _calling_scope()
 
 

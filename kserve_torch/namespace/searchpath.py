@@ -78,7 +78,7 @@ def folders(root: Path) -> tuple[list[str], list[str]]:
 
 
 class Shown(Sequence[str]):
-    """A package's ``__path__`` that can be read, but where `PathFinder` finds nothing."""
+    """A package's ``__path__`` that can be read, but on which `PathFinder` finds nothing."""
 
     def __init__(self, read: Callable[[], Sequence[str]]) -> None:
         self._read = read

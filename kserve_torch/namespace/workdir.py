@@ -32,7 +32,7 @@ class _Thread(threading.local):
 _thread = _Thread()
 _shared = threading.RLock()
 _explained = threading.Event()
-#: The process's own directory, of a program that may leave it.
+#: The directory in which the process was started; None if it must stay there.
 _home: str | None = None
 #: Folders of models whose threads share a directory, and how many instances each has.
 _guests: Counter[Path] = Counter()
@@ -53,7 +53,7 @@ def own_directory(folder: Path) -> bool:
 
 
 def follow_models() -> None:
-    """Let the process work in the folder of the only model; this program needs no directory."""
+    """Let the process work in the folder of the only model: it needs no directory itself."""
     global _home
     with suppress(OSError):  # removed meanwhile
         _home = os.getcwd()
@@ -84,7 +84,7 @@ def move_out(folder: Path) -> None:
 
 def _settle() -> None:
     if _home is None or not _shared.acquire(blocking=False):
-        return  # who loads settles afterwards
+        return  # a model is loading, and whoever loads it settles afterwards
     try:
         with suppress(OSError):
             os.chdir(next(iter(_guests)) if len(_guests) == 1 else _home)
