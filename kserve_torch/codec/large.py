@@ -19,7 +19,7 @@ import simdjson
 from kserve_torch.codec import pieces
 from kserve_torch.codec.datatypes import DATATYPES
 
-#: Bytes from which on this is faster: of a body; half as many for each of its tensors.
+#: Bytes from which on this is faster: so many in a body, and half as many for each tensor in it.
 WORTH = 4096
 #: simdjson's element type for each kind of datatype, and numpy's name for what comes out.
 _ELEMENTS: Mapping[str, tuple[Literal["d", "i", "u"], type]] = {

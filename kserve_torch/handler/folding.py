@@ -60,7 +60,7 @@ class FoldedNorms:
         row = None
         if self._tries and self._ordered.is_decided and not kwargs:
             row = _first_row(args)
-        output = self._ordered(*args, **kwargs)  # if it refuses the batch, the next one may decide
+        output = self._ordered(*args, **kwargs)  # if it raises, the next batch may decide
         if row:
             self._try(row)
         return output
@@ -68,7 +68,7 @@ class FoldedNorms:
     def _run(self, folds: Folds, *args: Any, **kwargs: Any) -> Any:
         try:
             output, as_it_was = folds.run(self._ordered, *args, **kwargs)
-        except Exception:  # either the batch is at fault, or else the model, and this is new
+        except Exception:  # if it raises again, the batch is at fault, else the model has changed
             output, as_it_was = self._ordered(*args, **kwargs), False
         if not as_it_was:
             log.info("the model is not what it was: its batch norms are no longer folded")

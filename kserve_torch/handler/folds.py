@@ -1,7 +1,7 @@
-"""Convolutions with the weights of the batch norms after them, for as long as nothing changes.
+"""Convolutions that do the work of the batch norms after them, for as long as nothing changes.
 
-What does their work is in the place where torch has a module's compiled form: the modules keep
-their classes, and no copy or file of them has it.
+What is called instead of a module is in its ``_compiled_call_impl``, where torch keeps a module's
+compiled form. So the modules keep their classes, and copies and files of them are without it.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class Folds:
 
         Raises:
             Misused: the model does not use a convolution's output as it did when it was observed.
-                The model, which meets that, may raise something else.
+                The model itself may raise another error when it meets such an output.
         """
         before = getattr(_thread, "call", None)
         _thread.call = call = _Call(self._key)
@@ -256,7 +256,7 @@ def held(conv: nn.Module, norm: nn.Module) -> Iterator[tuple[Table, str, torch.T
 
 
 def are_foldable(conv: nn.Module, norm: nn.Module) -> bool:
-    """Whether both are torch's own, know what to do by themselves, and torch counts writes."""
+    """Whether both are torch's own, with statistics to fold, and torch counts writes to them."""
     return (
         type(conv) is nn.Conv2d
         and type(norm) is nn.BatchNorm2d

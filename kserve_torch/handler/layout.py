@@ -53,7 +53,7 @@ class _Callers:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Whether one of them asks and there is no other; more have to wait."""
+        """Whether the caller is the only one; further ones wait until the end of the block."""
         with self._lock:
             yield self._count == 1
 
@@ -125,7 +125,7 @@ class ChannelsLast:
             log.info("the model keeps the default memory format: %s", error)
             self._tries = 0
             return self.model(*args)
-        expected = self.model(*args)  # if it refuses this batch, the next one may decide
+        expected = self.model(*args)  # if it raises, the next batch may decide
         tries, self._tries = self._tries, 0
         try:
             output = _contiguous(twin(*inputs))
