@@ -51,7 +51,8 @@ def _pieces(text: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Which brackets are open where a piece begins, and the piece as a JSON text.
 
     Raises:
-        ValueError: brackets do not match, a string has no end, or the text has the mark itself.
+        ValueError: a string has no end, or the text has the mark itself.
+        IndexError: more brackets are closed than are open.
     """
     path = bytearray()
     before = opening = b""
@@ -75,14 +76,18 @@ def _pieces(text: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _follow(path: bytearray, brackets: bytes) -> None:
-    """Note which of ``brackets`` stay open."""
+    """Note which of ``brackets`` stay open; the parser finds those that do not match.
+
+    Raises:
+        IndexError: more are closed than are open.
+    """
     for _ in range(3):  # nearly all are closed at once, or around such ones
         brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
     for bracket in brackets:
         if bracket in _CLOSING:
             path.append(bracket)
-        elif not path or _CLOSING[path.pop()] != bracket:
-            raise ValueError("brackets do not match")
+        else:
+            path.pop()
 
 
 def _end_of_string(text: bytes, start: int) -> int:
