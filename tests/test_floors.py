@@ -15,7 +15,6 @@ FLOORS: list[dict[str, str]] = [
         "frozen": "",
         "messages": "frozen",
         "redact": "",
-        "scratch": "",
     },
     {
         "codec": "",
@@ -67,6 +66,7 @@ FLOORS: list[dict[str, str]] = [
         "namespace.searchpath": "",
         "namespace.stdlib": "namespace.imports namespace.modules namespace.scopes",
         "namespace.workdir": "",
+        "scratch": "",
     },
     {
         "handler": (
