@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -122,66 +122,51 @@ class Server:
         self.grpc = GrpcServer(self.registry, settings)
         self._stopping = asyncio.Event()
         self._killed = asyncio.Event()
+        self._listeners: list[Listener] = []
+        self._https: dict[asyncio.Task[None], HttpServer] = {}
         self._renewals: list[asyncio.Task[None]] = []
         self._children = Children()
 
     async def serve(self) -> int:
         """Start, serve, drain, stop; returns the exit code."""
-        began = time.monotonic()
-        loop = asyncio.get_running_loop()
-        self._listen_to_signals(loop)
-
-        def listen_again(_: Event) -> None:
-            with suppress(RuntimeError):  # the loop is closed: a worker that hung has ended
-                loop.call_soon_threadsafe(self._listen_to_signals, loop)
-
-        # What a handler has loaded may have taken the signals for itself, as a Java VM does.
-        self.registry.observers.add(listen_again, [WorkerChanged])
-        keep_signals_from_forks()
-        bindings = self.settings.bindings()
-        listeners: list[Listener] = []
-        https: dict[asyncio.Task[None], HttpServer] = {}
+        self._follow_signals()
         try:
-            listeners.extend(map(Listener, bindings))
-            for binding in self.settings.grpc_bindings():
-                # gRPC binds its ports after the models are loaded, and its errors give no reason.
-                Listener(binding).close()
-            # After the ports: another server that has them may keep its keys in the same file.
-            tokens = tokens_for(self.settings)
-            self._check_tls(bindings)  # before the models, which may take minutes
-            models = startup_models(self.settings)
-            if not self.settings.open_early:
-                await self._load_models(models)
-                if self._stopping.is_set():
-                    return 0
-            self.registry.opening = self.settings.open_early
-            https = await self._open(listeners, tokens)
-            if self.settings.open_early:
-                await self._load_models(models)
-            self.grpc.refresh()
-            if not self._stopping.is_set():  # else loading was cancelled
-                self._report_start(len(models), time.monotonic() - began)
-                output.mend()
-                print(STARTED, flush=True)
-            for ended in await _done_before(self._stopping, *https):
+            if not await self._start():
+                return 0
+            for ended in await _done_before(self._stopping, *self._https):
                 ended.result()  # raises the error with which a listener failed
-            return await self._stop(https)
+            return await self._stop()
         finally:
-            for task in (*https, *self._renewals):
-                task.cancel()
-            await asyncio.gather(*https, *self._renewals, return_exceptions=True)
-            await self.grpc.stop(0.0)
-            await self.registry.close()
-            self._children.end()
-            self._access_log.flush()
-            if self._tracing is not None:
-                await self._tracing.close()
-            for listener in listeners:
-                listener.close()
-            if self._stopping.is_set():
-                log.info("stopped")
+            await self._close()
 
     # --- start ---
+
+    async def _start(self) -> bool:
+        """Load the models and open the ports; False if a signal came before they were opened."""
+        began = time.monotonic()
+        bindings = self.settings.bindings()
+        self._listeners.extend(map(Listener, bindings))
+        for binding in self.settings.grpc_bindings():
+            # gRPC binds its ports after the models are loaded, and its errors give no reason.
+            Listener(binding).close()
+        # After the ports: another server that has them may keep its keys in the same file.
+        tokens = tokens_for(self.settings)
+        self._check_tls(bindings)  # before the models, which may take minutes
+        models = startup_models(self.settings)
+        if not self.settings.open_early:
+            await self._load_models(models)
+            if self._stopping.is_set():
+                return False
+        self.registry.opening = self.settings.open_early
+        await self._open(tokens)
+        if self.settings.open_early:
+            await self._load_models(models)
+        self.grpc.refresh()
+        if not self._stopping.is_set():  # else loading was cancelled
+            self._report_start(len(models), time.monotonic() - began)
+            output.mend()
+            print(STARTED, flush=True)
+        return True
 
     def _check_tls(self, bindings: Iterable[Binding]) -> None:
         for binding in bindings:
@@ -208,25 +193,21 @@ class Server:
             await loading
             warn_of_idle_limits(self.settings, self.registry.all())
 
-    async def _open(
-        self, listeners: Sequence[Listener], tokens: Tokens | None
-    ) -> dict[asyncio.Task[None], HttpServer]:
-        bindings = [listener.binding for listener in listeners]
+    async def _open(self, tokens: Tokens | None) -> None:
+        bindings = [listener.binding for listener in self._listeners]
         app = application(self.registry, self.metrics, self.settings, tokens, bindings)
         groups: dict[Identity | None, list[socket.socket]] = {}
-        for listener in listeners:
+        for listener in self._listeners:
             listener.listen(self.settings.receive_timeout)
             groups.setdefault(self._identity(listener.binding), []).extend(listener.copies)
-        https = {}
         for files, group in groups.items():
             config = uvicorn_config(app, self.settings, files)
             server = HttpServer(config)
             if files and config.ssl:
                 self._renewals.append(asyncio.create_task(keep_current(config.ssl, files)))
-            https[asyncio.create_task(server.serve(group))] = server
+            self._https[asyncio.create_task(server.serve(group))] = server
         await self.grpc.start(tokens)
         log.info("listening on %s", listening([*bindings, *self.settings.grpc_bindings()]))
-        return https
 
     def _report_start(self, wanted: int, seconds: float) -> None:
         loaded = [version for version in self.registry.all() if version.ready]
@@ -238,6 +219,18 @@ class Server:
 
     # --- stop ---
 
+    def _follow_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._listen_to_signals(loop)
+
+        def listen_again(_: Event) -> None:
+            with suppress(RuntimeError):  # the loop is closed: a worker that hung has ended
+                loop.call_soon_threadsafe(self._listen_to_signals, loop)
+
+        # What a handler has loaded may have taken the signals for itself, as a Java VM does.
+        self.registry.observers.add(listen_again, [WorkerChanged])
+        keep_signals_from_forks()
+
     def _listen_to_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in SIGNALS:
             loop.add_signal_handler(number, self._signalled)
@@ -248,10 +241,10 @@ class Server:
         self.registry.draining = True
         self._stopping.set()
 
-    async def _stop(self, https: Mapping[asyncio.Task[None], HttpServer]) -> int:
+    async def _stop(self) -> int:
         log.info("draining")
         self.grpc.refresh()
-        drained = asyncio.ensure_future(self._drain(https))
+        drained = asyncio.ensure_future(self._drain())
         if not await _done_before(self._killed, drained, seconds=self.settings.grace_period):
             log.warning("stopped with requests in flight")
             await self.registry.close(0.0)
@@ -262,15 +255,30 @@ class Server:
             os._exit(1)  # a normal exit would wait for threads that still run
         return 0
 
-    async def _drain(self, https: Mapping[asyncio.Task[None], HttpServer]) -> None:
+    async def _drain(self) -> None:
         await asyncio.sleep(self.settings.drain_seconds)
-        for server in https.values():
+        for server in self._https.values():
             server.should_exit = True
         give_up()
         await self.grpc.stop(self.settings.grace_period)
         await self.registry.drain(self.settings.grace_period)
         # uvicorn ends when the last answer has left.
-        await asyncio.gather(*https)
+        await asyncio.gather(*self._https)
+
+    async def _close(self) -> None:
+        for task in (*self._https, *self._renewals):
+            task.cancel()
+        await asyncio.gather(*self._https, *self._renewals, return_exceptions=True)
+        await self.grpc.stop(0.0)
+        await self.registry.close()
+        self._children.end()
+        self._access_log.flush()
+        if self._tracing is not None:
+            await self._tracing.close()
+        for listener in self._listeners:
+            listener.close()
+        if self._stopping.is_set():
+            log.info("stopped")
 
 
 async def _done_before(
