@@ -72,7 +72,7 @@ def _models(settings: Settings) -> list[StartupModel]:
     if named is not None:
         _warn_of_missing_archives(given, named)
         return named
-    store = given.absolute()  # of a single model it is the source, from which it is loaded again
+    store = given.absolute()  # a single model is loaded again from it
     with naming(setting, store):
         if not store.is_dir():
             return [StartupModel(name=None, file=_one_archive(store))]

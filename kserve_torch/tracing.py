@@ -122,7 +122,7 @@ class Tracing:
 
         now, timing = time.time_ns(), event.timing
         left = now - _ns(time.monotonic() - timing.began) if timing.began else now
-        # The event comes a moment after the answer, but a request arrives before it is queued.
+        # By now a moment has passed since the answer. The request came before it was queued.
         began = min(now - _ns(event.seconds), left - _ns(timing.queued))
         span = self._tracer.start_span(
             f"{event.protocol} {event.model}" if event.version else event.protocol,

@@ -22,7 +22,7 @@ PACKED = (".mar", ".model", ".tar.gz", ".tgz")
 #: What a model may be called.
 MODEL_NAME = re.compile(r"\w[\w\-.]*", re.ASCII)
 
-#: Characters of an archive's file name that its folder's has.
+#: How many characters of an archive's file name are in the name of its folder.
 _SHOWN = 50
 
 #: What KServe's agent leaves in the folder of each TrainedModel that it has downloaded.

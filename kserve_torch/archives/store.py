@@ -40,7 +40,8 @@ class ModelStore:
         root = settings.model_store or settings.model_dir
         self._root = root and root.absolute()  # a model that loads may change the directory
         self._allowed = settings.allowed_urls
-        # Who names the hosts means them, wherever they are; the default, "every URL", does not.
+        # Hosts that somebody has named may be anywhere, also in the cluster; by default every URL
+        # is allowed, which names none.
         self._public_only = not settings.given("allowed_urls")
         self._configured: frozenset[str] = frozenset()
         self._downloads = workdir / "downloads"

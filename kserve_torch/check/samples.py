@@ -118,7 +118,7 @@ def _is_request(path: Path) -> bool:
 
 def _sample(path: Path, folder: Path) -> Sample:
     recorded = [path.with_suffix(_ANSWER), path.with_suffix(f"{_ANSWER}{path.suffix}")]
-    if not path.with_suffix(".json").is_file():  # else it is that one's
+    if not path.with_suffix(".json").is_file():  # else it is that sample's answer
         recorded.append(path.with_suffix(f"{_ANSWER}.json"))
     answer = next((file for file in recorded if file.is_file()), None)
     return Sample(

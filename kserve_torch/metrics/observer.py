@@ -47,9 +47,9 @@ _LABELS: dict[type[Event], Callable[[Any], Any]] = {
     Finished: attrgetter("model", "version", "asked", "verb", "error"),
     Responded: attrgetter("protocol", "model", "version", "status"),
 }
-#: How many of them, and of the handlers' measurements, are kept before they are counted; and how
-#: many seconds later: by then the answers are out, and handlers compute.
+#: How many of them, and of the handlers' measurements, are kept before they are counted.
 _KEPT = 96
+#: Seconds until then: after these the answers are out, and handlers compute.
 _COUNT_SECONDS = 0.002
 
 #: How many removed versions are still shown. Registering one after the other, as in a roll-out,
@@ -82,7 +82,7 @@ class Metrics:
         handlers = self._handlers(settings, registry.listed_metrics)
         self._sources += handlers
         self._take_measured = [own.measured for own in handlers]
-        #: Who counts the events of `_LABELS`, several that are alike.
+        #: What counts the events of `_LABELS`, those with equal labels together.
         self._alike: dict[type[Event], list[Callable[[list[Any]], None]]] = {
             Accepted: [ts.accepted for ts in torchserve],
             Finished: [
@@ -117,7 +117,7 @@ class Metrics:
             asyncio.get_running_loop().call_later(_COUNT_SECONDS, self._count)
 
     def _keep_measured(self, event: Measured) -> None:
-        # Later: the answer would wait for it, with cold caches after the model's call.
+        # Counted later: the answer would wait for it, and after a model's call caches are cold.
         self._measured.append(event)
         if len(self._measured) >= _KEPT:
             self._measure()

@@ -110,8 +110,8 @@ def _http_port(settings: Settings) -> Settings:
 def _hosts(settings: Settings) -> Settings:
     """Ports that nobody asked for listen on no more hosts than the addresses that were given.
 
-    In KServe's layout they do: its probes and clients come from outside of the pod, whatever
-    address the file gives to TorchServe, which sat behind a wrapper with these ports.
+    In KServe's layout they listen on all hosts: its probes and clients come from outside of the
+    pod. The file's addresses were for a TorchServe behind a wrapper, which had these ports.
     """
     if _is_kserves(settings):
         return _open_all_the_same(settings)
@@ -151,7 +151,7 @@ def _open_all_the_same(settings: Settings) -> Settings:
 
 
 def _check_http_port_is_open(settings: Settings) -> None:
-    """What answers on these addresses may be for one host alone: they are not opened to all."""
+    """Refuse addresses that close http_port: they may be for one host alone, so none is opened."""
     for name in ("management_address", "metrics_address"):
         address: Address = getattr(settings, name)
         if not settings.given(name) or address.host in _ALL_HOSTS:
@@ -164,7 +164,7 @@ def _check_http_port_is_open(settings: Settings) -> None:
 
 
 def _management_api(settings: Settings) -> Settings:
-    """Its default address gives way to others with its port, which may let in more hosts."""
+    """Tell of an address that takes the place of its default one: it may let in more hosts."""
     at = _management(settings)
     if at.host == settings.management_address.host:
         return settings
@@ -178,7 +178,7 @@ def _management(settings: Settings) -> Address:
 
 
 def _tokens(settings: Settings) -> Settings:
-    """TorchServe requires tokens unless told not to; a model that is registered runs its code."""
+    """Warn if anybody may register models, whose code is then run; TorchServe requires a token."""
     if not settings.enable_model_api or settings.given("disable_token_authorization"):
         return settings
     at = _management(settings)

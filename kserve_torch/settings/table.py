@@ -83,8 +83,8 @@ class Settings(KServeKeys):
         wishes = [self._wish(f"{role}_address", role) for role in roles]
         scheme = "https" if self.ssl_certfile else "http"
         rest = Address(scheme=scheme, host=self.http_host, port=self.http_port)
-        # http_port names no host, so it gives way to any address that was given for the same port;
-        # to a default one only if it is a default itself.
+        # http_port names no host, so an address that was given has precedence if it has the same
+        # port; a default address has it only if http_port is a default, too.
         wish = Wish("http_port", rest, "inference", given=False)
         return share([wish, *wishes] if self.given("http_port") else [*wishes, wish])
 
