@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from .forks import Forks
+from .handlers.store import build_store
 from .server import ROOT
 
 # Where two processes share a busy machine, examples are slow to make and to try now and then.
@@ -78,6 +79,12 @@ def mnist_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, ROOT / "handlers/build_archive.py", "mnist", "--output", store]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return store
+
+
+@pytest.fixture(scope="session")
+def handler_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model store with every archive of ``handlers/``; beside it what they were made from."""
+    return build_store(tmp_path_factory.mktemp("handlers"))
 
 
 @pytest.fixture(scope="session")

@@ -5,25 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from ..handlers.store import build_store
 from ..server import Server
 
 
 @pytest.fixture(scope="session")
-def handlers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model store with every handler's archive."""
-    return build_store(tmp_path_factory.mktemp("handlers"))
-
-
-@pytest.fixture(scope="session")
-def on_gpu(handlers: Path) -> Iterator[Server]:
-    with Server(handlers) as server:
+def on_gpu(handler_store: Path) -> Iterator[Server]:
+    with Server(handler_store) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def on_cpu(handlers: Path) -> Iterator[Server]:
-    config = handlers.parent / "cpu.properties"
+def on_cpu(handler_store: Path) -> Iterator[Server]:
+    config = handler_store.parent / "cpu.properties"
     config.write_text("number_of_gpu=0\n")
-    with Server(handlers, "--ts-config", str(config)) as server:
+    with Server(handler_store, "--ts-config", str(config)) as server:
         yield server

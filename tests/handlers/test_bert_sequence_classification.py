@@ -11,8 +11,8 @@ pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")
-def checkpoint(store):
-    folder = store.parent / BERT / "checkpoint"
+def checkpoint(handler_store):
+    folder = handler_store.parent / BERT / "checkpoint"
     return (
         transformers.AutoTokenizer.from_pretrained(folder),
         transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval(),
@@ -132,8 +132,8 @@ def test_a_target_that_is_no_class_is_the_clients_mistake(server, target):
     assert "target: 0 to 1 expected" in response.json()["error"]
 
 
-def test_a_local_checkpoint_is_copied(store, tmp_path):
-    folder = store.parent / BERT / "checkpoint"
+def test_a_local_checkpoint_is_copied(handler_store, tmp_path):
+    folder = handler_store.parent / BERT / "checkpoint"
     script = HANDLERS / BERT / "make_checkpoint.py"
     done = run_script(script, "--output", tmp_path / "c", "--model", folder)
     assert done.returncode == 0, done.stderr

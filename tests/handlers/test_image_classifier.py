@@ -17,9 +17,9 @@ CATEGORIES = models.ResNet18_Weights.DEFAULT.meta["categories"]
 
 
 @pytest.fixture(scope="module")
-def network(store):
+def network(handler_store):
     made = models.resnet18()
-    made.load_state_dict(torch.load(store.parent / MODEL / "weights.pt", weights_only=True))
+    made.load_state_dict(torch.load(handler_store.parent / MODEL / "weights.pt", weights_only=True))
     return made.eval()
 
 

@@ -13,9 +13,9 @@ pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")
-def network(store):
+def network(handler_store):
     made = models.segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None)
-    state = torch.load(store.parent / MODEL / "weights.pt", weights_only=True)
+    state = torch.load(handler_store.parent / MODEL / "weights.pt", weights_only=True)
     made.load_state_dict({name.removeprefix("network."): state[name] for name in state})
     return made.eval()
 

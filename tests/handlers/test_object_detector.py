@@ -16,9 +16,9 @@ CATEGORIES = models.detection.SSDLite320_MobileNet_V3_Large_Weights.DEFAULT.meta
 
 
 @pytest.fixture(scope="module")
-def network(store):
+def network(handler_store):
     made = models.detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None)
-    state = torch.load(store.parent / MODEL / "weights.pt", weights_only=True)
+    state = torch.load(handler_store.parent / MODEL / "weights.pt", weights_only=True)
     made.load_state_dict({name.removeprefix("network."): state[name] for name in state})
     return made.eval()
 

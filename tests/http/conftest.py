@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
 from kserve_torch.engine import tasks
@@ -143,6 +145,12 @@ def call(
         headers=headers_of(raw),
         management=management,
     )
+
+
+def parsed(answer: Answer) -> Any:
+    """The JSON value in a body."""
+    assert isinstance(answer.body, bytes)
+    return orjson.loads(answer.body)
 
 
 async def routed(route: Route, call: Call) -> Answer:

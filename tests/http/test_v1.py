@@ -25,7 +25,7 @@ from kserve_torch.settings.models import StartupModel
 
 from ..makers import make_archive
 from ..threads import Readers
-from .conftest import call, routed
+from .conftest import call, parsed, routed
 
 PREDICT = "/v1/models/echo:predict"
 
@@ -34,11 +34,6 @@ async def answered(registry: Registry, path: str, body: Any, **headers: str) -> 
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = await routed(V1(registry, V2(registry)).route, call("POST", path, content, **headers))
     return answer
-
-
-def parsed(answer: Answer) -> Any:
-    assert isinstance(answer.body, bytes)
-    return orjson.loads(answer.body)
 
 
 async def test_predictions_are_as_many_as_instances(registry: Registry) -> None:

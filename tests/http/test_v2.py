@@ -20,7 +20,7 @@ from kserve_torch.models.registry import Registry
 
 from ..makers import ECHO, make_archive
 from ..threads import Readers
-from .conftest import call, routed
+from .conftest import call, parsed, routed
 
 INFER = "/v2/models/echo/infer"
 
@@ -29,11 +29,6 @@ async def answered(registry: Registry, body: Any, path: str = INFER, **headers: 
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = await routed(V2(registry).route, call("POST", path, content, **headers))
     return answer
-
-
-def parsed(answer: Answer) -> Any:
-    assert isinstance(answer.body, bytes)
-    return orjson.loads(answer.body)
 
 
 def text(*values: str, name: str = "a") -> dict[str, Any]:

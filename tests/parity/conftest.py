@@ -1,4 +1,4 @@
-"""Fixtures of the comparison with TorchServe: the environment and the archives."""
+"""Fixtures of the comparison with TorchServe: the environment and an archive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ..handlers.store import build_store
 from ..makers import make_archive
 from .torchserve import Absent, python
 
@@ -33,9 +32,3 @@ def echo_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     large = {"handler.py": "def handle(data, context):\n    raise MemoryError\n"}
     make_archive(store / "large.mar", large, modelName="large")
     return store
-
-
-@pytest.fixture(scope="session")
-def handler_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with the archives of ``handlers/``."""
-    return build_store(tmp_path_factory.mktemp("handlers"))
