@@ -227,7 +227,10 @@ async def _abort(context: grpc.aio.ServicerContext, status: Status) -> None:
 
 @contextmanager
 def _while_client_is_there() -> Iterator[None]:
-    """Sending; gRPC would log a traceback if the client leaves, or its deadline passes, in it."""
+    """End quietly if the client leaves, or its deadline passes, while a message is sent to it.
+
+    gRPC itself would log a traceback.
+    """
     try:
         yield
     except grpc.aio.InternalError:

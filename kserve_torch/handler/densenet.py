@@ -62,7 +62,7 @@ def load_tensor(index: int, value: Any) -> torch.Tensor:
 
 
 def _refuse_compressed(value: bytes | bytearray | memoryview) -> None:
-    """Refuse zip files that are larger unpacked: torch writes none, and reads one of gigabytes."""
+    """Refuse compressed zip files: torch writes none, and would unpack gigabytes of one."""
     if value[:2] != b"PK":
         return
     with zipfile.ZipFile(io.BytesIO(value)) as file:

@@ -91,5 +91,5 @@ def _computed(pixels: torch.Tensor, scale: Scale | None, floats: torch.dtype) ->
 def _per_channel(
     values: tuple[float, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Kept, because a copy to a GPU waits for it."""
+    """The values as a tensor for batches; cached, because a copy to a GPU would wait for it."""
     return torch.tensor(values, dtype=dtype, device=device).view(-1, 1, 1)
