@@ -261,7 +261,7 @@ class Server:
             server.should_exit = True
         give_up()
         await self.grpc.stop(self.settings.grace_period)
-        await self.registry.drain(self.settings.grace_period)
+        await self.registry.drain()
         # uvicorn ends when the last answer has left.
         await asyncio.gather(*self._https)
 

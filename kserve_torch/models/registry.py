@@ -187,16 +187,10 @@ class Registry(Stock):
 
     # --- the end ---
 
-    async def drain(self, seconds: float) -> bool:
-        """Turn not ready and wait for the last answer; False if ``seconds`` were too few."""
+    async def drain(self) -> None:
+        """Turn not ready and wait for the last answer."""
         self.draining = True
-        everything = [version.drain() for version in self.all()]
-        try:
-            async with asyncio.timeout(seconds):
-                await asyncio.gather(*everything)
-        except TimeoutError:
-            return False
-        return True
+        await asyncio.gather(*(version.drain() for version in self.all()))
 
     async def close(self, seconds: float = 1.0) -> None:
         """Stop every worker and remove everything that was written."""
