@@ -34,7 +34,14 @@ from kserve_torch.namespace import importlock, searchpath
 from kserve_torch.namespace.aliases import Alias, BareNameFinder, TsFinder, known_elsewhere
 from kserve_torch.namespace.compiled import CompiledLoader, source_beside
 from kserve_torch.namespace.importhooks import after_import, surround
-from kserve_torch.namespace.scopes import PREFIX, Scope, current_scope, scopes, thread
+from kserve_torch.namespace.scopes import (
+    PREFIX,
+    Scope,
+    current_scope,
+    loaded_name,
+    scopes,
+    thread,
+)
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -210,15 +217,7 @@ def forget(scope: Scope) -> None:
     for name, module in sys.modules.copy().items():
         own = name.partition(".")[0] == scope.name
         # Not all aliases: an unpickler imports a module, and then takes it from ``sys.modules``.
-        if own or (isinstance(module, Alias) and not _is_loaded(name, others)):
+        if own or (
+            isinstance(module, Alias) and not any(loaded_name(each, name) for each in others)
+        ):
             sys.modules.pop(name, None)
-
-
-def _is_loaded(name: str, others: Iterable[Scope]) -> bool:
-    """Whether one of these archives has loaded its module ``name``."""
-    top, dot, rest = name.partition(".")
-    return any(
-        f"{full}{dot}{rest}" in sys.modules
-        for scope in others
-        for full in (scope.names.get(top), *(f"{home}.{top}" for home in scope.homes))
-    )

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from kserve_torch.namespace.aliases import Alias
-from kserve_torch.namespace.scopes import PREFIX, Scope, current_scope
+from kserve_torch.namespace.scopes import PREFIX, Scope, current_scope, loaded_name
 
 MAIN = "__main__"
 
@@ -161,13 +161,7 @@ class Modules(MutableMapping[str, Any]):
             self._scope.bind(name, before.names.get(name))
 
     def _loaded(self, name: object) -> str | None:
-        """The full name of the archive's module ``name``, if it is loaded."""
-        top, dot, rest = str(name).partition(".")
-        # Without a search: its folder may have left the path, or have another of that name by now.
-        known = [f"{home}.{name}" for home in self._scope.homes]
-        if (full := self._scope.names.get(top)) is not None:
-            known.insert(0, f"{full}{dot}{rest}")
-        return next((full for full in known if full in sys.modules), None)
+        return loaded_name(self._scope, name)
 
     def _is_own(self, module: object) -> bool:
         return str(getattr(module, "__name__", "")).partition(".")[0] in self._scope.homes

@@ -64,6 +64,16 @@ class _Thread(threading.local):
 thread = _Thread()
 
 
+def loaded_name(scope: Scope, name: object) -> str | None:
+    """The full name of the archive's module ``name``, if it is loaded."""
+    top, dot, rest = str(name).partition(".")
+    # Not searched for: its folder may be off the path since, or hold another of that name.
+    known = [f"{home}.{name}" for home in scope.homes]
+    if (full := scope.names.get(top)) is not None:
+        known.insert(0, f"{full}{dot}{rest}")
+    return next((full for full in known if full in sys.modules), None)
+
+
 def current_scope() -> Scope | None:
     """The archive that the thread works for; if none, the one whose code is the nearest caller."""
     return thread.scope or _calling_scope()
