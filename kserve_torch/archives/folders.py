@@ -1,6 +1,7 @@
 """What a folder holds: archives, as a model store does, or the files of one archive.
 
-Hidden files and the marks that KServe's agent leaves do not count. New folders are made here, too.
+Hidden files and what KServe's agent and macOS leave behind do not count. New folders are made here,
+too.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ _SHOWN = 50
 
 #: What KServe's agent leaves in the folder of each TrainedModel that it has downloaded.
 _AGENTS_MARK = re.compile(r"SUCCESS\.[0-9a-f]{64}")
+
+#: The folder that macOS adds to the zip files it makes.
+_OF_MACOS = "__MACOSX"
 
 
 def find_archives(store: Path) -> list[Path]:
@@ -82,7 +86,9 @@ def visible(folder: Path) -> Iterator[Path]:
     return (
         path
         for path in folder.iterdir()
-        if not (path.name.startswith(".") or _AGENTS_MARK.fullmatch(path.name))
+        if not path.name.startswith(".")
+        and path.name != _OF_MACOS
+        and not _AGENTS_MARK.fullmatch(path.name)
     )
 
 

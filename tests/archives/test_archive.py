@@ -84,6 +84,7 @@ def test_the_folder_of_an_archive_has_its_name(
 def test_a_single_subfolder_is_descended_into(tmp_path: Path, work: Path) -> None:
     make_archive(tmp_path / "sage/model/m", FILES)
     (tmp_path / "sage/.hidden").touch()
+    (tmp_path / "sage/__MACOSX/._model").mkdir(parents=True)
     assert open_archive(tmp_path / "sage", work).root == tmp_path / "sage/model/m"
 
 
