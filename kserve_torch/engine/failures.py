@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from kserve_torch.errors import ClientError, ServingError
+from kserve_torch.errors import ClientError, ServingError, Unsupported
 from kserve_torch.messages import Request
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,8 @@ def log_failed(
     # As the access log has them, for JSON logs: who looks for an id finds the traceback, too.
     id_, why = request.id[:LONGEST_ID], error.message[:LONGEST_TEXT]
     extra = {"fields": {"model": request.model, "id": id_}}
-    if isinstance(error, ClientError):  # bad requests must not fill the log with tracebacks
+    # Requests that no server could answer must not fill the log with tracebacks.
+    if isinstance(error, ClientError | Unsupported):
         text = "%s: request %s was refused: %s"
         log.info(text, label, id_, why, extra=extra)
     else:
