@@ -29,6 +29,11 @@ class RequestFault(Exception):
         self.error = error
 
 
+def refused_inputs(error: InvalidInput) -> InvalidInput:
+    """The error, and what a row was: clients of other servers send batches (CONTRACT D2)."""
+    return InvalidInput(f"{error.message}; each input is one row without v2_rows: batch")
+
+
 def fault_of(error: BadRow, requests: Sequence[Request], counts: list[int]) -> Exception:
     """An error for the bad row's request, with the row as its protocol names it."""
     reason, row = str(getattr(error, "reason", "")), -1

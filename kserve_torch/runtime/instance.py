@@ -23,7 +23,7 @@ from typing import Any
 from kserve_torch.archives.archive import Archive
 from kserve_torch.codec.rows import to_row
 from kserve_torch.codec.signature import Signature
-from kserve_torch.errors import BadRow, HandlerError, OutOfMemory
+from kserve_torch.errors import BadRow, HandlerError, InvalidInput, OutOfMemory
 from kserve_torch.handler.base import takes_arrays
 from kserve_torch.handler.calls import adapts_format
 from kserve_torch.messages import NOTHING, Reply, Request, RowReply, Tensor
@@ -31,7 +31,7 @@ from kserve_torch.namespace.loader import Namespace
 from kserve_torch.runtime import devices, output, rootlog
 from kserve_torch.runtime.context import Context
 from kserve_torch.runtime.entry import Entry, load_entry
-from kserve_torch.runtime.fault import fault_of
+from kserve_torch.runtime.fault import fault_of, refused_inputs
 from kserve_torch.runtime.reasons import forget_frames, handler_failure
 from kserve_torch.runtime.sharing import Weights
 from kserve_torch.runtime.torchstate import DefaultDtype
@@ -146,6 +146,8 @@ class Instance:
         """What `run` raises for what it caught; ``error`` itself if that can go on as it is."""
         if isinstance(error, BadRow):
             return fault_of(error, requests, counts)
+        if isinstance(error, InvalidInput) and self._has_inputs_only(requests):
+            return refused_inputs(error)
         failure = handler_failure(error)
         if isinstance(failure, HandlerError | OutOfMemory):
             devices.examine(self.gpu_id)

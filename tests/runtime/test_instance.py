@@ -18,6 +18,7 @@ from kserve_torch.codec.rows import split_batch
 from kserve_torch.errors import (
     HandlerError,
     InvalidArchive,
+    InvalidInput,
 )
 from kserve_torch.events import Measured
 from kserve_torch.messages import RowReply, Tensor, Verb
@@ -511,6 +512,23 @@ def test_a_bad_row_may_be_named_by_a_number_of_numpys(load: Load) -> None:
     text = "import numpy as np\nfrom kserve_torch.errors import BadRow\n"
     with pytest.raises(RequestFault, match="row 1"):
         results(load(text + function("raise BadRow(np.int64(1), 'data: odd')")), 1, 2)
+
+
+def test_a_refusal_of_v2_inputs_says_that_each_is_one_row(load: Load) -> None:
+    """Clients of servers whose rows are the elements of dimension 0 send batches as one input."""
+    text = "from kserve_torch.errors import InvalidInput\n"
+    instance = load(text + function("raise InvalidInput(f'{len(data)} refused')"))
+    tensor = Tensor(name="x", datatype="FP32", array=np.zeros((8, 1), np.float32))
+    hint = "; each input is one row without v2_rows: batch"
+    for requests, expected in [
+        ([request(tensor)], f"1 refused{hint}"),
+        ([request(tensor, tensor)], f"2 refused{hint}"),
+        ([request(1)], "1 refused"),
+        ([request(tensor), request(tensor)], "2 refused"),  # they are run again separately
+    ]:
+        with pytest.raises(InvalidInput) as refused:
+            instance.run(requests)
+        assert refused.value.message == expected
 
 
 def test_parameters_are_each_calls_own(load: Load) -> None:
