@@ -323,6 +323,27 @@ async def test_grpc_ports_are_tried_before_the_models_load(
         await server.Server(elsewhere).serve()
 
 
+async def test_a_grpc_port_that_is_taken_while_the_models_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HTTP listens by then: its servers end too, and its ports are free again."""
+    settings = on_free_ports(tmp_path)
+    taken: list[socket.socket] = []
+
+    async def takes_a_while(self: object, models: object) -> None:
+        taken.append(socket.create_server(("127.0.0.1", settings.grpc_inference_port)))
+
+    monkeypatch.setattr(server.Server, "_load_models", takes_a_while)
+    before = asyncio.all_tasks()
+    try:
+        with pytest.raises(SettingError, match=r"^grpc_inference_port: cannot listen on "):
+            await server.Server(settings).serve()
+    finally:
+        taken[0].close()
+    assert asyncio.all_tasks() == before
+    socket.create_server(("127.0.0.1", settings.http_port)).close()
+
+
 def test_uvicorn_which_counts_whole_seconds_leaves_the_grace_period_to_the_server() -> None:
     async def app(scope: object, receive: object, send: object) -> None: ...
 
