@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kserve_torch.codec import signature
 from kserve_torch.codec.mapping import MAPPINGS
 from kserve_torch.codec.results import flattened
-from kserve_torch.codec.rows import in_base64
+from kserve_torch.codec.rows import TARGET, in_base64
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.messages import Reply, Request, Tensor, Verb, fresh_id
 
@@ -40,6 +41,8 @@ def request_of(
     mapping = MAPPINGS[limits.v2_rows]
     if from_grpc and limits.v2_grpc_bytes == "b64":
         inputs = [in_base64(tensor) for tensor in inputs]
+    if verb is Verb.EXPLAIN and TARGET in decoded.parameters:
+        inputs = _explained(inputs, decoded.parameters[TARGET])
     return Request(
         id=decoded.id or headers.get("x-request-id") or fresh_id(),
         model=found.name,
@@ -53,6 +56,13 @@ def request_of(
         deadline=deadline,
         snapshot=mapping.snapshot,
     )
+
+
+def _explained(inputs: Sequence[Tensor], target: object) -> Sequence[Tensor]:
+    """The inputs, with the request's target if none of them has one of its own."""
+    if any(TARGET in tensor.parameters for tensor in inputs):
+        return inputs
+    return [replace(each, parameters={**each.parameters, TARGET: target}) for each in inputs]
 
 
 def size_of(reply: Reply) -> int:

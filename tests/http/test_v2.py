@@ -217,6 +217,18 @@ async def test_explain(registry: Registry, path: str) -> None:
     assert json.loads(seen)["explain"] == "True"
 
 
+async def test_a_target_for_all_inputs(registry: Registry) -> None:
+    async def targets(path: str, *inputs: dict[str, Any]) -> list[str | None]:
+        answer = await answered(registry, {"inputs": inputs, "parameters": {"target": 3}}, path)
+        rows = [json.loads(output["data"][0]) for output in parsed(answer)["outputs"]]
+        return [row.get("target") for row in rows]
+
+    explain, several = "/v2/models/echo/explain", (text("x"), text("y", name="b"))
+    assert await targets(explain, *several) == ["3", "3"]
+    assert await targets(explain, {**text("x"), "target": 4}, several[1]) == ["4", None]
+    assert await targets(INFER, *several) == [None, None]
+
+
 @pytest.mark.parametrize(
     ("mode", "status", "error"),
     [
