@@ -23,7 +23,7 @@ class KServeKeys(TorchServeKeys):
     model_name: str | None = key(
         None,
         TEXT,
-        "name of the model, if exactly one is served",
+        "name of the model, if there is one and no other setting names it",
         shown="the archive's; without a manifest the folder's",
     )
     http_port: int = key(
