@@ -32,12 +32,6 @@ GRACE = 1.0
 class ConcurrentWorker(Worker):
     """Runs many requests at once if its handler is asynchronous, else one batch after the other."""
 
-    def abandon(self, since: float) -> Sequence[Ticket] | None:
-        """See `Worker.abandon`."""
-        batch = super().abandon(since)
-        self.lane.rouse()  # it may wait for a batch, which it must not take any more
-        return batch
-
     def _work(self) -> None:
         assert self.instance is not None
         if not self.instance.concurrent:

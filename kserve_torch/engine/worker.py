@@ -159,6 +159,7 @@ class Worker:
             # batch before it sees that it was given up, and drop that batch's answers.
             self._stopping.set()
             batch, self._batch = self._batch, ()
+        self.lane.rouse()  # a concurrent one may wait for further requests
         return [ticket for ticket in batch if not ticket.future.done()]
 
     # --- the worker's thread ---
