@@ -120,7 +120,7 @@ class Pool:
         with self._lock:
             self.staffing.bound(minimum, maximum)
             staying = self.roster.staying()[:maximum]
-            leaving = self.roster.all()[len(staying) :]
+            leaving = [worker for worker in self.roster.all() if worker not in staying]
             self._dismiss(leaving, Worker.stop if maximum else Worker.finish)
         # Those that are starting already, then one, then all others, which share its weights.
         for most in (0, 1, maximum):
@@ -188,16 +188,16 @@ class Pool:
         It leaves the count at once, so that several that ask together do not all stop.
         """
         with self._lock:
-            if worker in self.roster.staying() and self.roster.ready <= self.staffing.minimum:
+            if not worker.leaving and self.roster.ready <= self.staffing.minimum:
                 return False
-            self.roster.leave(worker)
+            worker.leaving = True
             return True
 
     def _dismiss(
         self, workers: Iterable[Worker], how: Callable[[Worker], None] = Worker.stop
     ) -> None:
         for worker in workers:
-            self.roster.leave(worker)
+            worker.leaving = True
             how(worker)
 
     def _changed(self, worker: Worker, error: BaseException | None) -> None:

@@ -32,26 +32,24 @@ class Roster:
         self.lock = threading.RLock()
         self.too_many_hang = False
         self._hung: set[Worker] = set()
-        self._staying: dict[int, Worker] = {}
-        self._leaving: dict[int, Worker] = {}
+        #: Replaced, never changed, so that every request can look at it without the lock.
+        self._workers: tuple[Worker, ...] = ()
         self._ending: WeakSet[threading.Thread] = WeakSet()
 
     # --- questions ---
 
     def all(self) -> list[Worker]:
-        """The workers that stay and those that are leaving, but none that hang."""
-        with self.lock:
-            return [*self._staying.values(), *self._leaving.values()]
+        """The workers by number, also those that are leaving, but none that hang."""
+        return list(self._workers)
 
     def staying(self) -> list[Worker]:
-        """The workers that are not leaving, by number."""
-        with self.lock:
-            return list(self._staying.values())
+        """The workers that are not leaving."""
+        return [worker for worker in self._workers if not worker.leaving]
 
     @property
     def size(self) -> int:
         """How many stay, ready or not."""
-        return len(self._staying)
+        return len(self.staying())
 
     @property
     def ready(self) -> int:
@@ -94,13 +92,7 @@ class Roster:
     def enter(self, worker: Worker) -> None:
         """Add a new worker."""
         with self.lock:
-            self._staying[worker.number] = worker
-
-    def leave(self, worker: Worker) -> None:
-        """Note that a worker stops after the batch that it runs."""
-        with self.lock:
-            if self._staying.pop(worker.number, None) is not None:
-                self._leaving[worker.number] = worker
+            self._workers = (*self._workers, worker)
 
     def remove(self, worker: Worker) -> None:
         """Remove a worker whose thread is ending."""
@@ -157,5 +149,4 @@ class Roster:
         return not any(thread.is_alive() for thread in running)
 
     def _forget(self, worker: Worker) -> None:
-        self._staying.pop(worker.number, None)
-        self._leaving.pop(worker.number, None)
+        self._workers = tuple(other for other in self._workers if other is not worker)

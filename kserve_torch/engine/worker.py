@@ -69,6 +69,7 @@ class Worker:
 
     Attributes:
         number: unique within the process; counted from 9000, as TorchServe's.
+        leaving: its pool no longer counts it: it stops after the batch that it runs.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Worker:
         self.index = index
         self.lane = lane
         self.state = WorkerState.LOADING
+        self.leaving = False
         self.started = datetime.now(UTC)
         self.instance: Instance | None = None
         self.load_seconds = 0.0
@@ -133,11 +135,6 @@ class Worker:
         A call that streams begins anew with each part, as TorchServe's ``responseTimeout`` does.
         """
         return self._since
-
-    @property
-    def leaving(self) -> bool:
-        """Whether it was told to stop."""
-        return self._stopping.is_set() or not self._idle_seconds
 
     @property
     def running(self) -> int:
