@@ -6,7 +6,6 @@ import operator
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import accumulate
 
 from kserve_torch.errors import BadRow, ClientError, HandlerError, InvalidInput
 from kserve_torch.messages import Request
@@ -34,14 +33,16 @@ def refused_inputs(error: InvalidInput) -> InvalidInput:
     return InvalidInput(f"{error.message}; each input is one row without v2_rows: batch")
 
 
-def fault_of(error: BadRow, requests: Sequence[Request], counts: list[int]) -> Exception:
+def fault_of(error: BadRow, requests: Sequence[Request]) -> Exception:
     """An error for the bad row's request, with the row as its protocol names it."""
     reason, row = str(getattr(error, "reason", "")), -1
     with suppress(AttributeError, TypeError):
         row = operator.index(error.index)  # may be numpy's integer
-    for index, end in enumerate(accumulate(counts)):
-        if 0 <= row < end:
-            element = requests[index].element.format(row - (end - counts[index]))
+    end = 0
+    for index, request in enumerate(requests):
+        start, end = end, end + len(request.rows)
+        if start <= row < end:
+            element = request.element.format(row - start)
             joint = "." if _FIELD.match(reason) else ": "
             return RequestFault(index, InvalidInput(f"{element}{joint}{reason}"))
-    return HandlerError(f"the handler refused row {row} of {sum(counts)}: {reason}")
+    return HandlerError(f"the handler refused row {row} of {end}: {reason}")

@@ -131,21 +131,22 @@ class Instance:
 
     def _run(self, requests: Sequence[Request]) -> list[Reply]:
         devices.require(self.gpu_id)
-        counts = [len(request.rows) for request in requests]
         try:
-            return self._replies(requests, counts)
+            rows = iter(self._call(requests))
+            return [self._reply(list(islice(rows, len(request.rows)))) for request in requests]
         except BaseException as error:  # not only the handler's: rows may not fit into memory
-            failure = self._failure(error, requests, counts)
+            failure = self._failure(error, requests)
             if failure is error:
                 raise
             raise failure from error
 
-    def _failure(
-        self, error: BaseException, requests: Sequence[Request], counts: list[int]
-    ) -> BaseException:
+    def _reply(self, rows: list[RowReply]) -> Reply:
+        return Reply(model=self.context.model_name, version=self._version, rows=rows)
+
+    def _failure(self, error: BaseException, requests: Sequence[Request]) -> BaseException:
         """What `run` raises for what it caught; ``error`` itself if that can go on as it is."""
         if isinstance(error, BadRow):
-            return fault_of(error, requests, counts)
+            return fault_of(error, requests)
         if isinstance(error, InvalidInput) and self._has_inputs_only(requests):
             return refused_inputs(error)
         failure = handler_failure(error)
@@ -156,21 +157,11 @@ class Instance:
             devices.free_cache()
         return failure
 
-    def _replies(self, requests: Sequence[Request], counts: list[int]) -> list[Reply]:
-        # Handlers take an empty list to mean initialisation (CONTRACT T-25).
-        rows = iter(self._call(requests, counts) if any(counts) else ())
-        return [
-            Reply(
-                model=self.context.model_name,
-                version=self._version,
-                rows=list(islice(rows, count)),
-            )
-            for count in counts
-        ]
-
-    def _call(self, requests: Sequence[Request], counts: list[int]) -> list[RowReply]:
+    def _call(self, requests: Sequence[Request]) -> list[RowReply]:
         data = [to_row(row, self._arrays) for request in requests for row in request.rows]
-        by_row = [r for r, count in zip(requests, counts, strict=True) for _ in range(count)]
+        if not data:  # handlers take an empty list to mean initialisation (CONTRACT T-25)
+            return []
+        by_row = [request for request in requests for _ in request.rows]
         call = self._in_call(self.context, by_row, self.on_part)
         with call, self._namespace.activate(), self._dtype, self._stream:
             results = self._finish(self._entry.handle(data, self.context))
@@ -272,11 +263,11 @@ class Instance:
         except BaseException as error:  # not only the handler's: its context may not be copied
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
-            failure = self._failure(error, [request], [len(request.rows)])
+            failure = self._failure(error, [request])
             if failure is error:
                 raise
             raise failure from error
-        return Reply(model=self.context.model_name, version=self._version, rows=rows)
+        return self._reply(rows)
 
     async def _call_beside_others(
         self, request: Request, on_part: Callable[[], object]
