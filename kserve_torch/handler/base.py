@@ -174,7 +174,7 @@ class BaseHandler:
         """
         if isinstance(data, int | float | np.generic | torch.Tensor) or _holds_numbers(data):
             return torch.as_tensor(_writeable(data), device=self.device)
-        if not self.accepts_arrays and data and all(map(_holds_numbers, data)):
+        if not self.accepts_arrays and all(map(_holds_numbers, data)):
             rows = [torch.from_numpy(np.array(row)) for row in data]
             return to_device(stack(rows, self.context), self.device)
         dtype = torch.get_default_dtype() if calls_of(self).takes_floats else None

@@ -72,7 +72,7 @@ def _said(error: Exception) -> str:
     text = str(error).strip()
     if "Traceback of TorchScript" in text:
         return last_line(text).removeprefix("RuntimeError: ")
-    return (text.splitlines() or [""])[0]
+    return text.partition("\n")[0]
 
 
 @contextmanager

@@ -88,8 +88,7 @@ def _with_tied(model: nn.Module, state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _place(value: Any) -> Any:
-    is_memory = isinstance(value, torch.Tensor) and is_plain(value)
-    return (value.data_ptr(), value.shape, value.stride()) if is_memory else id(value)
+    return (value.data_ptr(), value.shape, value.stride()) if is_plain(value) else id(value)
 
 
 def _mismatch(own: Mapping[str, Any], state: Mapping[str, Any]) -> str:

@@ -55,8 +55,8 @@ class LazyAttribution:
         return self._made
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("_made", "_method", "_arguments"):
-            raise AttributeError(name)  # asked for while it is copied or unpickled
+        if name.startswith("__"):  # asked for while it is copied or unpickled
+            raise AttributeError(name)
         return getattr(self._make(), name)
 
 
@@ -135,8 +135,7 @@ def blame_target(target: Any, first: int = 0) -> Iterator[None]:
     except (IndexError, RuntimeError, AssertionError) as error:
         text = str(error)
         found = _NO_CLASS.search(text)
-        rows = [] if found is None else _rows_that_name(int(found[1]), target)
-        if found is not None and rows:
+        if found and (rows := _rows_that_name(int(found[1]), target)):
             row = first + rows[0]
             text = f"target: {found[1]} is no class, the model has {found[2]} (0 is the first)"
             raise BadRow(row, text) from error

@@ -89,7 +89,7 @@ class ChannelsLast:
             return self._call(*args, **kwargs)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        if self._tries and args and not kwargs and all(map(is_image_batch, args)):
+        if self._tries and not kwargs and all(map(is_image_batch, args)):
             return self._try(*args)
         if not self.is_chosen:
             return self.model(*args, **kwargs)
