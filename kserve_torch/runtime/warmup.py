@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from kserve_torch.archives.archive import Archive
+from kserve_torch.codec import v1, v2
 from kserve_torch.codec.mapping import MAPPINGS
 from kserve_torch.codec.signature import Signature, seen
-from kserve_torch.codec.tensors import tensor_from_json
 from kserve_torch.errors import ClientError, LoadFailed, OutOfMemory, ServingError
 from kserve_torch.messages import NOTHING, Reply, Request, Row
 from kserve_torch.runtime.context import Context, sequence_header
@@ -74,11 +74,10 @@ def _sample(archive: Archive, model: str, v2_rows: str) -> Request | None:
         return None
     try:
         if isinstance(body, dict) and isinstance(body.get("instances"), list):
-            return _request(archive, model, body["instances"], "instances[{}]")
+            return _request(archive, model, body["instances"], v1.ELEMENT)
         if isinstance(body, dict) and isinstance(body.get("inputs"), list):
-            tensors = [_tensor(item, f"inputs[{i}]") for i, item in enumerate(body["inputs"])]
-            mapping = MAPPINGS[v2_rows]
-            return _request(archive, model, mapping.rows(tensors), mapping.element)
+            mapping, read = MAPPINGS[v2_rows], v2.from_document({"inputs": body["inputs"]})
+            return _request(archive, model, mapping.rows(read.inputs), mapping.element)
     except ClientError as error:
         raise LoadFailed(f"warm-up sample: {error.message}") from error
     return _request(archive, model, [body], "row {}")
@@ -104,10 +103,3 @@ def sample_body(archive: Archive) -> Any:
         return archive.yaml.get(KEY)
     except (OSError, ValueError, RecursionError) as error:
         raise LoadFailed(f"{FILE}: cannot be read as JSON") from error
-
-
-def _tensor(item: Any, where: str) -> Any:
-    try:
-        return tensor_from_json(item["name"], item["datatype"], item["shape"], item["data"], where)
-    except (TypeError, KeyError) as error:
-        raise LoadFailed(f"{where}: name, shape, datatype and data are wanted") from error

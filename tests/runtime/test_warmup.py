@@ -84,11 +84,11 @@ def test_without_a_sample_there_is_no_warm_up(load: Load) -> None:
         ("raise ValueError('cold')", "{}", "warm-up sample: ValueError: cold"),
         (BAD_ROW, '{"instances": ["bad"]}', "warm-up sample: instances[0].data: not valid base64"),
         ("return data", "{", "warmup.json: cannot be read as JSON"),
-        ("return data", '{"inputs": [{}]}', "inputs[0]: name, shape, datatype and data are wanted"),
+        ("return data", '{"inputs": [{}]}', "warm-up sample: inputs[0].name: expected a string"),
         (
             "return data",
             '{"inputs": [{"name": "a", "shape": [1], "datatype": "X", "data": []}]}',
-            "warm-up sample: inputs[0].datatype: 'X' is not one of",
+            "warm-up sample: inputs[0] \"a\".datatype: 'X' is not one of",
         ),
     ],
 )
