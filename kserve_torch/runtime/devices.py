@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
-import os
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -67,14 +66,10 @@ def gpu_for(
 
 
 def device_for(gpu_id: int | str | None) -> torch.device:
-    """The accelerator ``gpu_id`` if there is one of that kind, else the CPU."""
-    if gpu_id is None:
+    """The GPU ``gpu_id`` if there are GPUs, else the CPU."""
+    if gpu_id is None or not torch.cuda.is_available():
         return torch.device("cpu")
-    if torch.cuda.is_available():
-        return torch.device("cuda", int(gpu_id))
-    if os.environ.get("TS_IPEX_GPU_ENABLE", "false") == "true" and torch.xpu.is_available():
-        return torch.device("xpu", int(gpu_id))
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    return torch.device("cuda", int(gpu_id))
 
 
 @functools.cache
