@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +47,7 @@ class BaseHandler:
     subclass may have a `_load_model`, `_infer` or `_batch` of its own.
 
     Attributes:
-        accepts_arrays: whether rows may hold numpy arrays; found out for each subclass.
+        accepts_arrays: whether rows may hold numpy arrays; None to find out, see `takes_arrays`.
         model: the model, on ``device``, in evaluation mode; None before `initialize`.
         mapping: class index -> label, or None.
         device: of the model and its inputs.
@@ -62,13 +62,7 @@ class BaseHandler:
         target: for old subclasses; not used here.
     """
 
-    accepts_arrays: ClassVar[bool] = True
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls.__found_out = "accepts_arrays" not in cls.__dict__
-        if cls.__found_out:
-            cls.accepts_arrays = all(_is_ours(getattr(cls, name, None)) for name in ROW_READERS)
+    accepts_arrays: bool | None = None
 
     # On the class, because archives' handlers may not call this __init__. Not so the model: if a
     # handler is a torch module, it is in _modules, which an attribute of the class would hide.
@@ -84,7 +78,6 @@ class BaseHandler:
     profiler_args: Mapping[str, Any] = NOTHING
     explain = False
     target: Any = 0
-    __found_out: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.model = None
@@ -174,7 +167,7 @@ class BaseHandler:
         """
         if isinstance(data, int | float | np.generic | torch.Tensor) or _holds_numbers(data):
             return torch.as_tensor(_writeable(data), device=self.device)
-        if not self.accepts_arrays and all(map(_holds_numbers, data)):
+        if all(map(_holds_numbers, data)) and not takes_arrays(self):
             rows = [torch.from_numpy(np.array(row)) for row in data]
             return to_device(stack(rows, self.context), self.device)
         dtype = torch.get_default_dtype() if calls_of(self).takes_floats else None
@@ -270,15 +263,11 @@ class BaseHandler:
 
 
 def takes_arrays(handler: Any) -> bool:
-    """Whether a handler's rows may hold arrays.
-
-    Not if methods that only the instance has read them, unless its class accepts them itself.
-    """
-    found_out = getattr(handler, "_BaseHandler__found_out", False)
-    own = vars(handler) if found_out else {}
-    return bool(getattr(handler, "accepts_arrays", False)) and all(
-        _is_ours(own.get(name)) for name in ROW_READERS
-    )
+    """Whether a handler's rows may hold arrays: as it says, else if only our methods read them."""
+    said = getattr(handler, "accepts_arrays", None)
+    if said is None and isinstance(handler, BaseHandler):
+        return all(_is_ours(getattr(handler, name)) for name in ROW_READERS)
+    return bool(said)
 
 
 def answer(handler: BaseHandler, data: list[Any]) -> list[Any]:
@@ -294,7 +283,7 @@ def answer(handler: BaseHandler, data: list[Any]) -> list[Any]:
 
 
 def _is_ours(method: Any) -> bool:
-    return method is None or str(getattr(method, "__module__", "")).startswith("kserve_torch.")
+    return str(getattr(method, "__module__", "")).startswith("kserve_torch.")
 
 
 def _writeable(data: Any) -> Any:

@@ -6,7 +6,7 @@ from torch import nn
 
 from kserve_torch.errors import BadRow, HandlerError, InvalidInput, LoadFailed, Unsupported
 from kserve_torch.handler import STOCK, stock_handler
-from kserve_torch.handler.base import BaseHandler
+from kserve_torch.handler.base import BaseHandler, takes_arrays
 from kserve_torch.handler.vision import VisionHandler
 from kserve_torch.messages import Verb
 
@@ -524,12 +524,15 @@ def test_only_handlers_that_read_rows_as_ours_do_get_arrays():
     class Says(Pre):
         accepts_arrays = True
 
+    class Inherits(Says):
+        pass
+
     # Of a source that a test runs by itself.
     names = {"VisionHandler": VisionHandler}
     exec("class Ran(VisionHandler):\n def preprocess(self, data): return data", names)
-    handlers = (BaseHandler, Post, Pre, Under, Says, names["Ran"])
-    accepted = [True, True, False, False, True, False]
-    assert [handler.accepts_arrays for handler in handlers] == accepted
+    handlers = (BaseHandler, Post, Pre, Under, Says, Inherits, names["Ran"])
+    accepted = [True, True, False, False, True, True, False]
+    assert [takes_arrays(handler()) for handler in handlers] == accepted
 
 
 @pytest.mark.parametrize(
