@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,10 +34,10 @@ def install() -> None:
 
 def _take_turns(modeling: Any) -> None:
     model = modeling.PreTrainedModel
-    model.init_weights = _alone(model.init_weights)  # the end of making one without a checkpoint
+    model.init_weights = _alone()(model.init_weights)  # the end of making one without a checkpoint
     finalize = getattr(model, "_finalize_model_loading", None)
     if finalize is None:  # an early transformers 5, or 4
-        model.from_pretrained = classmethod(_alone(model.from_pretrained.__func__))
+        model.from_pretrained = classmethod(_alone()(model.from_pretrained.__func__))
         return
     contexts = model.get_init_context.__func__
 
@@ -46,16 +46,13 @@ def _take_turns(modeling: Any) -> None:
         return [_turn, *contexts(*args, **kwargs)]
 
     model.get_init_context = classmethod(get_init_context)
-    model._finalize_model_loading = staticmethod(_alone(finalize))
+    model._finalize_model_loading = staticmethod(_alone()(finalize))
 
 
-def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def alone(*args: Any, **kwargs: Any) -> Any:
-        with _turn:
-            return function(*args, **kwargs)
-
-    return alone
+@contextmanager
+def _alone() -> Iterator[None]:
+    with _turn:
+        yield
 
 
 def _stay_on_thread(making: Any) -> None:

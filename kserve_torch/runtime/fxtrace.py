@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,13 +37,10 @@ def install() -> None:
         setattr(owner, name, function)
 
 
-def _alone(lock: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def alone(*args: Any, **named: Any) -> Any:
-        with lock:
-            return function(*args, **named)
-
-    return alone
+@contextmanager
+def _alone(lock: Any) -> Iterator[None]:
+    with lock:
+        yield
 
 
 _ALONE: tuple[tuple[Any, str, Any], ...] = (
@@ -53,7 +50,7 @@ _ALONE: tuple[tuple[Any, str, Any], ...] = (
     (torch.jit, "trace_module", _lock),
     (torch.export, "load", _reading),
 )
-_in_turn = [(owner, name, _alone(lock, getattr(owner, name))) for owner, name, lock in _ALONE]
+_in_turn = [(owner, name, _alone(lock)(getattr(owner, name))) for owner, name, lock in _ALONE]
 
 _torchs_patch_method = symbolic._Patcher.patch_method
 

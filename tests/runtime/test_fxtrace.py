@@ -101,7 +101,7 @@ def meanwhile(monkeypatch, work):
 
     for owner, name, function in fxtrace._in_turn:
         # The tests' lock in the place of the module's.
-        monkeypatch.setattr(owner, name, fxtrace._alone(lock, function.__wrapped__))
+        monkeypatch.setattr(owner, name, fxtrace._alone(lock)(function.__wrapped__))
     monkeypatch.setattr(fxtrace, "_lock", lock)
     return begin, other, answers
 
