@@ -184,21 +184,18 @@ def test_explanations_compile_nothing(folder, load):
 
 
 @pytest.mark.parametrize(
-    "answered", [lambda output: output.detach(), lambda output: output.argmax(1)]
+    ("answered", "reason"),
+    [
+        (lambda output: output.detach(), "the model gives no gradients"),
+        (lambda output: output.argmax(1), "the model gives no gradients"),
+        (lambda output: {"out": output}, "models that answer a tensor, not a dict"),
+    ],
 )
-def test_models_without_gradients_say_so(folder, load, png, answered):
+def test_models_that_cannot_be_explained_say_so(folder, load, png, answered, reason):
     loaded = load(Vision(), folder)
     own = loaded.handler.model
     loaded.handler.model = lambda inputs: answered(own(inputs))
-    with pytest.raises(Unsupported, match="the model gives no gradients"):
-        loaded.ask({"data": png()}, verb=Verb.EXPLAIN)
-
-
-def test_models_that_answer_no_tensor_say_so(folder, load, png):
-    loaded = load(Vision(), folder)
-    own = loaded.handler.model
-    loaded.handler.model = lambda inputs: {"out": own(inputs)}
-    with pytest.raises(Unsupported, match="models that answer a tensor, not a dict"):
+    with pytest.raises(Unsupported, match=reason):
         loaded.ask({"data": png()}, verb=Verb.EXPLAIN)
 
 
