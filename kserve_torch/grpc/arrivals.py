@@ -58,6 +58,7 @@ class _Server(cygrpc.AioServer):  # type: ignore[misc]
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._accepting: deque[_Accepting] = deque()
+        self._refusals: set[asyncio.Task[None]] = set()
 
     def _next_call(self) -> _Accepting:
         while len(self._accepting) < AHEAD:
@@ -73,6 +74,28 @@ class _Server(cygrpc.AioServer):  # type: ignore[misc]
 
     async def _request_call(self) -> Any:
         return await self._next_call()
+
+    async def shutdown(self, grace: float | None) -> None:
+        """End; gRPC would wait for calls that it has accepted and the loop does not take any more.
+
+        Args:
+            grace: seconds that running calls may take.
+        """
+        for call in self._accepting:
+            call.add_done_callback(self._refuse)
+        self._accepting.clear()
+        await super().shutdown(grace)
+
+    def _refuse(self, call: _Accepting) -> None:
+        if call.cancelled() or call.exception():  # none came
+            return
+        code, text = cygrpc.StatusCode.unavailable, "the server is being stopped"
+        head = cygrpc.SendInitialMetadataOperation((), 0)
+        loop = asyncio.get_running_loop()
+        sending = cygrpc._send_error_status_from_server(call.result(), code, text, (), head, loop)
+        task = loop.create_task(sending)
+        self._refusals.add(task)
+        task.add_done_callback(self._refusals.discard)
 
 
 def _note_error(call: _Accepting) -> None:

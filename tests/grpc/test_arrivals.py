@@ -4,6 +4,7 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -13,8 +14,9 @@ from kserve_torch.grpc import arrivals
 
 from .serving import Serving
 
-#: In a process of its own, where nothing of grpc.aio was made before.
-MEANWHILE = """
+#: In a process of its own, where nothing of grpc.aio was made before: calls come while the loop is
+#: busy. What then happens is a test's own.
+CALLS = """
 import array, asyncio, fcntl, json, termios, threading, time
 import grpc
 from kserve_torch.grpc import arrivals
@@ -35,11 +37,6 @@ class Handler(grpc.GenericRpcHandler):
     def service(self, details):
         began.append(turns[0])
         return grpc.unary_unary_rpc_method_handler(answer)
-
-def count_turns(loop):
-    turns[0] += 1
-    if len(began) < CALLS:
-        loop.call_soon(count_turns, loop)
 
 def announced(end):
     size = array.array("i", [0])
@@ -65,27 +62,58 @@ async def main():
     until = time.monotonic() + 10
     while announced(end) < CALLS and time.monotonic() < until:  # the loop is busy meanwhile
         time.sleep(0.001)
+    ask.join()
+    print(json.dumps(await meanwhile(server, futures)))
+"""
+BEGIN = """
+def count_turns(loop):
+    turns[0] += 1
+    if len(began) < CALLS:
+        loop.call_soon(count_turns, loop)
+
+async def meanwhile(server, futures):
     count_turns(asyncio.get_running_loop())
     while len(began) < CALLS:
         await asyncio.sleep(0)
-    ask.join()
     assert [await asyncio.to_thread(future.result) for future in futures] == [b"x"] * CALLS
-    channel.close()
     await server.stop(None)
-    print(json.dumps({"read at once": reads[0][1], "turns": len(set(began))}))
+    return {"read at once": reads[0][1], "turns": len(set(began))}
+
+asyncio.run(main())
+"""
+END = """
+async def meanwhile(server, futures):
+    stopping = asyncio.create_task(server.stop(60))
+    for future in futures:
+        await asyncio.to_thread(future.exception, 10)  # raises an error if it waits for longer
+    await stopping
+    return {"codes": [future.code().name for future in futures], "began": len(began)}
 
 asyncio.run(main())
 """
 
 
-def test_calls_that_come_while_the_loop_is_busy_begin_in_one_turn() -> None:
+def meanwhile(script: str) -> dict[str, Any]:
+    """What the script tells after so many calls."""
     run = subprocess.run(
-        [sys.executable, "-c", MEANWHILE], capture_output=True, check=False, text=True
+        [sys.executable, "-c", CALLS + script], capture_output=True, check=False, text=True
     )
     assert not run.returncode, run.stderr
-    told = json.loads(run.stdout)
+    told: dict[str, Any] = json.loads(run.stdout)
+    return told
+
+
+def test_calls_that_come_while_the_loop_is_busy_begin_in_one_turn() -> None:
+    told = meanwhile(BEGIN)
     assert told["read at once"] >= 50
     assert told["turns"] < 5  # the first call may have had events left that were counted
+
+
+def test_calls_that_came_as_the_server_stops_end() -> None:
+    """Else their clients, and the server, would wait until the grace period is over."""
+    told = meanwhile(END)
+    assert told["codes"].count("UNAVAILABLE") == 50 - told["began"]
+    assert told["codes"].count("OK") == told["began"]
 
 
 async def test_a_server_that_stops_says_nothing_of_the_calls_that_did_not_come(
