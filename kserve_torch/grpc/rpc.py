@@ -62,7 +62,7 @@ class Streams:
     """The streamed requests of a server; most wait for their client, so the server ends them.
 
     Attributes:
-        closed: no RPC is accepted any more.
+        closed: no stream has a next request any more.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Streams:
         self._waiting: set[asyncio.Timeout] = set()
 
     def close(self) -> None:
-        """End each stream, after the message that is being answered, if any; refuse new RPCs."""
+        """End each stream, after the message that is being answered, if any."""
         self.closed = True
         for waiting in self._waiting:
             waiting.reschedule(0.0)
@@ -98,11 +98,7 @@ class Streams:
                         return await anext(received, None)
                     finally:
                         self._waiting.discard(waiting)
-        raise _stopping()
-
-
-def _stopping() -> NotReady:
-    return NotReady("the server is being stopped")
+        raise NotReady("the server is being stopped")
 
 
 def bind(
@@ -157,8 +153,6 @@ def _handler(
                         await context.write(response)
 
     def admit(call: Call) -> None:
-        if streams.closed:
-            raise _stopping()
         if authorise is not None:
             authorise(call.headers.get("authorization"))
 

@@ -38,10 +38,6 @@ _WAITING = 10_000
 #: The largest number that gRPC takes: no limit, as bytes, seconds, milliseconds or calls.
 _NO_LIMIT = 2**31 - 1
 
-#: Seconds for which RPCs are refused before the connections are closed. gRPC ends those that arrive
-#: while it closes them with CANCELLED, after which clients do not try again; refused ones they do.
-_REFUSE_SECONDS = 0.5
-
 _DEFINITIONS = (
     *reflection.definitions(
         oip.SERVICE.file,
@@ -101,11 +97,13 @@ class GrpcServer:
             servicer.refresh()
 
     async def stop(self, grace: float) -> None:
-        """Refuse new RPCs; running ones have ``grace`` seconds to end."""
+        """Send clients elsewhere with their next RPCs; running ones have ``grace`` seconds to end.
+
+        Refusing RPCs for a while before would fail those of all clients that do not try again.
+        """
         for servicer in self._healths:
             servicer.close()
         self._streams.close()
-        await asyncio.sleep(min(grace, self._settings.drain_seconds, _REFUSE_SECONDS))
         await asyncio.gather(*(server.stop(grace) for server in self._servers))
 
     # --- one port ---

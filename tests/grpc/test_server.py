@@ -346,30 +346,6 @@ async def test_stop_tells_watchers_refuses_new_calls_on_every_port_and_lets_runn
     await serving.stop()
 
 
-async def test_stop_refuses_calls_so_that_clients_try_again(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """gRPC itself ends those that come at that moment with CANCELLED."""
-    monkeypatch.setattr(server, "_REFUSE_SECONDS", 30)
-    serving = Serving(store, drain_seconds=30)
-    await serving.start([])
-    alive = serving.oip().ServerLive
-    await alive(pb.ServerLiveRequest())
-
-    async def ask() -> grpc.StatusCode:
-        while (code := await alive(pb.ServerLiveRequest()).code()) is grpc.StatusCode.OK:
-            pass
-        return code
-
-    asking = [asyncio.create_task(ask()) for _ in range(20)]
-    await asyncio.sleep(0)
-    stopping = asyncio.create_task(serving.server.stop(grace=30))
-    async with asyncio.timeout(20):
-        assert set(await asyncio.gather(*asking)) == {grpc.StatusCode.UNAVAILABLE}
-    stopping.cancel()
-    await serving.stop()
-
-
 async def test_stop_ends_streams_after_the_answers_that_they_wait_for(
     store: Path, tmp_path: Path
 ) -> None:
