@@ -124,6 +124,7 @@ class GrpcServer:
         settings = self._settings
         receive, send = self._sizes(binding)
         ages = {
+            "oip": settings.grpc_inference_max_connection_age_ms,
             "inference": settings.grpc_inference_max_connection_age_ms,
             "management": settings.grpc_management_max_connection_age_ms,
         }

@@ -125,7 +125,10 @@ class TorchServeKeys:
     grpc_management_address: str = key(LOCAL, HOST, "host for grpc_management_port")
     grpc_management_port: int = key(7071, PORT, "port for TorchServe's management gRPC")
     grpc_inference_max_connection_age_ms: int | None = key(
-        None, integer(1), "maximum age of an inference gRPC connection", shown="no limit"
+        None,
+        integer(1),
+        "maximum age of an inference gRPC connection, on grpc_port too",
+        shown="no limit",
     )
     grpc_management_max_connection_age_ms: int | None = key(
         None, integer(1), "maximum age of a management gRPC connection", shown="no limit"

@@ -418,6 +418,6 @@ async def test_a_connection_may_be_as_old_as_its_port_says() -> None:
     assert ages == {
         ("grpc_inference_port",): 1000,
         ("grpc_management_port",): None,
-        ("grpc_port",): None,
+        ("grpc_port",): 1000,
     }
     await registry.close()
