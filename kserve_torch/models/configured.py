@@ -52,6 +52,8 @@ class ConfiguredModels:
 
     async def load(self, models: Sequence[StartupModel], persistent: bool) -> None:
         """Load them in parallel; see `Registry.start`."""
+        if models:  # what is unpacked or downloaded may take minutes
+            log.info("opening %s", ", ".join(map(_file, models)))
         self._store.configure(model.file for model in models if isinstance(model.file, str))
         opened = await asyncio.gather(*map(self._open, models))
         entered = self._placed(zip(models, opened, strict=True))

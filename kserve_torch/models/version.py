@@ -114,6 +114,8 @@ class ModelVersion(VersionState):
         count = self.limits.min_workers if workers is None else workers
         async with self._scaling:
             self._become(State.LOADING)
+            if count:
+                log.info("model %s %s is loading", self.name, self.version)
             await self._start(count, max(count, self.limits.max_workers))
 
     async def try_again(self) -> None:

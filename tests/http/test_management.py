@@ -437,6 +437,7 @@ async def test_the_log_tells_of_each_change(
         "model echo 2.0: workers ready: 2",
         "model echo answers with version 2.0 by default",
         "model echo 1.0 is unregistered",
+        "model echo 2.0 is loading",
         "model echo 2.0 is ready",
         "model echo is unloaded",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from kserve_torch.errors import (
 from kserve_torch.events import StateChanged
 from kserve_torch.models.registry import Registry
 from kserve_torch.models.state import State
+from kserve_torch.startup import startup_models
 
 from ..makers import ECHO, make_archive
 from ..waiting import until
@@ -37,6 +39,27 @@ def handle(data, context):
             time.sleep(0.005)
     return data
 """
+
+
+async def test_the_log_tells_what_takes_its_time(
+    tmp_path: Path, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process that is killed as it loads, for its memory, says no more."""
+    caplog.set_level(logging.INFO, "kserve_torch.models")
+    make_archive(tmp_path / "m.mar", gate.guards(GATED))
+    make_archive(tmp_path / "other.mar", {"handler.py": ECHO}, modelName="other")
+    async with serving(tmp_path, gate=gate) as registry:
+        starting = asyncio.ensure_future(registry.start(startup_models(registry.settings)))
+        await until(lambda: len(caplog.messages) == 4)
+        assert caplog.messages == [
+            "opening m.mar, other.mar",
+            "model m 1.0 is loading",
+            "model other 1.0 is loading",
+            "model other 1.0 is ready",
+        ]
+        gate.open()
+        await starting
+        assert caplog.messages[-1] == "model m 1.0 is ready"
 
 
 async def test_loads_of_a_name_leave_one_that_serves(tmp_path: Path, gate: Gate) -> None:
