@@ -5,8 +5,8 @@ are not tied or initialised yet. Two threads in it at once would leave random we
 of tied ones, such as the language head of GPT-2, and each would put back the other's change: from
 then on no model would be tied. Nothing fails, the answers are wrong.
 
-What it does before and after, to download weights and to read them, may take minutes, and others
-would not load within their ``startupTimeout``: they do not wait for that.
+To download weights and to read them may take minutes, and others would not load within their
+``startupTimeout``: they do not wait for that.
 
 accelerate, with which diffusers and transformers 4 make models, has modules of all threads put
 their parameters on another device, mostly one that holds no data.
@@ -16,13 +16,20 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from kserve_torch.namespace.importhooks import after_import
 
 _turn = threading.RLock()
+#: What an early transformers 5, or 4, does in ``from_pretrained`` that takes long, and changes
+#: nothing that others use.
+_LONG = (
+    "_get_resolved_checkpoint_files",
+    "load_state_dict",
+    "_load_state_dict_into_meta_model",
+)
 
 
 def install() -> None:
@@ -38,6 +45,9 @@ def _take_turns(modeling: Any) -> None:
     finalize = getattr(model, "_finalize_model_loading", None)
     if finalize is None:  # an early transformers 5, or 4
         model.from_pretrained = classmethod(_alone()(model.from_pretrained.__func__))
+        for name in _LONG:
+            if function := getattr(modeling, name, None):
+                setattr(modeling, name, _beside_others(function))
         return
     contexts = model.get_init_context.__func__
 
@@ -53,6 +63,23 @@ def _take_turns(modeling: Any) -> None:
 def _alone() -> Iterator[None]:
     with _turn:
         yield
+
+
+def _beside_others(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Leave the turn to others meanwhile, unless a model is made of which this is a part."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            _turn.release()
+        except RuntimeError:  # not within `from_pretrained`, or on a thread that it has started
+            return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _turn.acquire()
+
+    return call
 
 
 def _stay_on_thread(making: Any) -> None:

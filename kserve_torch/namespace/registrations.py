@@ -10,13 +10,18 @@ be initialised only once, would compose all archives' configurations from one ar
 transformers copies such code to a cache, and imports it from there under one name for the process.
 If a model brings its own transformers, its code would import the environment's, or be what another
 model has imported. So its cache is in the folder with the model's packages, and its code is one of
-these.
+these. Before 5.8 it names the code of a folder after that folder alone; here after the content too,
+so that two archives' folders ``model`` can differ.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections import ChainMap
-from functools import partial
+from functools import partial, wraps
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -104,6 +109,7 @@ def install() -> None:
     for module, (attribute, *tables) in _TABLES.items():
         after_import(module, partial(_separate, tables, attribute))
     after_import("transformers.utils.hub", _move_cache)
+    after_import("transformers.dynamic_module_utils", _name_after_content)
 
 
 def _separate(tables: list[str], attribute: str, module: ModuleType) -> None:
@@ -129,3 +135,29 @@ def _move_cache(hub: Any) -> None:
         hub.HF_MODULES_CACHE = str(scopes[package].root)
         # Under a name that is loaded already, the code would be run in the environment's module.
         hub.TRANSFORMERS_DYNAMIC_MODULE_NAME = f"{_REMOTE}_{package}"
+
+
+def _name_after_content(utils: Any) -> None:
+    if hasattr(utils, "_compute_local_source_files_hash"):  # transformers 5.8 does so itself
+        return
+    find = utils.get_cached_module_file
+
+    @wraps(find)
+    def get_cached_module_file(repository: Any, *args: Any, **kwargs: Any) -> Any:
+        if not os.path.isdir(repository):
+            return find(repository, *args, **kwargs)
+        folder = Path(repository).resolve()
+        with TemporaryDirectory() as links:
+            link = Path(links, f"{folder.name}_{_digest(folder)}")
+            link.symlink_to(folder)
+            return find(str(link), *args, **kwargs)
+
+    utils.get_cached_module_file = get_cached_module_file
+
+
+def _digest(folder: Path) -> str:
+    """Of its Python files."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(bytes(file.relative_to(folder)) + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:16]

@@ -54,29 +54,33 @@ def test_a_model_is_whole_that_is_made_while_another_loads(config: Any, tmp_path
     make_both(lambda: Model.from_pretrained(tmp_path), lambda: Model(config))
 
 
-def test_a_model_that_is_still_downloaded_holds_up_no_other(
-    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "step", ["transformers.modeling_utils._add_variant", "torch.load"], ids=["download", "read"]
+)
+def test_a_checkpoint_that_takes_long_holds_up_no_other_model(
+    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    Model(config).save_pretrained(tmp_path)
-    modeling = sys.modules["transformers.modeling_utils"]
-    find = modeling._get_resolved_checkpoint_files  # type: ignore[attr-defined]
-    downloads, downloaded = threading.Event(), threading.Event()
+    config.save_pretrained(tmp_path)
+    torch.save(Model(config).state_dict(), tmp_path / "pytorch_model.bin")
+    module, name = step.rsplit(".", 1)
+    usual = getattr(sys.modules[module], name)
+    begun, may_end = threading.Event(), threading.Event()
 
-    def download(*args: Any, **kwargs: Any) -> Any:
-        downloads.set()
-        assert downloaded.wait(60)
-        return find(*args, **kwargs)
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        begun.set()
+        assert may_end.wait(60)
+        return usual(*args, **kwargs)
 
-    monkeypatch.setattr(modeling, "_get_resolved_checkpoint_files", download)
+    monkeypatch.setattr(step, slow)
     with ThreadPoolExecutor(2) as pool:
-        slow = pool.submit(Model.from_pretrained, tmp_path)
-        assert downloads.wait(60)
+        late = pool.submit(Model.from_pretrained, tmp_path)
+        assert begun.wait(60)
         monkeypatch.undo()
         try:
             pool.submit(Model.from_pretrained, tmp_path).result(20)
         finally:
-            downloaded.set()
-        assert slow.result().lm_head.weight is slow.result().transformer.wte.weight
+            may_end.set()
+        assert late.result().lm_head.weight is late.result().transformer.wte.weight
 
 
 #: As accelerate's.
