@@ -42,6 +42,8 @@ def install() -> None:
 def _take_turns(modeling: Any) -> None:
     model = modeling.PreTrainedModel
     model.init_weights = _alone()(model.init_weights)  # the end of making one without a checkpoint
+    if initialize := getattr(model, "initialize_weights", None):  # transformers 4.51 has none
+        model.initialize_weights = _with_own_methods(initialize, modeling.torch.nn.Module)
     finalize = getattr(model, "_finalize_model_loading", None)
     if finalize is None:  # an early transformers 5, or 4
         model.from_pretrained = classmethod(_alone()(model.from_pretrained.__func__))
@@ -63,6 +65,19 @@ def _take_turns(modeling: Any) -> None:
 def _alone() -> Iterator[None]:
     with _turn:
         yield
+
+
+def _with_own_methods(initialize: Callable[..., Any], modules: Any) -> Callable[..., Any]:
+    """Have it give torch's modules its methods anew: another version's take other arguments."""
+
+    @functools.wraps(initialize)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _turn:
+            if hasattr(modules, "smart_apply"):
+                del modules.smart_apply
+            return initialize(*args, **kwargs)
+
+    return call
 
 
 def _beside_others(function: Callable[..., Any]) -> Callable[..., Any]:

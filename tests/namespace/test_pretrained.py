@@ -3,7 +3,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from kserve_torch.namespace import pretrained
+from kserve_torch.namespace.loader import Namespace
 
 from ..makers import write
 
@@ -81,6 +82,45 @@ def test_a_checkpoint_that_takes_long_holds_up_no_other_model(
         finally:
             may_end.set()
         assert late.result().lm_head.weight is late.result().transformer.wte.weight
+
+
+#: As transformers' from 4.53 on; the method of 4 has one parameter, that of 5 two.
+MODELING = """
+import torch
+
+class PreTrainedModel(torch.nn.Module):
+    def init_weights(self):
+        self.initialize_weights()
+
+    @classmethod
+    def from_pretrained(cls):
+        return cls()
+
+    def initialize_weights(self):
+        if not hasattr(torch.nn.Module, "smart_apply"):
+            torch.nn.Module.smart_apply = lambda self, {parameters}: None
+        self.smart_apply(*{parameters!r}.split())
+"""
+
+
+def test_two_versions_do_not_find_each_others_methods_on_torchs_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn.Module, "smart_apply", None, raising=False)
+    pretrained.install()
+    handler = {"handler.py": "from transformers.modeling_utils import PreTrainedModel as Model"}
+    with ExitStack() as opened:
+        models = []
+        for name, parameters in (("four", "fn"), ("five", "fn, is_custom_code")):
+            files = {"__init__.py": "", "modeling_utils.py": MODELING.format(parameters=parameters)}
+            folder = write(tmp_path / name / "transformers", files).parent
+            own = opened.enter_context(closing(Namespace(folder)))
+            archive = Namespace(write(tmp_path / f"{name}-archive", handler), packages=own)
+            opened.enter_context(closing(archive))
+            with archive.loading():
+                models.append(archive.import_module("handler").Model())
+        for model in models * 2:
+            model.init_weights()
 
 
 #: As accelerate's.
