@@ -2,8 +2,8 @@
 # The server's image. Arguments:
 #   PYTHON_IMAGE  a slim Python 3.11 to 3.13
 #   VARIANT       cpu or gpu
-#   TORCH_INDEX   package index with torch's wheels without CUDA, for a small CPU image (about 1.7 GB
-#                 instead of 6.5 GB). Without it the wheels with CUDA are taken, which also run on CPUs.
+#   TORCH_INDEX   package index with torch's wheels without CUDA, for a small CPU image (about 1.8 GB
+#                 instead of 6.6 GB). Without it the wheels with CUDA are taken, which also run on CPUs.
 ARG PYTHON_IMAGE=python:3.12-slim
 
 # --- the package's wheel, and what it depends on as a list ---
@@ -11,8 +11,10 @@ FROM ${PYTHON_IMAGE} AS wheel
 WORKDIR /source
 COPY constraints.txt pyproject.toml README.md ./
 RUN pip install --no-cache-dir --constraint constraints.txt hatchling
+# TorchServe's image for KServe has transformers too: archives do not list it among their requirements.
 RUN python -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-        print(*project['dependencies'], *project['optional-dependencies']['tracing'], sep='\n')" > requirements.txt
+        extras = map(project['optional-dependencies'].get, ('tracing', 'transformers')); \
+        print(*project['dependencies'], *sum(extras, []), sep='\n')" > requirements.txt
 COPY kserve_torch kserve_torch
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 

@@ -5,6 +5,7 @@ import runpy
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -117,6 +118,14 @@ def test_image_to_develop_in_has_what_make_installs():
     needs = {*project["dependencies"]}.union(*map(project["optional-dependencies"].get, extras))
     make = runpy.run_path(str(ROOT / "scripts/venv.py"))
     assert needs == set(make["requirements"]())
+
+
+def test_server_image_has_what_archives_import_without_listing_it():
+    (listing,) = [rest for _, rest in instructions("Dockerfile") if "tomllib" in rest]
+    command = [sys.executable, *shlex.split(listing.partition(" > ")[0])[1:]]
+    listed = subprocess.check_output(command, cwd=ROOT, text=True).split("\n")
+    assert {"kserve==0.21.*", "setuptools<82", "transformers"} <= set(listed)
+    assert any(need.startswith("opentelemetry-") for need in listed)
 
 
 def test_server_image_exposes_the_ports_and_has_labels():
