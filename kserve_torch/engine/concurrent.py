@@ -106,9 +106,12 @@ class ConcurrentWorker(Worker):
         assert self.instance is not None
         request, limit = ticket.request, self._response_timeout
         loop = asyncio.get_running_loop()
+        # Since it was taken: another request may have blocked the loop, and with more time than
+        # `_note` gives it, it would make the worker hang.
+        left = self._began[ticket] + limit - time.monotonic()
         error: ServingError
         try:
-            async with asyncio.timeout(limit) as timeout:
+            async with asyncio.timeout(left) as timeout:
                 on_part = functools.partial(self._goes_on, ticket, timeout, loop)
                 return await self.instance.answer(request, on_part)
         except TimeoutError:
@@ -135,12 +138,12 @@ class ConcurrentWorker(Worker):
                 return
             self._began[ticket] = time.monotonic()
             self._note()
-        loop.call_soon_threadsafe(_prolong, timeout, self._response_timeout)
+        loop.call_soon_threadsafe(_prolong, timeout, loop.time() + self._response_timeout)
 
 
-def _prolong(timeout: asyncio.Timeout, seconds: float) -> None:
+def _prolong(timeout: asyncio.Timeout, when: float) -> None:
     with suppress(RuntimeError):  # the call has ended meanwhile
-        timeout.reschedule(asyncio.get_running_loop().time() + seconds)
+        timeout.reschedule(when)
 
 
 def _end_with(ticket: Ticket) -> None:

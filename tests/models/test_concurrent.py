@@ -242,6 +242,25 @@ async def test_a_handler_that_blocks_its_loop_hangs_with_all_its_requests(
         await until(lambda: not version.statistics().hung)
 
 
+async def test_a_request_that_another_one_has_held_up_is_cancelled_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(concurrent, "GRACE", 0.4)
+    archive(tmp_path, config="responseTimeout: 1")
+    async with serving(tmp_path) as registry:
+        version = await registry.register("m.mar")
+        block = asyncio.ensure_future(ask(registry, "block"))
+        await until(lambda: version.statistics().running == 1)
+        never = asyncio.ensure_future(ask(registry, "never"))
+        await until(lambda: version.statistics().running == 2)
+        held_up = time.monotonic() + 2 * concurrent.GRACE
+        await until(lambda: time.monotonic() > held_up)
+        open_gate(version)
+        assert [type(answer) for answer in (*await block, *await never)] == [list, DeadlineExceeded]
+        assert await ask(registry, "left") == [["block", "never"]]  # of the same worker
+        assert version.statistics().hung == 0
+
+
 async def test_a_handler_that_stops_its_loop_gets_another_worker(tmp_path: Path) -> None:
     archive(tmp_path)
     async with serving(tmp_path) as registry:
