@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from kserve_torch.engine import concurrent, worker
+from kserve_torch.engine.ticket import Ticket
 from kserve_torch.engine.worker import WorkerState
 from kserve_torch.errors import DeadlineExceeded, DeviceLost, HandlerError, InvalidInput
+from kserve_torch.events import BatchRan
 from kserve_torch.messages import Request, RowReply
 from kserve_torch.models.registry import Registry
 from kserve_torch.models.version import ModelVersion
@@ -234,9 +236,25 @@ async def test_a_handler_that_blocks_its_loop_hangs_with_all_its_requests(
     archive(tmp_path, config="responseTimeout: 1")
     async with serving(tmp_path) as registry:
         version = await registry.register("m.mar")
-        answers = await ask(registry, "gate", "block")
-        assert [type(answer) for answer in answers] == [DeadlineExceeded] * 2
+        (first,) = version.workers
+        take = first.lane.take
+
+        def take_late(stopping: threading.Event, *limit: Any) -> list[Ticket]:
+            batch = take(stopping, *limit)
+            if batch and batch[0].request.id == "id of left":
+                assert stopping.wait(30)  # the worker is given up before it notes what it took
+            return batch
+
+        monkeypatch.setattr(first.lane, "take", take_late)
+        asked = asyncio.ensure_future(ask(registry, "gate", "block"))
+        await until(lambda: version.statistics().running == 2)
+        late = asyncio.ensure_future(ask(registry, "left"))
+        assert [type(answer) for answer in await asked] == [DeadlineExceeded] * 2
+        assert [str(answer) for answer in await late] == [
+            "m 1.0 predict: the worker hung when it took the request"
+        ]
         assert version.statistics().hung == 1
+        monkeypatch.undo()
         assert await ask(registry, "left") == [[]]  # of another worker
         open_gate(version)
         await until(lambda: not version.statistics().hung)
@@ -285,6 +303,26 @@ async def test_requests_beyond_the_most_wait(
         assert await ask(registry, "most") == [most]
 
 
+async def test_one_that_takes_long_takes_one_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(concurrent, "MOST_CALLS", 2)
+    archive(tmp_path)
+    async with serving(tmp_path) as registry:
+        ran: list[BatchRan] = []
+        registry.observers.add(ran.append, [BatchRan])
+        version = await registry.register("m.mar")
+        long = asyncio.ensure_future(ask(registry, "gate"))
+        await inside(version, 1)
+        assert await ask(registry, *["left"] * 3) == [[]] * 3
+        open_gate(version)
+        await long
+        await until(lambda: len(ran) == 4)
+        assert {(one.rows, one.requests) for one in ran} == {(1, 1)}
+        *short, longest = (one.seconds for one in ran)
+        assert 0 < sum(short) < longest < 30
+
+
 async def test_a_version_that_is_unloaded_answers_first(tmp_path: Path) -> None:
     archive(tmp_path)
     async with serving(tmp_path) as registry:
@@ -315,6 +353,11 @@ async def test_a_worker_that_leaves_answers_first(
         assert [answer[0] for answer in (*await first, *await second)] == ["gate"] * 3
 
 
+async def idle_for_long() -> None:
+    enough = time.monotonic() + 3 * worker.IDLE_SECONDS
+    await until(lambda: time.monotonic() > enough)
+
+
 async def test_idle_workers_above_the_minimum_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,12 +365,20 @@ async def test_idle_workers_above_the_minimum_stop(
     archive(tmp_path)
     async with serving(tmp_path) as registry:
         version = await registry.register("m.mar")
-        asked = asyncio.ensure_future(ask(registry, "gate"))
-        await until(lambda: version.statistics().running)
+        (only,) = version.workers
+        await idle_for_long()
+        assert version.workers == [only]
+        first = asyncio.ensure_future(ask(registry, "gate"))
+        await until(lambda: version.statistics().running == 1)
         await registry.scale(version, 0, 1)
+        second = asyncio.ensure_future(ask(registry, "gate"))
+        await until(lambda: version.statistics().running == 2)
+        await idle_for_long()
+        assert not only.leaving
         open_gate(version)
-        assert len(await asked) == 1
+        assert [answer[0] for answer in (*await first, *await second)] == ["gate", "gate"]
         await until(lambda: not version.statistics().workers)
+        await until(lambda: only.state is WorkerState.STOPPED)
 
 
 async def test_handlers_that_are_not_asynchronous_get_batches(tmp_path: Path) -> None:
