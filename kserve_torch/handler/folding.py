@@ -67,13 +67,12 @@ class FoldedNorms:
 
     def _run(self, folds: Folds, *args: Any, **kwargs: Any) -> Any:
         try:
-            output, as_it_was = folds.run(self._ordered, *args, **kwargs)
+            return folds.run(self._ordered, *args, **kwargs)
         except Exception:  # if it raises again, the batch is at fault, else the model has changed
-            output, as_it_was = self._ordered(*args, **kwargs), False
-        if not as_it_was:
-            log.info("the model is not what it was: its batch norms are no longer folded")
-            folds.off()
-            self._folds = None
+            output = self._ordered(*args, **kwargs)
+        log.info("the model is not what it was: its batch norms are no longer folded")
+        folds.off()
+        self._folds = None
         return output
 
     def _try(self, row: Sequence[torch.Tensor]) -> None:
@@ -105,7 +104,7 @@ def _may_fold(model: Any) -> bool:
 def _first_row(args: Sequence[Any]) -> list[torch.Tensor]:
     """A copy of a batch's first row, as a model may change its input; nothing if not images."""
     if all(map(is_image_batch, args)):
-        return [value[:1].clone(memory_format=torch.preserve_format) for value in args]
+        return [value[:1].clone() for value in args]
     return []
 
 
@@ -148,7 +147,7 @@ def _observe(model: nn.Module, row: Sequence[torch.Tensor], packs: bool) -> tupl
 def _tried(folds: Folds, model: nn.Module, row: Sequence[torch.Tensor]) -> Any:
     folds.on()
     try:
-        return folds.run(model, *row)[0]
+        return folds.run(model, *row)
     finally:
         folds.off()  # else there would be a cycle, and the weights would stay
 

@@ -26,8 +26,8 @@ _FORWARDS = (nn.Conv2d.forward, nn.BatchNorm2d.forward)
 _thread = threading.local()
 
 
-class Misused(Exception):
-    """The output of a folded convolution went elsewhere than to its batch norm."""
+class NotAsItWas(Exception):
+    """A module has changed, or a folded convolution's output went elsewhere than before."""
 
 
 class _Call:
@@ -36,13 +36,11 @@ class _Call:
     Attributes:
         key: that of the `Folds`.
         left: how many outputs of folded convolutions somebody holds.
-        changed: whether a convolution or its batch norm is not what it was.
     """
 
     def __init__(self, key: object) -> None:
         self.key = key
         self.left = 0
-        self.changed = False
 
 
 class Pair(NamedTuple):
@@ -126,11 +124,10 @@ class _Convolution:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         fold, call = self._fold, getattr(_thread, "call", None)
-        if call is None or fold.key is not call.key or len(args) != 1 or kwargs:
+        if call is None or fold.key is not call.key or kwargs:
             return fold.conv._call_impl(*args, **kwargs)
         if not fold.is_current:
-            call.changed = True
-            return fold.conv._call_impl(*args)
+            raise NotAsItWas
         return _Normalized(fold.kernel.convolve(fold.conv, fold.norm, args[0]), fold, call)
 
 
@@ -147,7 +144,7 @@ class _BatchNorm:
         if type(given) is not _Normalized:
             return fold.norm._call_impl(*args, **kwargs)
         if given.fold is not fold or not fold.is_current:
-            raise Misused
+            raise NotAsItWas
         return given.tensor
 
 
@@ -203,23 +200,19 @@ class Folds:
             _known.add(self)
 
     def off(self) -> None:
-        """Let the model forget them; a call of `run` in another thread may raise `Misused`."""
-        with _lock:
-            _known.discard(self)
+        """Let the model forget them; a call of `run` in another thread may then raise."""
         for fold in self._folds:
             for module in (fold.conv, fold.norm):
                 if getattr(module._compiled_call_impl, "_fold", None) is fold:
                     module._compiled_call_impl = None
 
-    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, bool]:
+    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call ``function``; the model, where it calls it, uses the folded weights.
 
-        Returns:
-            Its output, and whether all of the model that it has called is still what it was.
-
         Raises:
-            Misused: the model does not use a convolution's output as it did when it was observed.
-                The model itself may raise another error when it meets such an output.
+            NotAsItWas: a part of the model is not what it was, or does not use a convolution's
+                output as it did when it was observed. The model itself may raise another error
+                when it meets such an output.
         """
         before = getattr(_thread, "call", None)
         _thread.call = call = _Call(self._key)
@@ -228,8 +221,8 @@ class Folds:
         finally:
             _thread.call = before
         if call.left:
-            raise Misused
-        return output, not call.changed
+            raise NotAsItWas
+        return output
 
 
 def _kernels(modules: Sequence[tuple[Any, Any]], pairs: Sequence[Pair]) -> list[Kernel]:
@@ -256,12 +249,6 @@ def held(conv: nn.Module, norm: nn.Module) -> Iterator[tuple[Table, str, torch.T
 
 
 def are_foldable(conv: nn.Module, norm: nn.Module) -> bool:
-    """Whether both are torch's own, with statistics to fold, and torch counts writes to them."""
-    return (
-        type(conv) is nn.Conv2d
-        and type(norm) is nn.BatchNorm2d
-        and norm.running_mean is not None
-        and _is_torchs(conv)
-        and _is_torchs(norm)
-        and not any(tensor.is_inference() for _, _, tensor in held(conv, norm))
-    )
+    """Whether both are torch's own, and there are statistics to fold."""
+    kinds = (type(conv), type(norm))
+    return kinds == (nn.Conv2d, nn.BatchNorm2d) and norm.running_mean is not None

@@ -48,8 +48,6 @@ class Kernel:
         return output
 
 
-@torch.inference_mode(False)
-@torch.no_grad()
 def folded(conv: Any, norm: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Weight and bias of a convolution that does the work of both."""
     factor = (norm.running_var.double() + norm.eps).rsqrt()
@@ -61,7 +59,6 @@ def folded(conv: Any, norm: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return conv.weight * factor.float().view(-1, 1, 1, 1), bias.float()
 
 
-@torch.inference_mode(False)
 def packed(conv: Any, weight: torch.Tensor, size: torch.Size) -> torch.Tensor | None:
     """``weight`` in oneDNN's layout; None if that depends on more than the images' size.
 

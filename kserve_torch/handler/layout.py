@@ -107,8 +107,7 @@ class ChannelsLast:
 
     def give_up(self, error: BaseException | None) -> bool:
         """Return to the default format if it is in use and ``error`` asks for the other one."""
-        wanted = isinstance(error, RuntimeError) and _NEEDS_CONTIGUOUS in str(error)
-        if not (self.is_chosen and wanted):
+        if not (self.is_chosen and _NEEDS_CONTIGUOUS in str(error)):
             return False
         log.info("the model keeps the default memory format: %s", error)
         self.is_chosen = False
@@ -170,7 +169,6 @@ def _last(value: Any) -> Any:
 
 
 @torch.inference_mode(False)
-@torch.no_grad()
 def _twins(model: nn.Module, order: torch.memory_format) -> dict[int, torch.Tensor]:
     """The twins of those parameters for which the format matters, by their ``id``."""
     return {
@@ -188,7 +186,7 @@ def _rearrange(model: nn.Module, twins: dict[int, torch.Tensor]) -> None:
             parameter.data = twin.data
     with _lock:
         for other in _rearranged:
-            if other is not model and are_tied(other, model):
+            if are_tied(other, model):
                 tie([model], [other])
         _rearranged.add(model)
 

@@ -13,7 +13,7 @@ from torch import nn
 from kserve_torch.handler import folding, layout
 from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.folding import FoldedNorms
-from kserve_torch.handler.folds import Misused
+from kserve_torch.handler.folds import NotAsItWas
 from kserve_torch.handler.layout import ChannelsLast
 from kserve_torch.handler.trial import copy_of
 from kserve_torch.runtime import paramdata
@@ -587,7 +587,7 @@ def test_a_batch_norm_of_another_convolution_says_so():
     model = Net()
     call, _ = folded(model)
     model.second_norm = model.first_norm  # which the second convolution knows nothing of
-    with pytest.raises(Misused), torch.inference_mode():
+    with pytest.raises(NotAsItWas), torch.inference_mode():
         call._folds.run(lambda: model.second_norm(model.second(torch.ones(1, 4, 8, 8))))
 
 
