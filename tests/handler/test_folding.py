@@ -15,7 +15,7 @@ from kserve_torch.handler.base import BaseHandler
 from kserve_torch.handler.folding import FoldedNorms
 from kserve_torch.handler.folds import NotAsItWas
 from kserve_torch.handler.layout import ChannelsLast
-from kserve_torch.handler.trial import copy_of
+from kserve_torch.handler.trial import TRIES, copy_of
 from kserve_torch.runtime import paramdata
 from kserve_torch.runtime.tying import tie
 
@@ -141,6 +141,8 @@ def test_whoever_else_calls_the_model_gets_what_was_there():
     hook.remove()
     plain = Net()
     torch.testing.assert_close(outputs[0], plain.first(PICTURES))
+    named = model.first_norm(input=model.first(input=PICTURES))
+    torch.testing.assert_close(named, plain.first_norm(outputs[0]))
     assert model.first.weight.grad is not None
     assert pictures.grad is not None
     assert model.state_dict().keys() == plain.state_dict().keys()
@@ -178,9 +180,9 @@ def other_statistics(model):
     model.second_norm.running_mean.add_(1)
 
 
-def own_forward(model):
-    forward = model.second_norm.forward
-    model.second_norm.forward = lambda hidden: forward(hidden) * 2
+def own_forward(module):
+    forward = module.forward
+    module.forward = lambda hidden: forward(hidden) * 2
 
 
 def no_bias(model):
@@ -202,9 +204,13 @@ def moved(model):
         no_bias,
         moved,
         lambda model: model.second_norm.train(),
-        own_forward,
+        lambda model: own_forward(model.second),
+        lambda model: own_forward(model.second_norm),
     ],
-    ids=["load", "assign", "data", "weight", "statistics", "bias", "moved", "training", "forward"],
+    ids=[
+        *("load", "assign", "data", "weight", "statistics", "bias", "moved", "training"),
+        *("convolution", "batch norm"),
+    ],
 )
 def test_a_model_that_is_changed_answers_as_it_is_then(change):
     paramdata.install()
@@ -213,6 +219,45 @@ def test_a_model_that_is_changed_answers_as_it_is_then(change):
     assert folds
     change(model)
     assert_plain(call, model)
+
+
+@pytest.mark.parametrize("kind", [nn.Conv2d, nn.BatchNorm2d])
+def test_modules_whose_class_is_changed(kind, monkeypatch):
+    model = Net()
+    call, _ = folded(model)
+    forward = kind.forward
+    monkeypatch.setattr(kind, "forward", lambda *args: forward(*args) * 2)
+    assert_plain(call, model)
+
+
+def test_a_weight_that_is_computed_is_not_folded():
+    """Its module has only what it is computed from."""
+    model = Net()
+    nn.utils.parametrizations.weight_norm(model.first)
+    call, folds = folded(model)
+    assert folds
+    with torch.no_grad():
+        model.first.parametrizations.weight.original0.mul_(2)
+        torch.testing.assert_close(call(PICTURES), model(PICTURES))
+
+
+class Scaled(Net):
+    def forward(self, pictures, factor=1):
+        return super().forward(pictures * factor)
+
+
+def test_a_model_that_is_given_more_than_pictures():
+    model, plain = Scaled(), Scaled()
+    call = FoldedNorms(ChannelsLast(model))
+    with torch.no_grad():
+        for _ in range(3):  # one to decide on the format, one to fold
+            for args, kwargs in (((2,), {}), ((), {"factor": 3}), ((), {})):
+                expected = plain(PICTURES, *args, **kwargs)
+                torch.testing.assert_close(call(PICTURES, *args, **kwargs), expected)
+        assert call._folds is not None
+        another_weight(model)
+        expected = model(PICTURES, factor=2)
+        torch.testing.assert_close(call(PICTURES, factor=2), expected)
 
 
 class Adapted(Net):
@@ -270,7 +315,20 @@ class Named(Net):
         return self.first_norm(self.first(input=pictures))
 
 
-@pytest.mark.parametrize("kind", [Adapted, Renormed, Training, Domains, Careful, Named])
+class Normed(Net):
+    """It has batch norms without a convolution before them, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = trained(nn.BatchNorm2d(3))
+        self.last = trained(nn.BatchNorm2d(5))
+        self.eval()
+
+    def forward(self, pictures):
+        return self.last(input=super().forward(self.norm(pictures)))
+
+
+@pytest.mark.parametrize("kind", [Adapted, Renormed, Training, Domains, Careful, Named, Normed])
 def test_what_a_forward_pass_changes_for_itself(kind):
     model, plain = kind(), kind()
     call, folds = folded(model)
@@ -301,14 +359,18 @@ def test_trials_write_nothing_to_the_model():
     assert model.calls.item() == 3
 
 
-@pytest.mark.parametrize("part", [False, True])
+@pytest.mark.parametrize("part", [False, True, None])
 def test_what_is_compiled_is_left_alone(part):
     model = Net()
-    (model.first if part else model).compile(backend="eager")
-    call, folds = folded(model)
+    if part is None:
+        given = torch.compile(model, backend="eager")
+    else:
+        given = model
+        (model.first if part else model).compile(backend="eager")
+    call, folds = folded(given)
     assert not folds
     assert not model.first.weight.is_contiguous(memory_format=torch.channels_last)
-    assert call.model is model
+    assert call.model is given
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script")
@@ -325,11 +387,18 @@ def test_tools_find_torchs_own_modules():
     assert_folds(call, model, expected)
 
 
-def test_what_sees_all_modules_sees_these():
+@pytest.mark.parametrize(
+    "register",
+    [
+        nn.modules.module.register_module_forward_hook,
+        nn.modules.module.register_module_forward_pre_hook,
+    ],
+)
+def test_what_sees_all_modules_sees_these(register):
     model = Net()
     call, _ = folded(model)
     seen = []
-    hook = nn.modules.module.register_module_forward_hook(lambda *args: seen.append(args[0]))
+    hook = register(lambda *args: seen.append(args[0]))
     try:
         assert_plain(call, model)
     finally:
@@ -364,16 +433,20 @@ def test_what_is_not_used_any_more_is_freed():
     assert kernel() is None
 
 
-def test_a_hook_sees_what_it_would_have_seen():
+@pytest.mark.parametrize("before", [False, True])
+def test_a_hook_sees_what_it_would_have_seen(before):
     model = Net()
     call, _ = folded(model)
-    outputs = []
-    model.second.register_forward_hook(lambda *args: outputs.append(args[-1]))
+    seen = []
+    if before:
+        model.second_norm.register_forward_pre_hook(lambda norm, given: seen.append(*given))
+    else:
+        model.second.register_forward_hook(lambda *args: seen.append(args[-1]))
     assert_plain(call, model)
     with torch.no_grad():
         plain = Net()
         hidden = plain.way(plain.first_norm(plain.first(PICTURES)))
-        torch.testing.assert_close(outputs[0], plain.second(hidden))
+        torch.testing.assert_close(seen[0], plain.second(hidden))
 
 
 class Twice(Net):
@@ -512,17 +585,19 @@ def test_only_a_few_batches_may_tell_nothing():
     assert call._folds is not None
 
 
-def test_an_empty_answer_decides_nothing():
+@pytest.mark.parametrize(("batches", "folds"), [(TRIES - 1, True), (TRIES, False)])
+def test_a_few_empty_answers_decide_nothing(batches, folds):
     model = Net()
     call = FoldedNorms(ChannelsLast(model))
     with torch.inference_mode():
         call(PICTURES)
         model.way = lambda hidden: hidden[:0]
-        assert len(call(PICTURES)) == 0
-        assert call._folds is None
+        for _ in range(batches):
+            assert len(call(PICTURES)) == 0
+            assert call._folds is None
         model.way = nn.functional.relu
         call(PICTURES)
-    assert_folds(call, model)
+    (assert_folds if folds else assert_plain)(call, model)
 
 
 def test_a_model_within_another_ones_call_is_not_folded():
@@ -551,10 +626,15 @@ def test_instances_share_what_is_folded_and_other_models_do_not():
         assert_folds(call, model)
 
 
-def test_instances_of_other_statistics_do_not_share():
+def other_eps(model):
+    model.first_norm.eps = 0.5
+
+
+@pytest.mark.parametrize("change", [lambda model: model.first_norm.running_mean.add_(1), other_eps])
+def test_instances_with_another_batch_norm_do_not_share(change):
     one, two = Net(), Net()
     tie([two], [one])
-    two.first_norm.running_mean.add_(1)
+    change(two)
     first, second = folded(one)[0], folded(two)[0]
     assert_folds(first, one)
     assert_folds(second, two, two(PICTURES).detach())
