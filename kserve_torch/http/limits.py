@@ -53,7 +53,7 @@ class BoundedFlow(FlowControl):
 
     def resume_reading(self) -> None:
         """Read on, unless too many wait; called again after each answer."""
-        if self.read_paused and len(self._waiting) < MAX_WAITING:
+        if len(self._waiting) < MAX_WAITING:
             super().resume_reading()
 
 

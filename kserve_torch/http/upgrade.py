@@ -24,7 +24,6 @@ def feed_without_upgrade(protocol: HttpToolsProtocol, rest: memoryview) -> None:
             raise HttpParserError("there is no tunnel here")
         head = _head_without_upgrade(protocol)
         protocol.parser = HttpRequestParser(protocol)
-        protocol.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         protocol.parser.feed_data(head)
         try:
             protocol.parser.feed_data(rest)

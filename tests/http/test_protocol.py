@@ -91,6 +91,15 @@ def test_an_upgrade_is_ignored_and_the_request_served(server: Server, version: s
             assert client.answer()[::2] == (200, predicted("a"))
 
 
+def test_an_upgrade_of_a_connection_that_closes_is_answered_whatever_follows(
+    server: Server,
+) -> None:
+    with Client(server) as client:
+        client.send(post("a", "1.1", "Connection: Upgrade, close", "Upgrade: h2c") + post("b"))
+        assert client.answer()[::2] == (200, predicted("a"))
+        assert client.ended()
+
+
 def test_the_body_of_a_request_for_an_upgrade_is_no_request(server: Server) -> None:
     for head in (b"Content-Length: %d" % len(SMUGGLED), b"Transfer-Encoding: chunked"):
         body = (
@@ -420,6 +429,9 @@ def test_http_1_0_clients_that_pipeline_are_answered_in_turn(server: Server) -> 
     [
         GET % b"close",
         GET % b"keep-alive, close",
+        GET % b"TE\r\nProxy-Connection: keep-alive",
+        b"POST /v1/models/m:predict HTTP/1.0\r\nTransfer-Encoding: chunked\r\n"
+        b"Connection: keep-alive\r\n\r\n0\r\n\r\n",
         STREAM.replace(b"\r\n\r\n", b"\r\nConnection: Keep-Alive\r\n\r\n"),
     ],
 )
