@@ -196,7 +196,9 @@ def test_what_handlers_have_registered_for_the_end_is_done() -> None:
         "cli.main = lambda program: atexit.register(print, 'the end') and 3\n"
         "cli.program()\n"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, capture_output=True, check=False, text=True, env=env)
     assert (run.returncode, run.stdout) == (3, "the end\n")
 
 

@@ -32,12 +32,18 @@ def handle(data, context):
         "throttled": [type(callback).__name__ for callback in gc.callbacks],
         "frozen": gc.isenabled() and gc.get_freeze_count() > 100_000,
         "libraries": os.path.basename(torch.ops.load_library.__code__.co_filename),
+        "sequences": context.header_key_sequence_id,
+        "open files": len(set(resource.getrlimit(resource.RLIMIT_NOFILE))),
+        "switches after": sys.getswitchinterval(),
+        "arguments": sys.argv[1:],
     }
     return [found] * len(data)
 """
-#: A server whose system refuses unshare, as containers do by default.
+#: A server whose system refuses unshare, as containers do by default, and that may open few files.
 WITHOUT_UNSHARE = """
-import sys
+import resource, sys
+limit, files = resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(limit, (min(files, 1000), files))
 from kserve_torch.namespace import workdir
 workdir._unshare = lambda: False
 from kserve_torch.cli import main
@@ -53,7 +59,8 @@ def test_one_model_works_in_its_folder_in_a_process_that_is_prepared(tmp_path: P
         *("--http_port", str(ports["http"]), "--grpc_port", str(ports["grpc"])),
         *("--drain_seconds", "0"),
     ]
-    with Server(None, command=command, ports=ports) as server:
+    names = {"TS_HEADER_KEY_SEQUENCE_ID": "x-sequence"}
+    with Server(None, command=command, ports=ports, env=names) as server:
         answer = httpx.post(f"{server.url}/v1/models/m:predict", json={"instances": [1]})
     assert answer.json()["predictions"] == [
         {
@@ -63,5 +70,9 @@ def test_one_model_works_in_its_folder_in_a_process_that_is_prepared(tmp_path: P
             "throttled": ["Throttle"],
             "frozen": True,
             "libraries": "oplibraries.py",
+            "sequences": "x-sequence",
+            "open files": 1,
+            "switches after": 0.001,
+            "arguments": [],
         }
     ]

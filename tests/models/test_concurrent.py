@@ -136,7 +136,9 @@ async def test_requests_run_at_once_each_with_a_context_of_its_own(tmp_path: Pat
             assert [part.result for part in sent[what]] == [f"{what}!"]
 
 
-async def test_a_request_that_fails_fails_alone(tmp_path: Path) -> None:
+async def test_a_request_that_fails_fails_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     archive(tmp_path)
     async with serving(tmp_path) as registry:
         await registry.register("m.mar")
@@ -152,6 +154,7 @@ async def test_a_request_that_fails_fails_alone(tmp_path: Path) -> None:
         ]
         assert isinstance(answers[0], HandlerError)
         assert isinstance(answers[2], InvalidInput)
+    assert caplog.text.count('raise ValueError("boom")') == 1
 
 
 async def test_a_context_that_cannot_be_copied_fails_requests(tmp_path: Path) -> None:
@@ -203,7 +206,10 @@ async def test_a_request_that_takes_too_long_is_cancelled(tmp_path: Path) -> Non
         assert version.statistics().hung == 0
 
 
-async def test_a_stream_may_take_as_long_for_each_part(tmp_path: Path) -> None:
+async def test_a_stream_may_take_as_long_for_each_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(concurrent, "GRACE", 0.1)
     archive(tmp_path, config="responseTimeout: 1")
     async with serving(tmp_path) as registry:
         await registry.register("m.mar")
