@@ -102,23 +102,40 @@ def _flat(numbers: bytes) -> bytes:
     """The list without its nesting.
 
     Raises:
-        ValueError: the nested lists are not all of the same length and depth, or too deep.
+        ValueError: the nested lists are not all of the same length and depth, or too deep; or there
+            is something else beside them, be it white space.
     """
     if numbers.find(b"[", 1) < 0:
         return numbers
     lists = numbers.translate(None, _NO_NESTING)
+    if lists != _all_like_the_first(lists) or _is_anything_beside(numbers):
+        raise ValueError("not of regular shape")
+    # Not by nothing: of "1[2" that would make another number.
+    return b"[%b]" % numbers.replace(b"[", b" ").replace(b"]", b" ")
+
+
+def _all_like_the_first(lists: bytes) -> bytes:
+    """What ``lists``, brackets and commas alone, are if at each depth all are like the first.
+
+    Raises:
+        ValueError: they are too deep, or one has no end.
+    """
+    depth = len(lists) - len(lists.lstrip(b"["))
+    if depth > _MAX_DEPTH:
+        raise ValueError("too deep")
     element = b""
-    for depth in range(_MAX_DEPTH):
-        end = lists.index(b"]") + 1
-        inner = lists[lists.rindex(b"[", 0, end) : end]
-        if inner != b"[%b]" % b",".join([element] * (inner.count(b",") + 1)):
-            break
-        if inner == lists:
-            return b"[%b]" % numbers.replace(b"[", b"").replace(b"]", b"")
-        # Each depth has another mark: lists of different depths must not look alike.
-        element = b"%d" % depth
-        lists = lists.replace(inner, element)
-    raise ValueError("not of regular shape")
+    for ending in range(1, depth + 1):  # how many of the first lists have ended, from the innermost
+        size = lists.index(b"]" * ending) + 2 * ending - depth
+        element = b"[%b]" % b",".join([element] * ((size - 1) // (len(element) + 1)))
+    return element
+
+
+def _is_anything_beside(numbers: bytes) -> bool:
+    """Whether a list begins with neither a list nor a number, or goes on behind its bracket."""
+    codes = np.frombuffer(numbers, np.uint8)
+    begin = codes[(codes == ord("[")).nonzero()[0] + 1].tobytes()
+    behind = codes[(codes == ord("]")).nonzero()[0][:-1] + 1].tobytes()
+    return bool(begin.translate(None, b"[-0123456789") or behind.translate(None, b",]"))
 
 
 def _pieces(numbers: bytes) -> Iterator[bytes]:
