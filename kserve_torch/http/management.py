@@ -17,6 +17,7 @@ from kserve_torch.codec.document import JSON
 from kserve_torch.engine.tasks import keep, log_failure, to_the_end
 from kserve_torch.errors import (
     NOT_ALLOWED,
+    HandlerError,
     InvalidInput,
     LoadFailed,
     MethodNotAllowed,
@@ -117,7 +118,10 @@ class Management:
         if _truth(call.params().get("customized")):
             for element, one in zip(elements, found, strict=True):
                 element["customizedMetadata"] = await _metadata(one)
-        return native_json(elements)
+        try:
+            return native_json(elements)
+        except TypeError as error:
+            raise HandlerError(f"the handler's description of itself: {error}") from error
 
     async def _openapi(self, call: Call, model: str, version: str | None) -> Answer:
         find(self._registry, model, version)

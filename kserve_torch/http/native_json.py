@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from kserve_torch.codec.values import json_text
 from kserve_torch.errors import ModelNotFound, VersionNotFound
 from kserve_torch.http.call import Answer
 from kserve_torch.http.errors import as_told
@@ -24,12 +25,15 @@ _HEADERS = (
     ("expires", "Thu, 01 Jan 1970 00:00:00 UTC"),
 )
 _NAMES = frozenset(("x-request-id", *dict(_HEADERS)))
-_LAYOUT = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 
 
 def native_json(value: Any, status: int = 200) -> Answer:
-    """``value`` as TorchServe prints JSON: two spaces, a newline at the end (CONTRACT N24)."""
-    return Answer(status=status, body=orjson.dumps(value, option=_LAYOUT))
+    """``value`` as TorchServe prints JSON: two spaces, a newline at the end (CONTRACT N24).
+
+    Raises:
+        TypeError: something in it has no JSON form.
+    """
+    return Answer(status=status, body=json_text(value, orjson.OPT_INDENT_2) + b"\n")
 
 
 def native_error(error: BaseException, request_id: str) -> Answer:

@@ -146,6 +146,30 @@ async def test_a_handler_that_cannot_describe_itself(
     assert "plain 1.0: the handler describes itself with list" in caplog.text
 
 
+async def test_what_a_handler_says_of_itself_may_be_anything_but_an_object(
+    management: Management, registry: Registry, store: Path
+) -> None:
+    source = (
+        "import numpy\n"
+        "said = [{1: 'cat'}, {'size': numpy.int64(3), 'of': numpy.ones(2)}, {'of': object()}]\n"
+        "def handle(data, context):\n    return data and [said.pop(0)]\n"
+    )
+    make_archive(store / "odd.mar", {"odd.py": source}, modelName="odd", handler="odd.py")
+    await registry.register("odd.mar")
+    for expected in ({"1": "cat"}, {"size": 3, "of": [1.0, 1.0]}):
+        code, [described] = await ask(management, "GET", "/models/odd?customized=true")
+        assert (code, described["customizedMetadata"]) == (200, expected)
+    text = "the handler's description of itself: object has no JSON form"
+    refused = fault(503, "InternalServerException", text)
+    assert await ask(management, "GET", "/models/odd?customized=true") == refused
+
+
+async def test_describe_numbers_of_any_size(management: Management, registry: Registry) -> None:
+    await registry.register("echo_1.0.mar", name="huge", overrides={"batch_size": 10**30})
+    code, [described] = await ask(management, "GET", "/models/huge")
+    assert (code, described["batchSize"]) == (200, 10**30)
+
+
 @pytest.mark.parametrize(
     ("method", "target"),
     [
