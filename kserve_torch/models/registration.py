@@ -134,9 +134,9 @@ def _limits(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whole(value: Any, least: int) -> int | None:
-    """A whole number; None for anything else or less than ``least``, which TorchServe ignores."""
+    """A whole number from ``least`` up, of Java's; None for all else, which TorchServe ignores."""
     try:
         number = int(value)
     except (TypeError, ValueError):
         return None
-    return number if number >= least else None
+    return number if least <= number < 2**31 else None

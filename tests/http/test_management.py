@@ -27,6 +27,8 @@ NOT_ALLOWED = {
     "type": "MethodNotAllowedException",
     "message": "Requested method is not allowed, please refer to API document.",
 }
+#: More than any float.
+HUGE = 10**400
 NO_WORKERS = (
     'Model "echo" Version: 2.0 registered with 0 initial workers. '
     "Use scale workers API to add workers for the model."
@@ -270,6 +272,7 @@ async def test_register_and_do_not_wait(management: Management, registry: Regist
     [
         "/models?url=echo_2.0.mar&batch_size=x&max_batch_delay=y&initial_workers=q",
         "/models?url=echo_2.0.mar&batch_size=0&max_batch_delay=-1&initial_workers=-1",
+        f"/models?url=echo_2.0.mar&batch_size={HUGE}&max_batch_delay={HUGE}",
     ],
 )
 async def test_register_passes_over_what_is_no_number(management: Management, target: str) -> None:
