@@ -11,6 +11,8 @@ import re
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+import orjson
+
 from kserve_torch.errors import LoadFailed
 from kserve_torch.http.api import whole_api
 from kserve_torch.http.call import Answer, Call, json_answer
@@ -92,7 +94,8 @@ def example(found: ModelVersion) -> Json | None:
         return None
     try:
         body = sample_body(found.archive)
-    except LoadFailed:
+        orjson.dumps(body)
+    except (LoadFailed, TypeError):  # YAML has numbers as keys, bytes and sets
         return None
     if isinstance(body, dict) and body.keys() & {"instances", "inputs"}:
         return body

@@ -100,14 +100,18 @@ async def test_examples_are_requests_that_the_models_take(registry: Registry) ->
         assert operation["parameters"][0]["example"] in examples
 
 
-async def test_models_that_cannot_be_loaded_have_no_example(tmp_path: Path) -> None:
+async def test_models_without_a_sample_to_send_have_no_example(tmp_path: Path) -> None:
     (tmp_path / "worse.mar").write_bytes(b"no archive")
     make_archive(tmp_path / "bad.mar", {"handler.py": ECHO, "warmup.json": "{"})
+    in_yaml = {"handler.py": ECHO, "c.yaml": "warmup: {1: x}"}
+    make_archive(tmp_path / "no_json.mar", in_yaml, configFile="c.yaml")
+    names = ["bad", "no_json", "worse"]
     registry = Registry(Settings(model_store=tmp_path))
-    await registry.start([StartupModel(name=name, file=f"{name}.mar") for name in ("bad", "worse")])
+    await registry.start([StartupModel(name=name, file=f"{name}.mar") for name in names])
+    assert registry.is_ready("no_json")
     operation = (await described(registry))["paths"]["/v2/models/{model_name}/infer"]["post"]
     assert "examples" not in operation["requestBody"]["content"]["application/json"]
-    assert sorted(registry.names()) == ["bad", "worse"]
+    assert registry.names() == names
     await registry.close()
 
 
