@@ -30,7 +30,7 @@ def check_rows(reply: Reply) -> None:
     for row in reply.rows:
         check_status(row)
         if row.status >= 400:
-            text = row.result if isinstance(row.result, str) else row.phrase
+            text = row.result if isinstance(row.result, str) else str(row.phrase or "")
             raise PredictionError(text or f"the handler answered status {row.status}", row.status)
 
 

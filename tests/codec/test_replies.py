@@ -20,6 +20,7 @@ def test_a_status_that_no_answer_has(status):
     [
         ({"result": "no", "phrase": "full"}, "no"),
         ({"result": {"a": 1}, "phrase": "full"}, "full"),
+        ({"result": {"a": 1}, "phrase": KeyError("a")}, "'a'"),
         ({"result": {"a": 1}}, "the handler answered status 429"),
     ],
 )
