@@ -13,35 +13,23 @@ if TYPE_CHECKING:
 _VERSION = ("model_name", "model_version")
 
 
-class EngineMetrics:
-    """Queues, workers and readiness of every model version.
-
-    Args:
-        registry: the models.
-    """
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-
-    def families(self) -> Iterable[Family[Any]]:
-        """New families with the present numbers."""
-        server_ready = gauge("server_ready", "1 if the server is ready")
-        model_ready = gauge("model_ready", "1 if the model version is ready", _VERSION)
-        depth = gauge("queue_depth", "Requests waiting for a worker", _VERSION)
-        inflight = gauge("inflight_requests", "Requests waiting or being processed", _VERSION)
-        oldest = gauge(
-            "oldest_request_age_seconds",
-            "How long the first request in the queue has waited",
-            _VERSION,
-        )
-        workers = gauge("workers", "Workers, by state", (*_VERSION, "state"))
-        server_ready.series().set(self._registry.ready())
-        for version in self._registry.all():
-            labels, now = (version.name, version.version), version.statistics()
-            model_ready.series(*labels).set(version.ready)
-            depth.series(*labels).set(now.queued)
-            inflight.series(*labels).set(now.inflight)
-            oldest.series(*labels).set(now.oldest_age)
-            for state, count in {"READY": 0, **now.workers, "HUNG": now.hung}.items():
-                workers.series(*labels, state).set(count)
-        return server_ready, model_ready, depth, inflight, oldest, workers
+def engine_families(registry: Registry) -> Iterable[Family[Any]]:
+    """Queues, workers and readiness of every model version."""
+    server_ready = gauge("server_ready", "1 if the server is ready")
+    model_ready = gauge("model_ready", "1 if the model version is ready", _VERSION)
+    depth = gauge("queue_depth", "Requests waiting for a worker", _VERSION)
+    inflight = gauge("inflight_requests", "Requests waiting or being processed", _VERSION)
+    oldest = gauge(
+        "oldest_request_age_seconds", "How long the first request in the queue has waited", _VERSION
+    )
+    workers = gauge("workers", "Workers, by state", (*_VERSION, "state"))
+    server_ready.series().set(registry.ready())
+    for version in registry.all():
+        labels, now = (version.name, version.version), version.statistics()
+        model_ready.series(*labels).set(version.ready)
+        depth.series(*labels).set(now.queued)
+        inflight.series(*labels).set(now.inflight)
+        oldest.series(*labels).set(now.oldest_age)
+        for state, count in {"READY": 0, **now.workers, "HUNG": now.hung}.items():
+            workers.series(*labels, state).set(count)
+    return server_ready, model_ready, depth, inflight, oldest, workers

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import accumulate
 from math import inf
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 #: Bounds in seconds, from the server's own time per request to a long generation.
 SECONDS = (
@@ -157,13 +157,6 @@ class Family(Generic[S]):
                 name = self.name + suffix
                 braced = f"{{{labels}}}" if labels else ""
                 yield name, f"{name}{braced} {_number(value)}"
-
-
-class Source(Protocol):
-    """What has families to show."""
-
-    def families(self) -> Iterable[Family[Any]]:
-        """The families with their present numbers."""
 
 
 def names_of(name: str, kind: str) -> frozenset[str]:

@@ -8,7 +8,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import chain
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +26,9 @@ from kserve_torch.events import (
     WorkerChanged,
 )
 from kserve_torch.metrics.custom import HandlerMetrics
-from kserve_torch.metrics.engine import EngineMetrics
-from kserve_torch.metrics.family import Family, Source
-from kserve_torch.metrics.host import DeviceMetrics, GpuMetrics, HostMetrics
+from kserve_torch.metrics.engine import engine_families
+from kserve_torch.metrics.family import Family
+from kserve_torch.metrics.host import device_families, gpu_families, host_families
 from kserve_torch.metrics.sdk import KServeMetrics, names_in, process_text
 from kserve_torch.metrics.serving import ServingMetrics
 from kserve_torch.metrics.torchserve import LEGACY, TorchServeMetrics
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from kserve_torch.settings.metrics_file import ListedMetric
 
 log = logging.getLogger(__name__)
+
+#: What is measured, for the log, and what makes families of it with the present numbers.
+Source = tuple[str, Callable[[], Iterable[Family[Any]]]]
 
 #: The fields of frequent events that are labels somewhere: events with equal fields are counted
 #: together. One by one they would be a quarter of the event loop's work.
@@ -77,10 +80,16 @@ class Metrics:
         self._reported: set[str] = set()
         self._registry = registry
         serving, kserve, torchserve = ServingMetrics(), KServeMetrics(), _torchserve(settings)
-        self._sources: list[Source] = [EngineMetrics(registry), serving, kserve, DeviceMetrics()]
-        self._sources += [*torchserve, *_machine(settings)]
+        self._sources: list[Source] = [
+            ("engine", partial(engine_families, registry)),
+            ("requests", serving.families),
+            ("KServe", kserve.families),
+            ("devices", device_families),
+            *(("TorchServe", ts.families) for ts in torchserve),
+            *_machine(settings),
+        ]
         handlers = self._handlers(settings, registry.listed_metrics)
-        self._sources += handlers
+        self._sources += [("handlers", own.families) for own in handlers]
         self._take_measured = [own.measured for own in handlers]
         #: What counts the events of `_LABELS`, those with equal labels together.
         self._alike: dict[type[Event], list[Callable[[list[Any]], None]]] = {
@@ -172,7 +181,7 @@ class Metrics:
             names: families or samples to keep, as ``name[]`` asks for them; None keeps all.
         """
         self._count()
-        families = list(chain.from_iterable(map(self._families, self._sources)))
+        families = self._families()
         for family in families:
             text = "".join(f"{line}\n" for line in family.lines(names))
             # Handlers' labels may hold lone surrogates, as of undecodable file names.
@@ -184,20 +193,20 @@ class Metrics:
         """The source of the handlers' own metrics, if ``metrics_mode`` selects it."""
         if settings.metrics_mode != "prometheus":
             return []
-        families = chain.from_iterable(map(self._families, self._sources))
         taken = set().union(
-            *(family.names for family in families), *map(names_in, REGISTRY.collect())
+            *(family.names for family in self._families()), *map(names_in, REGISTRY.collect())
         )
         detect = settings.model_metrics_auto_detect
         return [HandlerMetrics(listed, detect, socket.gethostname(), taken)]
 
-    def _families(self, source: Source) -> list[Family[Any]]:
-        """What a source measures now; what cannot be measured must not hide the rest."""
+    def _families(self) -> list[Family[Any]]:
+        """What all sources measure now; what cannot be measured must not hide the rest."""
         found: list[Family[Any]] = []
-        try:
-            found.extend(source.families())  # keeps those before the one that fails
-        except Exception as error:  # psutil's, torch's and the driver's have no common root
-            self._report(f"{type(source).__name__} cannot be measured", error)
+        for name, families in self._sources:
+            try:
+                found.extend(families())  # keeps those before the one that fails
+            except Exception as error:  # psutil's, torch's and the driver's have no common root
+                self._report(f"metrics: {name} cannot be measured", error)
         return found
 
     def _report(self, fault: str, error: Exception | None) -> None:
@@ -221,4 +230,4 @@ def _machine(settings: Settings) -> list[Source]:
     if settings.metrics_mode != "prometheus" or settings.disable_system_metrics:
         return []
     hostname = socket.gethostname()
-    return [HostMetrics(hostname), GpuMetrics(hostname)]
+    return [("host", partial(host_families, hostname)), ("GPUs", partial(gpu_families, hostname))]

@@ -44,12 +44,13 @@ def cuda(monkeypatch):
     return found
 
 
-def lines(source):
-    return [line for family in source.families() for line in family.lines() if line[0] != "#"]
+def lines(families):
+    return [line for family in families for line in family.lines() if line[0] != "#"]
 
 
 def test_host_numbers_are_in_their_units():
-    numbers = {line.split("{")[0]: float(line.split()[-1]) for line in lines(host.HostMetrics("h"))}
+    shown = lines(host.host_families("h"))
+    numbers = {line.split("{")[0]: float(line.split()[-1]) for line in shown}
     assert 0 <= numbers["CPUUtilization"] <= 100
     assert 0 < numbers["MemoryUtilization"] <= 100
     assert 50 < numbers["MemoryUsed"] < 1 << 26
@@ -58,12 +59,12 @@ def test_host_numbers_are_in_their_units():
 
 def test_gpus_in_use_are_measured_and_no_others(cuda):
     labels = 'Level="Host",DeviceId="0",Hostname="h"'
-    assert lines(host.GpuMetrics("h")) == [
+    assert lines(host.gpu_families("h")) == [
         f"GPUMemoryUtilization{{{labels}}} 25.0",
         f"GPUMemoryUsed{{{labels}}} 20.0",
         f"GPUUtilization{{{labels}}} 37.0",
     ]
-    assert lines(host.DeviceMetrics()) == [
+    assert lines(host.device_families()) == [
         'cuda_memory_allocated_bytes{device="0"} 1024.0',
         'cuda_memory_reserved_bytes{device="0"} 4096.0',
     ]
@@ -72,13 +73,13 @@ def test_gpus_in_use_are_measured_and_no_others(cuda):
 
 def test_load_of_a_gpu_needs_nvidias_library(cuda, monkeypatch):
     monkeypatch.setattr(host, "find_spec", lambda name: None)
-    assert not any(line.startswith("GPUUtilization") for line in lines(host.GpuMetrics("h")))
+    assert not any(line.startswith("GPUUtilization") for line in lines(host.gpu_families("h")))
 
 
 def test_a_scrape_does_not_wake_a_gpu(cuda):
     cuda.initialized = False
-    assert lines(host.GpuMetrics("h")) == []
-    assert lines(host.DeviceMetrics()) == []
+    assert lines(host.gpu_families("h")) == []
+    assert lines(host.device_families()) == []
     assert cuda.asked == set()
 
 
@@ -94,4 +95,4 @@ def test_a_broken_gpu_hides_nothing_else_and_is_reported_once(cuda, monkeypatch,
     texts = [exposition(metrics).decode() for _ in range(2)]
     assert all("CPUUtilization{" in text and "queue_depth{" in text for text in texts)
     assert all("GPUMemoryUsed{" in text and "GPUUtilization" not in text for text in texts)
-    assert caplog.text.count("GpuMetrics cannot be measured") == 1
+    assert caplog.text.count("metrics: GPUs cannot be measured") == 1

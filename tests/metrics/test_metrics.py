@@ -367,7 +367,7 @@ def test_a_machine_that_cannot_be_measured_does_not_hide_the_rest(monkeypatch, c
     names = types(exposition(metrics).decode()).keys()
     assert "DiskUsage" not in names
     assert {"QueueTime", "queue_depth"} <= names
-    assert "HostMetrics cannot be measured" in caplog.text
+    assert "metrics: host cannot be measured" in caplog.text
 
 
 def test_a_scrape_does_not_import_torch():
