@@ -214,7 +214,7 @@ async def _abort(context: grpc.aio.ServicerContext, status: Status) -> None:
     memory until Python looks for garbage.
     """
     try:
-        await context.abort(status.code, status.text, status.metadata())
+        await context.abort(status.code, status.text, status.metadata)
     except grpc.aio.AbortError as aborted:
         aborted.__traceback__ = None
 

@@ -40,28 +40,17 @@ _CODES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """How an RPC ended.
-
-    Attributes:
-        retry_after: seconds after which a retry makes sense, or None.
-    """
+    """How an RPC ended, with its trailing metadata."""
 
     code: StatusCode
     text: str
-    retry_after: int | None = None
-
-    def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Trailing metadata: gRPC's form of `Retry-After` (gRFC A6)."""
-        if self.retry_after is None:
-            return ()
-        return (("grpc-retry-pushback-ms", str(self.retry_after * 1000)),)
+    metadata: tuple[tuple[str, str], ...] = ()
 
 
 def code_of(http: int) -> StatusCode:
     """The gRPC code for an HTTP code."""
-    if http in _CODES:
-        return _CODES[http]
-    return StatusCode.INVALID_ARGUMENT if 400 <= http < 500 else StatusCode.INTERNAL
+    other = StatusCode.INVALID_ARGUMENT if 400 <= http < 500 else StatusCode.INTERNAL
+    return _CODES.get(http, other)
 
 
 def status_of(error: Exception, method: str) -> Status:
@@ -85,8 +74,10 @@ def _status(error: Exception, method: str) -> Status:
         log.error("%s: unexpected %s", method, type(error).__name__, exc_info=error)
         return Status(code=StatusCode.INTERNAL, text=UNEXPECTED)
     chosen = isinstance(error, PredictionError)
-    return Status(
-        code=code_of(error.http) if chosen else StatusCode[error.grpc],
-        text=error.message.encode(errors="replace")[:MAX_TEXT].decode(errors="ignore"),
-        retry_after=error.retry_after if isinstance(error, Overloaded) else None,
-    )
+    code = code_of(error.http) if chosen else StatusCode[error.grpc]
+    text = error.message.encode()[:MAX_TEXT].decode(errors="ignore")
+    if not isinstance(error, Overloaded):
+        return Status(code=code, text=text)
+    # gRPC's form of Retry-After (gRFC A6).
+    pause = ("grpc-retry-pushback-ms", str(1000 * error.retry_after))
+    return Status(code=code, text=text, metadata=(pause,))

@@ -63,10 +63,10 @@ def test_http_codes_as_grpc_codes(code: StatusCode, statuses: list[int]) -> None
 
 
 def test_overload_says_when_to_come_back() -> None:
-    assert status_of(errors.Overloaded("x"), "s/M").metadata() == (
+    assert status_of(errors.Overloaded("x"), "s/M").metadata == (
         ("grpc-retry-pushback-ms", "1000"),
     )
-    assert status_of(errors.NotReady("x"), "s/M").metadata() == ()
+    assert status_of(errors.NotReady("x"), "s/M").metadata == ()
 
 
 def test_unexpected_errors_are_logged_once_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
