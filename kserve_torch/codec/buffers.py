@@ -36,7 +36,7 @@ def tensor_from_raw(
     kind = datatypes.find(datatype, where)
     dims = shape_from(shape, where)
     if kind.kind == "bytes":
-        values = objects(_bytes_elements(memoryview(buffer), where), bytes, "bytes", where)
+        values = objects(_bytes_elements(memoryview(buffer), where))
     elif len(buffer) % (size := kind.dtype.itemsize):
         raise InvalidInput(f"{where}: {len(buffer)} bytes are not a multiple of {size}")
     elif kind.kind == "bool":

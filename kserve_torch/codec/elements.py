@@ -6,8 +6,7 @@ Every reader takes ``where``: the tensor as the protocol names it (``inputs[0] "
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
-from types import UnionType
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,12 +69,18 @@ def _refuse_overflow(flat: list[Any], values: np.ndarray, where: str) -> None:
             raise InvalidInput(f"{where}.data[{i}]: {brief(flat[i])} is out of range of FP32")
 
 
-def objects(flat: Iterable[Any], allowed: type | UnionType, wanted: str, where: str) -> np.ndarray:
-    """BYTES elements as a one-dimensional object array."""
+def texts(flat: Iterable[Any], kind: type[str] | type[bytes], where: str) -> np.ndarray:
+    """BYTES elements, if all are of this kind."""
     flat = flat if isinstance(flat, list) else list(flat)
     for i, value in enumerate(flat):
-        if not isinstance(value, allowed):
+        if not isinstance(value, kind):
+            wanted = "a string" if kind is str else "bytes"
             raise InvalidInput(f"{where}.data[{i}]: {brief(value)} is not {wanted}")
-    values = np.empty(len(flat), object)
-    values[:] = flat
+    return objects(flat)
+
+
+def objects(elements: Sequence[str | bytes]) -> np.ndarray:
+    """BYTES elements as a one-dimensional array."""
+    values = np.empty(len(elements), object)
+    values[:] = elements
     return values

@@ -12,6 +12,7 @@ import orjson
 
 from kserve_torch.codec import datatypes
 from kserve_torch.codec.document import is_sendable
+from kserve_torch.codec.elements import objects
 from kserve_torch.codec.snapshot import snapshot
 from kserve_torch.codec.values import as_array, as_numbers, first_leaf, is_array, json_text
 from kserve_torch.errors import HandlerError
@@ -113,7 +114,7 @@ def tensor_from_result(name: str, result: Any) -> Tensor:
     elif isinstance(result, bool | int | float):
         datatype, values = _typed("", np.asarray(result), name)
     else:
-        datatype, values = "BYTES", _bytes_array([_text(result, name)])
+        datatype, values = "BYTES", objects([_text(result, name)])
     return Tensor(name=name, datatype=datatype, array=np.atleast_1d(values))
 
 
@@ -130,7 +131,7 @@ def _typed(datatype: str, values: np.ndarray, name: str) -> tuple[str, np.ndarra
     if datatype:
         return datatype, values
     if values.dtype.kind in "USO":
-        flat = _bytes_array([_text(value, name) for value in values.reshape(-1).tolist()])
+        flat = objects([_text(value, name) for value in values.reshape(-1).tolist()])
         return "BYTES", flat.reshape(values.shape)
     found = datatypes.of_dtype(values.dtype)
     if found is None:
@@ -147,7 +148,7 @@ def _from_list(result: Sequence[Any], name: str) -> tuple[str, np.ndarray]:
     values = _rectangular(result)
     if values is not None:
         return _typed("", values, name)
-    return "BYTES", _bytes_array([_text(item, name) for item in result])
+    return "BYTES", objects([_text(item, name) for item in result])
 
 
 def _rectangular(result: Sequence[Any]) -> np.ndarray | None:
@@ -206,7 +207,7 @@ def _texts(result: Sequence[Any]) -> np.ndarray | None:
         items = list(chain.from_iterable(items))
     if not all(isinstance(item, _TEXT) for item in items):
         return None
-    return _bytes_array(items).reshape(shape)
+    return objects(items).reshape(shape)
 
 
 def _text(value: Any, name: str) -> str | bytes:
@@ -221,9 +222,3 @@ def _text(value: Any, name: str) -> str | bytes:
     except (TypeError, ValueError) as error:
         raise HandlerError(f'output "{name}": {error}') from error
     return str(orjson.loads(text)) if text.startswith(b'"') else text.decode()
-
-
-def _bytes_array(elements: list[str | bytes]) -> np.ndarray:
-    values = np.empty(len(elements), object)
-    values[:] = elements
-    return values

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from kserve_torch.codec import buffers, datatypes
-from kserve_torch.codec.datatypes import DATATYPES, Datatype
+from kserve_torch.codec.datatypes import Datatype
 from kserve_torch.codec.document import brief
-from kserve_torch.codec.elements import numbers, objects
+from kserve_torch.codec.elements import numbers, texts
 from kserve_torch.codec.shapes import shape_from, shaped
 from kserve_torch.errors import HandlerError, InvalidInput
 from kserve_torch.messages import NOTHING, Tensor
@@ -54,10 +54,7 @@ def tensor_from_json(
         values = _narrowed(data, kind, where)
     else:
         flat = _flattened(data, where) if isinstance(data, list) else [data]
-        if kind.kind == "bytes":
-            values = objects(flat, str, "a string", where)
-        else:
-            values = numbers(flat, kind, where)
+        values = texts(flat, str, where) if kind.kind == "bytes" else numbers(flat, kind, where)
     array_ = shaped(values, dims, where)
     return Tensor(name=name, datatype=datatype, array=array_, parameters=parameters)
 
@@ -96,16 +93,14 @@ def in_json(tensor: Tensor) -> Tensor:
 
 
 def to_json_data(tensor: Tensor) -> np.ndarray | list[str]:
-    """The elements, flat and row-major, as orjson takes them with ``OPT_SERIALIZE_NUMPY``.
+    """The elements of what `in_json` returns, flat, as orjson takes them: ``OPT_SERIALIZE_NUMPY``.
 
     orjson writes NaN and infinities as null (CONTRACT O31).
 
     Raises:
-        HandlerError: a BYTES element is not UTF-8, or the tensor was not passed through `in_json`.
+        HandlerError: a BYTES element is not UTF-8.
     """
     if tensor.datatype != "BYTES":
-        if not DATATYPES[tensor.datatype].code:
-            raise HandlerError(f'output "{tensor.name}": {tensor.datatype} has no JSON form')
         return np.ascontiguousarray(tensor.array).reshape(-1)
     try:
         return [
@@ -137,11 +132,8 @@ def tensor_from_typed(
     dims = shape_from(shape, where)
     if not kind.contents:
         raise InvalidInput(f"{where}.contents: {datatype} goes in raw_input_contents only")
-    values = (
-        objects(contents, bytes, "bytes", where)
-        if kind.kind == "bytes"
-        else numbers(contents, kind, where)
-    )
+    is_bytes = kind.kind == "bytes"
+    values = texts(contents, bytes, where) if is_bytes else numbers(contents, kind, where)
     array_ = shaped(values, dims, where)
     return Tensor(name=name, datatype=datatype, array=array_, parameters=parameters)
 

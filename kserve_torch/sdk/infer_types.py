@@ -15,6 +15,7 @@ from kserve.protocol.infer_type import RequestedOutput, to_http_parameters
 
 from kserve_torch.codec import buffers, tensors, v2, v2_reply
 from kserve_torch.codec.datatypes import DATATYPES
+from kserve_torch.codec.elements import objects
 from kserve_torch.codec.v2 import SIZE, V2Request
 from kserve_torch.errors import InvalidInput
 from kserve_torch.messages import Tensor
@@ -139,6 +140,4 @@ def _array(tensor: Tensor) -> np.ndarray:
     """The elements as the SDK serialises them: those of BYTES all as bytes."""
     if tensor.datatype != "BYTES":
         return tensor.array
-    array = np.empty(tensor.shape, object)
-    array.reshape(-1)[:] = tensors.to_typed(tensor)
-    return array
+    return objects(tensors.to_typed(tensor)).reshape(tensor.shape)
