@@ -81,6 +81,9 @@ class LimitedProtocol(HttpToolsProtocol):
     _in_head = False
     #: Runs while the connection's first request, or the rest of a later one's head, is awaited.
     _head_timer: asyncio.TimerHandle | None = None
+    #: Whether a request was refused. What follows until the connection is closed, which it is only
+    #: after the answers that are under way, is dropped.
+    _refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for a request."""
@@ -101,6 +104,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse incoming bytes."""
+        if self._refused:
+            return
         self._unset_keepalive_if_required()
         self._packet = len(data)
         if self._counting:
@@ -111,7 +116,7 @@ class LimitedProtocol(HttpToolsProtocol):
             except HttpParserUpgrade as upgrade:
                 feed_without_upgrade(self, memoryview(data)[upgrade.args[0] :])
         except HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+            self._end(400, "Invalid HTTP request received.")
             return
         if self._in_head and self._head_timer is None:  # most heads are complete by now
             self._wait_for_head(self.patience)
@@ -208,19 +213,15 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _too_large(self) -> None:
-        self._end_of_head()
         self._end(431, f"the request's headers are larger than {MAX_HEAD} bytes")
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer a malformed request."""
-        self._end_of_head()
-        self._end(400, msg)
 
     def _end(self, status: int, text: str) -> None:
         """Answer and close without the application, but after answers that are under way."""
+        self._end_of_head()
         cycle = self.cycle
-        if self.transport.is_closing():
+        if self._refused or self.transport.is_closing():
             return
+        self._refused = True
         if cycle is not None and not cycle.response_complete:
             if not cycle.more_body:  # the last complete request; close after its answer
                 cycle.keep_alive = False

@@ -348,6 +348,19 @@ async def test_a_body_is_read_without_stops_unless_it_is_large() -> None:
     await asyncio.gather(*state.tasks)
 
 
+async def test_nothing_is_kept_of_what_comes_behind_a_refused_request() -> None:
+    state, transport = ServerState(), Transport()
+    protocol = connected(transport, state)
+    protocol.data_received(b"GET / HTTP/1.1\r\n\r\n")  # is not answered yet
+    protocol.data_received(b"GET / HTTP/1.1\r\n")
+    for _ in range(100):
+        protocol.data_received(b"a: b\r\n" * 1000)
+    assert not transport.closed
+    assert len(protocol.headers) < 12_000
+    protocol.connection_lost(None)
+    await asyncio.gather(*state.tasks)
+
+
 # --- HTTP/1.0 ---
 
 
