@@ -82,15 +82,15 @@ class TorchServeInference:
 
         A request that fails is answered with a ``status``; the stream goes on.
         """
-        seen: set[str] = set()
+        begun: set[int] = set()  # hashes: the ids may be as long as a message
         async for message in messages:
             try:
                 if not message.sequence_id:
                     raise InvalidInput("Parameter sequenceId is required.")
-                headers = dict(call.headers)
-                if message.sequence_id not in seen:
+                headers, id_ = dict(call.headers), hash(message.sequence_id)
+                if id_ not in begun:
                     headers[self._settings.ts_header_key_sequence_start] = "true"
-                seen.add(message.sequence_id)
+                begun.add(id_)
                 named = pb.PredictionResponse(sequence_id=message.sequence_id)
                 sequence = named.SerializeToString()
                 in_sequence = Call(headers=headers, deadline=call.deadline)

@@ -1,5 +1,7 @@
 import io
 import json
+import tracemalloc
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -192,6 +194,22 @@ async def test_a_single_request_of_a_sequence(serving: Serving) -> None:
         headers = json.loads(response.prediction)["headers"]
         assert headers["ts_request_sequence_id"] == "s1"
         assert "ts_request_sequence_start" not in headers
+
+
+async def test_a_stream_keeps_none_of_its_sequences_ids(serving: Serving) -> None:
+    async def messages() -> AsyncIterator[pb.PredictionsRequest]:
+        for number in range(20):
+            yield predict("nobody", f"{number}" + 1_000_000 * "x")
+
+    registry = Registry(serving.settings)
+    servicer = torchserve.TorchServeInference(registry, serving.settings, 1000)
+    tracemalloc.start()
+    async for response in servicer.StreamPredictions2(messages(), Call()):
+        assert isinstance(response, pb.PredictionResponse)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10_000_000
+    await registry.close()
 
 
 async def test_envelope_of_the_settings(store: Any) -> None:
