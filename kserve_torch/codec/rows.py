@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -97,7 +98,7 @@ def _base64(value: bytes | str) -> str:
     return value if isinstance(value, str) else base64.b64encode(value).decode()
 
 
-def split_batch(inputs: Sequence[Tensor]) -> list[Row]:
+def split_batch(inputs: Sequence[Tensor]) -> Sequence[Row]:
     """One row per element of dimension 0, which all inputs share (CONTRACT D2).
 
     A row is a `Tensor` without that dimension if there is one input, else a dict of such tensors
@@ -105,7 +106,7 @@ def split_batch(inputs: Sequence[Tensor]) -> list[Row]:
 
     Raises:
         InvalidInput: an input has no dimensions, or another length than the first, or more than
-            `MAX_ROWS`.
+            `MAX_ROWS`, which those without elements have together.
     """
     for i, tensor in enumerate(inputs):
         if not tensor.shape or tensor.shape[0] != inputs[0].shape[0]:
@@ -115,11 +116,32 @@ def split_batch(inputs: Sequence[Tensor]) -> list[Row]:
     count = inputs[0].shape[0]
     if count > MAX_ROWS:
         raise InvalidInput(f'inputs[0] "{inputs[0].name}".shape: {count} rows, over {MAX_ROWS}')
+    empty = sum(not tensor.array.size for tensor in inputs)
+    if empty * count > MAX_ROWS:
+        text = f"{empty} tensors without elements have {count} rows each"
+        raise InvalidInput(f"inputs: {text}, over {MAX_ROWS} together")
     if len(inputs) == 1:
-        return [_part(inputs[0], i) for i in range(count)]
+        return _Rows(count, partial(_part, inputs[0]))
     parameters = chain.from_iterable(tensor.parameters.items() for tensor in inputs)
     target = {name: value for name, value in parameters if name == TARGET}
-    return [target | {tensor.name: _part(tensor, i) for tensor in inputs} for i in range(count)]
+    return _Rows(count, lambda i: target | {each.name: _part(each, i) for each in inputs})
+
+
+class _Rows(Sequence[Row]):
+    """Rows that are made as they are asked for, on the worker's thread: they may be many."""
+
+    def __init__(self, count: int, make: Callable[[int], Row]) -> None:
+        self._count = count
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, i: Any) -> Row:
+        return self._make(i)
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self._make, range(self._count))
 
 
 def _part(tensor: Tensor, i: int) -> Tensor:

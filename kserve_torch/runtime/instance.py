@@ -161,7 +161,7 @@ class Instance:
         data = [to_row(row, self._arrays) for request in requests for row in request.rows]
         if not data:  # handlers take an empty list to mean initialisation (CONTRACT T-25)
             return []
-        by_row = [request for request in requests for _ in request.rows]
+        by_row = [request for request in requests for _ in range(len(request.rows))]
         call = self._in_call(self.context, by_row, self.on_part)
         with call, self._namespace.activate(), self._dtype, self._stream:
             results = self._finish(self._entry.handle(data, self.context))

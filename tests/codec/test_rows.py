@@ -103,7 +103,19 @@ def test_split_one_input():
     parts = rows.split_batch([tensor([[1, 2], [3, 4]])])
     assert [rows.to_row(part)["data"] for part in parts] == [[1, 2], [3, 4]]
     assert parts[0].shape == (2,)
-    assert rows.split_batch([tensor(np.zeros((0, 2)))]) == []
+    assert list(rows.split_batch([tensor(np.zeros((0, 2)))])) == []
+
+
+def test_rows_are_made_as_they_are_asked_for(monkeypatch):
+    made = []
+    monkeypatch.setattr(rows, "_part", lambda each, i: made.append((each.name, i)))
+    a, b = tensor([1, 2], name="a"), tensor([3, 4], name="b")
+    for inputs in ([a], [a, b]):
+        parts = rows.split_batch(inputs)
+        assert (len(parts), made) == (2, [])
+        list(parts)
+        assert made == [(each.name, i) for i in range(2) for each in inputs]
+        made.clear()
 
 
 def test_split_several_inputs():
@@ -132,6 +144,10 @@ def test_the_class_to_explain_is_in_rows_of_several_inputs():
         ),
         ([tensor([1]), tensor(1, name="y")], 'inputs[1] "y".shape: shape [], expected 1 rows'),
         ([tensor([0] * 100_001)], 'inputs[0] "x".shape: 100001 rows, over 100000'),
+        (
+            [tensor([0] * 60_000), *(tensor(np.zeros((60_000, 0)), name=name) for name in "yz")],
+            "inputs: 2 tensors without elements have 60000 rows each, over 100000 together",
+        ),
     ],
 )
 def test_inputs_that_are_no_batch(inputs, text):
