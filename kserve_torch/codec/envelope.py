@@ -13,7 +13,7 @@ from typing import Any
 
 from kserve_torch.codec import document, native, v1, v2, v2_reply
 from kserve_torch.codec.document import JSON
-from kserve_torch.codec.results import result_to_tensors
+from kserve_torch.codec.mapping import MAPPINGS
 from kserve_torch.codec.v2 import V2Request
 from kserve_torch.errors import InvalidInput
 from kserve_torch.messages import Reply, Request, Row, RowReply, Verb
@@ -71,8 +71,9 @@ def _open_kserve(row: dict[str, Any]) -> Opened:
 
 
 def _open_kservev2(row: dict[str, Any]) -> Opened:
-    request = v2.from_document(object_in(row, "kservev2"))
-    return Opened(rows=request.inputs, element="inputs[{}]", seal=partial(_seal_v2, request))
+    request, mapping = v2.from_document(object_in(row, "kservev2")), MAPPINGS["tensor"]
+    rows = mapping.rows(request.inputs)
+    return Opened(rows=rows, element=mapping.element, seal=partial(_seal_v2, request))
 
 
 _ENVELOPES: Mapping[str | None, Callable[[dict[str, Any]], Opened]] = {
@@ -148,7 +149,7 @@ def _seal_v1(request: Request, reply: Reply, verb: Verb | None = None) -> RowRep
 
 def _seal_v2(decoded: V2Request, request: Request, reply: Reply) -> RowReply:
     names = [tensor.name for tensor in decoded.inputs]
-    outputs = result_to_tensors(reply.results, names)
+    outputs = MAPPINGS["tensor"].outputs(reply.results, names)
     id_ = request.id if decoded.id is None else decoded.id
     wanted = replace(decoded, binary_output=False, outputs=None)
     body, _ = v2_reply.encode(reply.model, reply.version, id_, outputs, wanted)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kserve_torch.codec.results import join_batch, result_to_tensors, taken
-from kserve_torch.codec.rows import split_batch
+from kserve_torch.codec.rows import bounded, split_batch
 from kserve_torch.messages import Row, Tensor
 
 
@@ -31,6 +31,6 @@ class RowMapping:
 #: By the value of a model's ``v2_rows``: each input is a row, or each element of dimension 0, which
 #: all inputs share (CONTRACT D2).
 MAPPINGS: Mapping[str, RowMapping] = {
-    "tensor": RowMapping(lambda inputs: inputs, "inputs[{}]", result_to_tensors, taken),
+    "tensor": RowMapping(bounded, "inputs[{}]", result_to_tensors, taken),
     "batch": RowMapping(split_batch, "inputs[0] row {}", join_batch, None),
 }

@@ -6,7 +6,8 @@ import base64
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,22 @@ def _base64(value: bytes | str) -> str:
     return value if isinstance(value, str) else base64.b64encode(value).decode()
 
 
+def bounded(inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """``inputs``, if as nested lists they do not cost far more memory than their elements do.
+
+    Raises:
+        InvalidInput: some have no elements, or many dimensions of length 1.
+    """
+    lists, allowed = 0, MAX_ROWS
+    for i, tensor in enumerate(inputs):
+        lists += sum(accumulate(tensor.shape[:-1], mul))
+        allowed += 3 * tensor.array.size
+        if lists > allowed:
+            text = f"{list(tensor.shape)} makes it {lists} nested lists, over {allowed}"
+            raise InvalidInput(f'inputs[{i}] "{tensor.name}".shape: {text}')
+    return inputs
+
+
 def split_batch(inputs: Sequence[Tensor]) -> Sequence[Row]:
     """One row per element of dimension 0, which all inputs share (CONTRACT D2).
 
@@ -106,7 +123,7 @@ def split_batch(inputs: Sequence[Tensor]) -> Sequence[Row]:
 
     Raises:
         InvalidInput: an input has no dimensions, or another length than the first, or more than
-            `MAX_ROWS`, which those without elements have together.
+            `MAX_ROWS`; or see `bounded`.
     """
     for i, tensor in enumerate(inputs):
         if not tensor.shape or tensor.shape[0] != inputs[0].shape[0]:
@@ -116,10 +133,7 @@ def split_batch(inputs: Sequence[Tensor]) -> Sequence[Row]:
     count = inputs[0].shape[0]
     if count > MAX_ROWS:
         raise InvalidInput(f'inputs[0] "{inputs[0].name}".shape: {count} rows, over {MAX_ROWS}')
-    empty = sum(not tensor.array.size for tensor in inputs)
-    if empty * count > MAX_ROWS:
-        text = f"{empty} tensors without elements have {count} rows each"
-        raise InvalidInput(f"inputs: {text}, over {MAX_ROWS} together")
+    bounded(inputs)
     if len(inputs) == 1:
         return _Rows(count, partial(_part, inputs[0]))
     parameters = chain.from_iterable(tensor.parameters.items() for tensor in inputs)

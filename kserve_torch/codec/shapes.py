@@ -9,7 +9,6 @@ import numpy as np
 
 from kserve_torch.codec.document import brief
 from kserve_torch.errors import InvalidInput
-from kserve_torch.messages import MAX_ROWS
 
 MAX_DIMS = 32
 _MAX_DIM = 2**63 - 1
@@ -54,22 +53,9 @@ def shaped(values: np.ndarray, shape: tuple[int, ...], where: str) -> np.ndarray
     """``values`` in its fitted shape.
 
     Raises:
-        InvalidInput: they do not fill it, or it has no elements and yet costs too much.
+        InvalidInput: they do not fill it, or it is too large without elements.
     """
-    fitted = _fitted(shape, len(values), where)
-    _check_emptiness(fitted, where)
     try:
-        return values.reshape(fitted)
+        return values.reshape(_fitted(shape, len(values), where))
     except ValueError:  # no elements, and numpy's own limit on the other dimensions
         raise InvalidInput(f"{where}.shape: {list(shape)} is too large") from None
-
-
-def _check_emptiness(shape: tuple[int, ...], where: str) -> None:
-    """Refuse shapes without elements that cost memory: as nested lists, a list per empty part."""
-    if 0 not in shape:
-        return
-    parts = prod(shape[: shape.index(0)])
-    if parts > MAX_ROWS:
-        raise InvalidInput(
-            f"{where}.shape: {list(shape)} has {parts} empty parts, at most {MAX_ROWS} are allowed"
-        )

@@ -99,6 +99,28 @@ def test_base64():
     assert rows.in_base64(numbers) is numbers
 
 
+@pytest.mark.parametrize(
+    ("shapes", "text"),
+    [
+        ([[100_001, 0]], 'inputs[0] "0".shape: [100001, 0] makes it 100001 nested lists, over 100'),
+        ([[400, 400, 0, 7]], 'inputs[0] "0".shape: [400, 400, 0, 7] makes it 160400 nested lists'),
+        ([[60_000, 0], [1], [60_000, 0]], 'inputs[2] "2".shape: [60000, 0] makes it 120000 nested'),
+        ([[200_000, *[1] * 5]], 'inputs[0] "0".shape: [200000, 1, 1, 1, 1, 1] makes it 1000000'),
+    ],
+)
+def test_inputs_of_more_lists_than_elements(shapes, text):
+    inputs = [tensor(np.zeros(shape), name=f"{i}") for i, shape in enumerate(shapes)]
+    with pytest.raises(InvalidInput) as caught:
+        rows.bounded(inputs)
+    assert caught.value.message.startswith(text)
+
+
+def test_inputs_of_many_lists():
+    for shape in ([200_000, 1, 1, 1], [100_000, 0], [0, 2**40], [1] * 32, [20_000, *[1] * 6]):
+        inputs = [tensor(np.zeros(shape))]
+        assert rows.bounded(inputs) is inputs
+
+
 def test_split_one_input():
     parts = rows.split_batch([tensor([[1, 2], [3, 4]])])
     assert [rows.to_row(part)["data"] for part in parts] == [[1, 2], [3, 4]]
@@ -145,8 +167,8 @@ def test_the_class_to_explain_is_in_rows_of_several_inputs():
         ([tensor([1]), tensor(1, name="y")], 'inputs[1] "y".shape: shape [], expected 1 rows'),
         ([tensor([0] * 100_001)], 'inputs[0] "x".shape: 100001 rows, over 100000'),
         (
-            [tensor([0] * 60_000), *(tensor(np.zeros((60_000, 0)), name=name) for name in "yz")],
-            "inputs: 2 tensors without elements have 60000 rows each, over 100000 together",
+            [tensor([0] * 9_000), *(tensor(np.zeros((9_000, 0)), name=f"{i}") for i in range(15))],
+            'inputs[15] "14".shape: [9000, 0] makes it 135000 nested lists, over 127000',
         ),
     ],
 )
