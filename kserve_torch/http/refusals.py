@@ -14,10 +14,12 @@ from kserve_torch.http.call import Call, json_answer
 from kserve_torch.http.sending import refuse, respond
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: Answered on every connection: a kubelet whose probe is refused would restart the pod.
 _ALWAYS = ("/v2/health/live", "/ping")
+#: Headers that say that a request has a body.
+_OF_A_BODY = (b"content-length", b"transfer-encoding")
 
 
 def last_answer(status: int, text: str) -> bytes:
@@ -30,6 +32,8 @@ def last_answer(status: int, text: str) -> bytes:
 def over_limit(app: ASGIApp, connections: int) -> ASGIApp:
     """The application for a connection over the limit: only liveness probes reach ``app``.
 
+    It is closed after its first answer, and a probe's body is not waited for.
+
     Args:
         app: the server's.
         connections: how many may be open at a time.
@@ -38,7 +42,14 @@ def over_limit(app: ASGIApp, connections: int) -> ASGIApp:
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] in _ALWAYS:
-            await app(scope, receive, send)
+
+            async def last(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    message["headers"].append((b"connection", b"close"))
+                await send(message)
+
+            headers = [field for field in scope["headers"] if field[0] not in _OF_A_BODY]
+            await app({**scope, "headers": headers}, receive, last)
         else:
             call = Call(method=scope["method"], path=scope["path"])
             await refuse(send, error_answer(call, error), receive)
