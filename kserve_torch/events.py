@@ -21,7 +21,6 @@ class Accepted:
     """
 
     model: str
-    version: str
     asked: str = ""
     verb: Verb = Verb.PREDICT
 
@@ -56,13 +55,12 @@ class Finished:
 
 @frozen()
 class BatchRan:
-    """One batch was run: its rows, requests and seconds, and how often the handler was called."""
+    """One batch was run: its rows and requests, and how often the handler was called."""
 
     model: str
     version: str
     rows: int
     requests: int
-    seconds: float
     calls: int = 1
 
 
@@ -131,7 +129,6 @@ class Measured:
     unit: str
     dimensions: tuple[tuple[str, str], ...]
     value: float
-    request_id: str = ""
 
 
 Event = (

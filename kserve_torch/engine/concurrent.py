@@ -88,7 +88,7 @@ class ConcurrentWorker(Worker):
         self._since = next(iter(self._began.values())) + GRACE if self._began else None
 
     async def _answer(self, ticket: Ticket) -> None:
-        began = ticket.began = time.monotonic()
+        ticket.began = time.monotonic()
         rows = ticket.rows = len(ticket.request.rows)
         _end_with(ticket)
         outcome = await self._outcome(ticket)
@@ -97,10 +97,8 @@ class ConcurrentWorker(Worker):
                 return
             del self._began[ticket]
             self._note()
-        ended = time.monotonic()
-        ran = BatchRan(self.lane.model, self.lane.version, rows, 1, ended - began)
-        after = functools.partial(self._ran, ran)
-        deliver([(ticket, ticket.timed(outcome, ended))], after)
+        after = functools.partial(self._ran, BatchRan(self.lane.model, self.lane.version, rows, 1))
+        deliver([(ticket, ticket.timed(outcome, time.monotonic()))], after)
 
     async def _outcome(self, ticket: Ticket) -> Outcome:
         assert self.instance is not None

@@ -242,9 +242,7 @@ class Worker:
             ended = time.monotonic()
             timed = [(ticket, ticket.timed(outcome, ended)) for ticket, outcome in outcomes]
             left -= len(timed)
-            ran = BatchRan(
-                self.lane.model, self.lane.version, rows, len(batch), ended - began, self._calls
-            )
+            ran = BatchRan(self.lane.model, self.lane.version, rows, len(batch), self._calls)
             deliver(timed, after=None if left else functools.partial(self._ran, ran))
         self._batch = ()
 

@@ -46,7 +46,7 @@ Source = tuple[str, Callable[[], Iterable[Family[Any]]]]
 #: The fields of frequent events that are labels somewhere: events with equal fields are counted
 #: together. One by one they would be a quarter of the event loop's work.
 _LABELS: dict[type[Event], Callable[[Any], Any]] = {
-    Accepted: attrgetter("model", "version", "asked", "verb"),
+    Accepted: attrgetter("model", "asked", "verb"),
     Finished: attrgetter("model", "version", "asked", "verb", "error"),
     Responded: attrgetter("protocol", "model", "version", "status"),
 }

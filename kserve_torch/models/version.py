@@ -244,7 +244,7 @@ class ModelVersion(VersionState):
             HandlerError: the handler failed it.
         """
         self._require_loaded()
-        self._emit(Accepted(self.name, self.version, request.asked, request.verb))
+        self._emit(Accepted(self.name, request.asked, request.verb))
         self._require_workers()
         self._queues.watch()
         if self._sequences is not None:

@@ -61,8 +61,8 @@ def observed(*events, fleet=None, **kwargs):
 
 LIGHT_LOAD = (
     WorkerChanged("mnist", "1.0", 9000, "READY", 1.5),
-    Accepted("mnist", "1.0"),
-    BatchRan("mnist", "1.0", 4, 2, 0.5),
+    Accepted("mnist"),
+    BatchRan("mnist", "1.0", 4, 2),
     Finished("mnist", "1.0", TIMING),
     Responded("v1", "mnist", "1.0", 200, 0.8, timing=TIMING),
     Measured("HandlerTime", "gauge", "ms", (("ModelName", "mnist"), ("Level", "Model")), 2.5),

@@ -90,10 +90,10 @@ def test_no_family_of_ours_is_suffixed_untyped_or_written_twice():
 
 def test_requests_are_counted_when_they_are_accepted_with_the_version_asked_for():
     metrics = observed(
+        Accepted("mnist"),
+        Accepted("mnist", verb=Verb.EXPLAIN),
         Accepted("mnist", "1.0"),
-        Accepted("mnist", "1.0", verb=Verb.EXPLAIN),
-        Accepted("mnist", "1.0", "1.0"),
-        Accepted("mnist", "1.0", verb=Verb.DESCRIBE),
+        Accepted("mnist", verb=Verb.DESCRIBE),
     )
     name = "ts_inference_requests_total"
     assert lines(metrics, name) == [
@@ -186,7 +186,7 @@ def test_stages_batches_refusals_and_failures_are_told_apart():
     assert f'batch_rows_bucket{{{labels},le="2.0"}} 0.0' in lines(metrics, "batch_rows_bucket")
     assert lines(metrics, "batch_requests_sum")[0].endswith(" 2.0")
     assert lines(metrics, "batch_splits_total") == [f"batch_splits_total{{{labels}}} 0.0"]
-    fleet.observers.tell(BatchRan("mnist", "1.0", 4, 2, 0.5, calls=3))
+    fleet.observers.tell(BatchRan("mnist", "1.0", 4, 2, calls=3))
     assert f'worker_events_total{{{labels},state="HUNG"}} 0.0' in lines(
         metrics, "worker_events_total"
     )
@@ -205,7 +205,7 @@ async def test_events_are_counted_alike_one_by_one_and_by_the_hundred():
         timing = Timing(queued=number / 1000, handler=0.5, batch_rows=4)
         status, error = (200, None) if number % 7 else (500, "HandlerError")
         events += [
-            Accepted("mnist", "1.0", "1.0" if number % 3 else ""),
+            Accepted("mnist", "1.0" if number % 3 else ""),
             Finished("mnist", "1.0", timing, error),
             Responded("v1", "mnist", "1.0", status, number / 100, timing=timing),
         ]
@@ -256,8 +256,8 @@ def come_and_gone(model, version):
     dimensions = (("ModelName", model), ("Level", "Model"))
     return (
         StateChanged(model, version, "READY"),
+        Accepted(model),
         Accepted(model, version),
-        Accepted(model, version, version),
         Finished(model, version, TIMING),
         Responded("v1", model, version, 200, 0.8, timing=TIMING),
         Responded("v1", model, "", 404, 0.1),

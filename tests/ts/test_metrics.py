@@ -47,20 +47,20 @@ def test_each_method_measures(metrics, measured, method, arguments, kind, unit, 
     (event,) = measured
     assert (event.name, event.kind, event.unit, event.value) == ("n", kind, unit, value)
     assert event.dimensions == MODEL
-    assert event.request_id == "a,b"
 
 
-def test_a_metric_of_one_row_or_of_none(metrics, measured):
+def test_a_metric_of_one_row_or_of_none(metrics, measured, caplog):
+    caplog.set_level("INFO", "ts.metrics")
+    metrics.add_counter("n", 1)
     metrics.add_counter("n", 1, 1)
     metrics.add_error("e", 1)
     metrics.set_request_ids(None)
     metrics.add_counter("n2", 1)
-    assert [(event.request_id, event.dimensions) for event in measured] == [
-        ("b", MODEL),
-        ("", (("Level", "Error"),)),
-        ("", (("Level", "Error"),)),
-    ]
-    assert measured[1].unit == "unit"
+    error = (("Level", "Error"),)
+    assert [event.dimensions for event in measured] == [MODEL, MODEL, error, error]
+    ends = [record.getMessage().partition("#hostname:")[2] for record in caplog.records]
+    assert [end.split(",")[2:] for end in ends] == [["a", "b"], ["b"], [], []]
+    assert measured[2].unit == "unit"
 
 
 def test_own_labels_come_first_and_the_list_stays_as_it_was(metrics, measured):

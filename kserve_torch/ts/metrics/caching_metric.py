@@ -55,7 +55,7 @@ class CachingMetric(MetricAbstract):
         if self._measure is not None:
             kind = self.metric_type.value
             name, unit = self.metric_name, self._unit_word
-            self._measure(Measured(name, kind, unit, labels, number, request_id or ""))
+            self._measure(Measured(name, kind, unit, labels, number))
 
     def _complain(self, value: Any) -> None:
         """Say once that a value is no number; TorchServe drops it, and a handler repeats it."""
