@@ -122,18 +122,16 @@ def split_batch(inputs: Sequence[Tensor]) -> Sequence[Row]:
     by their names, and `TARGET` if an input has this parameter.
 
     Raises:
-        InvalidInput: an input has no dimensions, or another length than the first, or more than
-            `MAX_ROWS`; or see `bounded`.
+        InvalidInput: an input has no dimensions, or another length than the first; or see
+            `bounded`.
     """
     for i, tensor in enumerate(inputs):
         if not tensor.shape or tensor.shape[0] != inputs[0].shape[0]:
             wanted = f"{inputs[0].shape[0]} rows as in inputs[0]" if i else "a batch dimension"
             got = f"shape {list(tensor.shape)}, expected {wanted}"
             raise InvalidInput(f'inputs[{i}] "{tensor.name}".shape: {got}')
-    count = inputs[0].shape[0]
-    if count > MAX_ROWS:
-        raise InvalidInput(f'inputs[0] "{inputs[0].name}".shape: {count} rows, over {MAX_ROWS}')
     bounded(inputs)
+    count = inputs[0].shape[0]
     if len(inputs) == 1:
         return _Rows(count, partial(_part, inputs[0]))
     parameters = chain.from_iterable(tensor.parameters.items() for tensor in inputs)

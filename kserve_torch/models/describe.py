@@ -87,10 +87,8 @@ def repository_index(registry: Registry, only_ready: bool) -> list[dict[str, str
 
 def healthy(registry: Registry) -> bool:
     """Whether every model has its workers, as TorchServe's ping says (CONTRACT N1, T-46)."""
-    models = registry.names()
-    if registry.draining or registry.opening:
-        return False
-    return all(_has_workers(registry, model) for model in models)
+    serving = not registry.draining and not registry.opening
+    return serving and all(_has_workers(registry, model) for model in registry.names())
 
 
 def _has_workers(registry: Registry, model: str) -> bool:
