@@ -151,7 +151,11 @@ def _fragment(value: Any, option: int, depth: int) -> Any:
 def default(value: Any) -> Any:
     """What orjson is to write for a value that it does not know."""
     if isinstance(value, bytes | bytearray | memoryview):
-        return bytes_text(bytes(value))
+        value = bytes(value)
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
     if isinstance(value, set | frozenset | tuple):  # a named tuple
         return list(value)
     if not is_array(value):
@@ -159,11 +163,3 @@ def default(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):  # one that orjson itself cannot write
         return value.tolist()
     return as_numbers(value)[()]
-
-
-def bytes_text(value: bytes) -> str:
-    """Bytes in JSON: their text if they are UTF-8, else base64."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(value).decode()
