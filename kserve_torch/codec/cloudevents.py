@@ -80,30 +80,23 @@ def unwrap(request: Mapping[str, Any], media_type: str) -> Event | None:
 
 
 def response_attributes(
-    request: Event,
-    model: str,
-    *,
-    id: str,
-    time: str,
-    type: str | None = None,
-    source: str | None = None,
-    merge: bool = False,
+    request: Event, model: str, environ: Mapping[str, str], **own: str
 ) -> dict[str, str | int]:
     """Attributes of the event that answers ``request``.
 
     Args:
         request: the event that came in.
         model: the model's name, part of the default source.
-        id: a fresh id.
-        time: now, in RFC 3339.
-        type: ``CE_TYPE``; default ``io.kserve.inference.response``.
-        source: ``CE_SOURCE``; default ``io.kserve.inference.{model}``.
-        merge: ``CE_MERGE``: keep the request's attributes except its id and time.
+        environ: with ``CE_TYPE`` and ``CE_SOURCE``, and with ``CE_MERGE`` to keep the request's
+            attributes.
+        own: those that each event has for itself, ``id`` and ``time``.
     """
+    merge = environ.get("CE_MERGE", "").lower() == "true"
     kept = dict(request.attributes) if merge else {"specversion": "1.0"}
     kept.pop("datacontenttype", None)
-    own = {"type": type or DEFAULT_TYPE, "source": source or f"{DEFAULT_SOURCE}{model}"}
-    return {**kept, **own, "id": id, "time": time}
+    kept["type"] = environ.get("CE_TYPE") or DEFAULT_TYPE
+    kept["source"] = environ.get("CE_SOURCE") or f"{DEFAULT_SOURCE}{model}"
+    return {**kept, **own}
 
 
 def to_headers(attributes: Mapping[str, str | int]) -> list[tuple[str, str]]:

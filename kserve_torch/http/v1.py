@@ -105,15 +105,8 @@ def _answer(request: Request, reply: Reply, event: Event | None) -> Answer:
 
 def _event(answer: Answer, event: Event, model: str) -> Answer:
     """The answer as the event that answers ``event``."""
-    attributes = cloudevents.response_attributes(
-        event,
-        model,
-        id=fresh_id(),
-        time=datetime.now(UTC).isoformat(),
-        type=os.environ.get("CE_TYPE"),
-        source=os.environ.get("CE_SOURCE"),
-        merge=os.environ.get("CE_MERGE", "").lower() == "true",
-    )
+    now = datetime.now(UTC).isoformat()
+    attributes = cloudevents.response_attributes(event, model, os.environ, id=fresh_id(), time=now)
     # Binary data does not fit into a structured event, which is JSON: its attributes go as headers.
     if event.structured and answer.content_type == JSON and isinstance(answer.body, bytes):
         body = cloudevents.to_structured(attributes, answer.body)

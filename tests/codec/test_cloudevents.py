@@ -81,20 +81,22 @@ def test_declared_event_without_data():
 
 def test_response_attributes():
     event = cloudevents.from_headers(HEADERS)
-    assert cloudevents.response_attributes(event, "m", **NEW) == {
+    assert cloudevents.response_attributes(event, "m", {}, **NEW) == {
         "specversion": "1.0",
         "type": "io.kserve.inference.response",
         "source": "io.kserve.inference.m",
         **NEW,
     }
-    merged = cloudevents.response_attributes(event, "m", **NEW, type="t", source="s", merge=True)
+    environ = {"CE_TYPE": "t", "CE_SOURCE": "s", "CE_MERGE": "True"}
+    merged = cloudevents.response_attributes(event, "m", environ, **NEW)
     assert merged == {"specversion": "1.0", "extra": "e", "type": "t", "source": "s", **NEW}
 
 
 def test_attributes_keep_their_types():
     """A boolean is ``true`` in both forms, not Python's ``True``; a name remains text."""
     event = structured(flag=True, count=5, share=0.5, source=7).event
-    merged = cloudevents.response_attributes(event, "m", **NEW, merge=True, source="s")
+    environ = {"CE_MERGE": "true", "CE_SOURCE": "s"}
+    merged = cloudevents.response_attributes(event, "m", environ, **NEW)
     headers = dict(cloudevents.to_headers(merged))
     assert (headers["ce-flag"], headers["ce-count"], headers["ce-share"]) == ("true", "5", "0.5")
     body = orjson.loads(cloudevents.to_structured(merged, b"{}"))
@@ -105,7 +107,7 @@ def test_attributes_keep_their_types():
 def test_what_describes_the_requests_data_or_is_no_attribute_is_not_answered():
     event = structured(datacontenttype="text/x", nothing=None, several=[1], nested={"a": 1}).event
     assert not event.attributes.keys() & {"data", "nothing", "several", "nested"}
-    merged = cloudevents.response_attributes(event, "m", **NEW, merge=True)
+    merged = cloudevents.response_attributes(event, "m", {"CE_MERGE": "true"}, **NEW)
     assert "datacontenttype" not in merged
 
 
