@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -56,24 +57,24 @@ class TorchServeInference:
     async def Predictions(self, message: pb.PredictionsRequest, call: Call) -> bytes:
         """Answer one request: the input map is the handler's one row (CONTRACT R5)."""
         with Exchange(self._registry, PROTOCOL, self._most, message, call) as exchange:
-            prediction = Prediction(self._registry, self._settings, message, call)
-            exchange.request = prediction.request
-            exchange.reply = await self._registry.submit(prediction.request)
-            return exchange.serialize(prediction.response, exchange.reply)
+            opened, request = self._read(message, call)
+            exchange.request = request
+            exchange.reply = await self._registry.submit(request)
+            return exchange.serialize(partial(_seal, opened, request), exchange.reply)
 
     async def StreamPredictions(
         self, message: pb.PredictionsRequest, call: Call
     ) -> AsyncGenerator[bytes]:
         """Answer one request with every result that a streaming handler sends."""
         with Exchange(self._registry, PROTOCOL, self._most, message, call) as exchange:
-            prediction = Prediction(self._registry, self._settings, message, call)
-            request = exchange.request = prediction.request
+            opened, request = self._read(message, call)
+            exchange.request = request
             async with self._registry.stream(request) as (parts, answering):
                 async for rows in parts:
                     for row in rows.values():
-                        yield exchange.serialize(prediction.part, row)
+                        yield exchange.serialize(_part, row)
                 exchange.reply = await answering
-                yield exchange.serialize(prediction.response, exchange.reply)
+                yield exchange.serialize(partial(_seal, opened, request), exchange.reply)
 
     async def StreamPredictions2(
         self, messages: AsyncIterator[pb.PredictionsRequest], call: Call
@@ -104,69 +105,55 @@ class TorchServeInference:
                     status=pb.Status(code=status.code.value[0], message=status.text),
                 )
 
+    def _read(self, message: pb.PredictionsRequest, call: Call) -> tuple[Opened, Request]:
+        """What is in a message, and the request of it.
 
-class Prediction:
-    """One decoded native request; makes responses of its results.
-
-    Args:
-        registry: the models.
-        settings: ``service_envelope`` and the name of the sequence header.
-        message: the request.
-        call: its RPC.
-
-    Raises:
-        InvalidInput: no model is named, or the envelope cannot be opened.
-        ModelNotFound: no such model or version.
-    """
-
-    def __init__(
-        self, registry: Registry, settings: Settings, message: pb.PredictionsRequest, call: Call
-    ) -> None:
+        Raises:
+            InvalidInput: no model is named, or the envelope cannot be opened.
+            ModelNotFound: no such model or version.
+        """
         if not message.model_name:
             raise InvalidInput("Parameter model_name is required.")
-        version = registry.find(message.model_name, message.model_version)
+        version = self._registry.find(message.model_name, message.model_version)
+        settings = self._settings
 
         def opened() -> Opened:
             row: dict[str, Any] = {name: bytearray(value) for name, value in message.input.items()}
             return open_envelope(settings.service_envelope, row)
 
-        self._opened = opened()
-        headers = call.headers
+        content, headers = opened(), call.headers
         if message.sequence_id:  # where stateful handlers and `Context.get_sequence_id` look (C4)
             headers = {**headers, settings.ts_header_key_sequence_id: message.sequence_id}
-        self.request = Request(
+        return content, Request(
             id=fresh_id(),
             model=version.name,
             version=version.version,
             asked=message.model_version,
-            rows=self._opened.rows,
+            rows=content.rows,
             again=lambda: opened().rows,
             headers=headers,
             content_types=dict.fromkeys(message.input, ""),
-            element=self._opened.element,
+            element=content.element,
             deadline=call.deadline,
-            snapshot=self._opened.snapshot,
+            snapshot=content.snapshot,
         )
 
-    def response(self, reply: Reply) -> bytes:
-        """The encoded response with the reply's bytes, as its envelope wants them.
 
-        Raises:
-            PredictionError: the handler gave the row an error status.
-            HandlerError: the result cannot be sent.
-        """
-        check_rows(reply)
-        return _response(self._opened.seal(self.request, reply))
+def _seal(opened: Opened, request: Request, reply: Reply) -> bytes:
+    """The encoded response with a reply's bytes, as its envelope wants them.
 
-    def part(self, row: RowReply) -> bytes:
-        """The encoded response with one row's intermediate result, which has no envelope.
+    Raises:
+        PredictionError: the handler gave the row an error status.
+        HandlerError: the result cannot be sent.
+    """
+    check_rows(reply)
+    return _response(opened.seal(request, reply))
 
-        Raises:
-            PredictionError: the handler gave the row an error status.
-            HandlerError: the result cannot be sent.
-        """
-        check_rows(Reply(model=self.request.model, version="", rows=[row]))
-        return _response(row)
+
+def _part(row: RowReply) -> bytes:
+    """Likewise with one row's intermediate result, which has no envelope."""
+    check_rows(Reply(model="", version="", rows=[row]))
+    return _response(row)
 
 
 def _response(row: RowReply) -> bytes:

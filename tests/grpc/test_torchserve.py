@@ -64,7 +64,8 @@ async def test_the_log_has_the_request_as_it_was_read(serving: Serving) -> None:
 
 async def test_rows_can_be_made_anew(serving: Serving) -> None:
     message = predict("mirror", data=b"1")
-    request = torchserve.Prediction(serving.registry, serving.settings, message, Call()).request
+    servicer = torchserve.TorchServeInference(serving.registry, serving.settings, 1000)
+    _, request = servicer._read(message, Call())
     request.rows[0]["data"].clear()
     assert request.again is not None
     assert request.again() == [{"data": bytearray(b"1")}]
