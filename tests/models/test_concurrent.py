@@ -325,8 +325,6 @@ async def test_one_that_takes_long_takes_one_place(
         await long
         await until(lambda: len(ran) == 4)
         assert {(one.rows, one.requests) for one in ran} == {(1, 1)}
-        *short, longest = (one.seconds for one in ran)
-        assert 0 < sum(short) < longest < 30
 
 
 async def test_a_version_that_is_unloaded_answers_first(tmp_path: Path) -> None:
