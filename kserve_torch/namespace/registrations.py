@@ -158,6 +158,6 @@ def _name_after_content(utils: Any) -> None:
 def _digest(folder: Path) -> str:
     """Of its Python files."""
     digest = hashlib.sha256()
-    for file in sorted(folder.rglob("*.py")):
+    for file in sorted(file for file in folder.rglob("*.py") if file.is_file()):
         digest.update(bytes(file.relative_to(folder)) + b"\0" + file.read_bytes())
     return digest.hexdigest()[:16]

@@ -83,7 +83,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
 @pytest.mark.usefixtures("remote_code")
 def test_archives_with_one_configuration_run_their_own_remote_code(make: Make) -> None:
     def handler(answer: int) -> ModuleType:
-        return make(f"a{answer}", {**REMOTE, "model/helper.py": f"ANSWER = {answer}"})
+        files = {"model/helper.py": f"ANSWER = {answer}", "model/old.py/notes": "of a folder"}
+        return make(f"a{answer}", {**REMOTE, **files})
 
     handlers = [handler(answer) for answer in (1, 2, 1, 2)]
     assert [handler.load().answer for handler in handlers] == [1, 2, 1, 2]
