@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kserve_torch.codec.mapping import MAPPINGS
+from kserve_torch.errors import InvalidInput
 from kserve_torch.messages import Tensor
 
 
@@ -22,3 +23,10 @@ def test_rows_and_back(word: str, rows: int, element: str, names: list[str]) -> 
     assert mapping.element.format(0) == element
     (back,) = mapping.outputs([row.array for row in made if isinstance(row, Tensor)], names)
     assert (back.name, back.array.tolist()) == ("x", given.array.tolist())
+
+
+@pytest.mark.parametrize("word", MAPPINGS)
+def test_rows_that_are_far_more_lists_than_elements_are_refused(word: str) -> None:
+    given = Tensor(name="x", datatype="FP32", array=np.zeros((2, 100_000, 0), np.float32))
+    with pytest.raises(InvalidInput, match=r'inputs\[0\] "x"\.shape: .* makes it 200002 nested'):
+        MAPPINGS[word].rows([given])

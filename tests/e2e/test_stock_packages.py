@@ -10,10 +10,9 @@ from ..server import Server
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "this", "year", "business", "is", "good"]
 
-#: As TorchServe's example for Hugging Face models, which most of them are copies of.
+#: Like TorchServe's example for Hugging Face models, from which most handlers for them are copied.
 HANDLER = """
 import json
-import os
 
 import matplotlib, pandas, psutil, requests, tqdm, yaml
 import torch
