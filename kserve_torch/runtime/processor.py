@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
@@ -90,6 +92,8 @@ class RequestProcessor:
     def report_status(self, code: int | None, reason_phrase: str | None = None) -> None:
         """Set the HTTP status of this row's response; None is 200, as in TorchServe."""
         self._status_code = 200 if code is None else code
+        with suppress(TypeError):  # what is none at all fails the row when it is answered
+            self._status_code = operator.index(self._status_code)  # of NumPy's integers, too
         self._reason_phrase = reason_phrase
 
     def get_response_status_code(self) -> int:

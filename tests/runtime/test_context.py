@@ -2,6 +2,7 @@ import copy
 import json
 import threading
 
+import numpy as np
 import pytest
 
 from kserve_torch.messages import Request, RowReply, Verb
@@ -206,6 +207,14 @@ def test_the_status_none_is_200():
     ctx.set_response_status(404)
     ctx.set_response_status(None, "Found")
     assert ctx.row_replies([1]) == [RowReply(result=1, phrase="Found")]
+
+
+def test_a_status_may_be_any_integer():
+    ctx = context()
+    ctx.begin([request()])
+    ctx.set_response_status(np.int64(404))
+    [row] = ctx.row_replies([1])
+    assert (row.status, type(row.status)) == (404, int)
 
 
 def test_a_status_for_all_rows():
