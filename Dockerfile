@@ -62,7 +62,7 @@ WORKDIR /home/model-server
 # KServe REST, KServe gRPC, metrics, TorchServe REST, TorchServe gRPC for inference and management
 EXPOSE 8080 8081 8082 8085 7070 7071
 ENTRYPOINT ["/usr/bin/tini", "-s", "--", "/usr/local/bin/dockerd-entrypoint.sh"]
-CMD ["--model_dir=/mnt/models"]
+CMD ["serve"]
 
 ARG VERSION=0.1.0
 ARG REVISION=unknown

@@ -15,6 +15,10 @@ torchserve() {
 # What needs no shell gets none.
 case "${1:--}" in
     -*) exec kserve-torch "$@" ;;
+    serve) # their default: Compose files and images built on them name no command
+        config=/home/model-server/config.properties
+        [ ! -e "$config" ] || torchserve --start --ts-config "$config"
+        exec kserve-torch --model_dir=/mnt/models ;;
     *[\ =]*) eval "$*"; exit ;;
 esac
 for word; do

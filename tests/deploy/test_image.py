@@ -132,7 +132,7 @@ def test_server_image_exposes_the_ports_and_has_labels():
     ports = set(last("Dockerfile", "EXPOSE").split())
     assert ports == {"8080", "8081", "8082", "8085", "7070", "7071"}
     assert "org.opencontainers.image.version" in last("Dockerfile", "LABEL")
-    assert json.loads(last("Dockerfile", "CMD")) == ["--model_dir=/mnt/models"]
+    assert json.loads(last("Dockerfile", "CMD")) == ["serve"]
 
 
 # --- the entry point and the build script, with stand-ins for the programs that they run ---
@@ -213,12 +213,33 @@ def test_entry_point_becomes_the_program(programs, arguments):
         assert process.stdout.read().strip() == str(process.pid)
 
 
-@pytest.mark.parametrize("comes", [True, False])
-def test_entry_point_waits_for_a_model_that_is_an_image(programs, monkeypatch, comes):
-    """KServe sets the variable where the model's container starts after the server's."""
-    inside = ["unshare", "--mount", "--map-root-user"]
-    if shutil.which("unshare") is None or run(*inside, "true").returncode:
+@pytest.fixture
+def inside():
+    """What a command begins with so that its mounts are its own."""
+    command = ["unshare", "--mount", "--map-root-user"]
+    if shutil.which("unshare") is None or run(*command, "true").returncode:
         pytest.skip("no namespaces here")
+    return command
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_entry_point_serves_what_is_configured_if_there_is_no_command(programs, inside, configured):
+    """As the images of TorchServe do, whose Compose files mount their configuration."""
+    folder = "/home/model-server"
+    made = f"mkdir {folder} && {f'touch {folder}/config.properties' if configured else 'true'}"
+    command = " ".join(json.loads(last("Dockerfile", "CMD")))
+    script = f"mount -t tmpfs none /home && {made} && {ROOT}/deploy/image/entrypoint.sh {command}"
+    expected = (
+        ["torchserve", "--start", "--ts-config", f"{folder}/config.properties"]
+        if configured
+        else ["kserve-torch", "--model_dir=/mnt/models"]
+    )
+    assert run(*inside, "sh", "-c", script).stdout.splitlines() == expected
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_entry_point_waits_for_a_model_that_is_an_image(programs, inside, monkeypatch, comes):
+    """KServe sets the variable where the model's container starts after the server's."""
     sleep = programs / "sleep"
     sleep.write_text(f"#!/bin/sh\n{'mkdir /mnt/models' if comes else ''}\n")
     sleep.chmod(0o755)
