@@ -11,7 +11,8 @@ torchserve() {
 }
 # TorchServe's images evaluate what they are given: commands in one word, or begun by an assignment,
 # joined as Compose passes `command: pip install x && torchserve ...`, and with variables in the exec
-# form: CMD ["torchserve", ..., "$NAME=$NAME.mar"]. Charts have "a.mar b.mar" as one word of args.
+# form: CMD ["torchserve", ..., "$NAME=$NAME.mar"]. Charts have "a.mar b.mar" as one word of args,
+# Dockerfiles "--model-store models".
 # What needs no shell gets none.
 case "${1:--}" in
     -*) exec kserve-torch "$@" ;;
@@ -26,6 +27,8 @@ for word; do
         *[[:space:]]*\;) ;; # a script for a shell of its own
         "&&" | "||" | "|" | "&" | ">" | ?*\;) eval "$*"; exit ;;
         *\$* | *.mar\ *) [ "$1" != torchserve ] || { eval "$*"; exit; } ;;
+        --*) # an option and its value
+            case "$1:${word#"${word%%[ =]*}"}" in torchserve:\ *) eval "$*"; exit ;; esac ;;
     esac
 done
 exec "$@"

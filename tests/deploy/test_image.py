@@ -184,6 +184,10 @@ def test_entry_point_takes_stock_arguments_and_bare_options(programs, arguments,
             ["torchserve", "--models", "a=a.mar b.mar"],
             ["torchserve", "--models", "a=a.mar", "b.mar"],
         ),
+        (
+            ["torchserve", "--start", "--model-store models", "--models a=a.mar"],
+            ["torchserve", "--start", "--model-store", "models", "--models", "a=a.mar"],
+        ),
         (["N=$(echo 2)", "&&", "torchserve", "--workers", "$N"], ["torchserve", "--workers", "2"]),
         (["N=2", "torchserve", "--start"], ["torchserve", "--start"]),
         (
