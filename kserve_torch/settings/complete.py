@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from kserve_torch.errors import SettingError
@@ -58,8 +59,9 @@ def _config_file(settings: Settings) -> Settings:
 def _model_store(settings: Settings) -> Settings:
     """In KServe's layout the store has its place, whatever the file says (INTERFACE, Start 1)."""
     folder = settings.model_dir
-    by_hand = settings.sources["model_store"].startswith(COMMAND_LINE)
-    if folder is None or by_hand:
+    if folder is None:
+        return settings if settings.model_store else _store_of_images(settings)
+    if settings.sources["model_store"].startswith(COMMAND_LINE):
         return settings
     with naming("model_dir", folder):
         if not has_kserve_layout(folder):
@@ -70,6 +72,20 @@ def _model_store(settings: Settings) -> Settings:
     if source.startswith("environment") and given != store:
         notice = f"model_store: {store} from the layout of model_dir; {given} is ignored ({source})"
     return _change(settings, "model_store", store, "layout of model_dir", notice)
+
+
+def _store_of_images(settings: Settings) -> Settings:
+    """TorchServe's images have ``config.properties`` and the store that it names in one folder.
+
+    Images built on them append lines to that file, which is not here, and name no store.
+    """
+    folder = settings.ts_config.parent if settings.ts_config else Path()
+    store = folder / LAYOUT_STORE
+    with naming("model_store", store):
+        if not store.is_dir():
+            return settings
+    where = "beside ts_config" if settings.ts_config else "in the working directory"
+    return _change(settings, "model_store", store, f"{DEFAULT}: {where}")
 
 
 def _load_models(settings: Settings) -> Settings:

@@ -45,7 +45,11 @@ class TorchServeKeys:
         properties=(),
     )
     model_store: Path | None = key(
-        None, PATH, "folder of model archives", shown="MODEL_DIR/model-store, if it exists"
+        None,
+        PATH,
+        "folder of model archives",
+        shown="MODEL_DIR/model-store, or without MODEL_DIR model-store beside ts_config or in ./, "
+        "if it exists",
     )
     load_models: str | tuple[StartupModel, ...] = key(
         "all",

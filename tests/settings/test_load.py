@@ -245,6 +245,29 @@ def test_kserve_layout_has_the_store_unless_the_command_line_names_one(tmp_path:
     assert other.model_store == tmp_path
 
 
+@pytest.mark.parametrize(
+    ("argv", "source"),
+    [
+        (["--ts-config=app/config.properties"], "default: beside ts_config"),
+        ([], "default: in the working directory"),
+    ],
+)
+def test_the_store_may_be_where_the_images_of_torchserve_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str], source: str
+) -> None:
+    (tmp_path / "app" / "model-store").mkdir(parents=True)
+    (tmp_path / "app" / "config.properties").write_text("\nservice_envelope=json")
+    monkeypatch.chdir(tmp_path if argv else tmp_path / "app")
+    if not argv:
+        Path("config.properties").unlink()
+    settings = load_settings(["--start", *argv, "--models", "a.mar"], {}, "torchserve")
+    assert settings.model_store is not None
+    assert settings.model_store.samefile(tmp_path / "app" / "model-store")
+    assert settings.sources["model_store"] == source
+    with pytest.raises(SettingError, match="elsewhere: no such folder"):
+        load_settings([*argv, "--model-store", "elsewhere"], {}, "torchserve")
+
+
 def test_a_variable_that_the_layout_beats_is_named(tmp_path: Path) -> None:
     folder = kserve_layout(tmp_path / "models")
     argv = ["--model_dir", str(folder)]
@@ -569,7 +592,8 @@ def test_more_processes_are_refused_with_what_to_do_instead(load: Load) -> None:
     assert load(file="workers=4").unknown == ("workers",)
 
 
-def test_something_must_be_served() -> None:
+def test_something_must_be_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingError, match="Missing mandatory parameter --model-store"):
         load_settings([], {}, "torchserve")
 
