@@ -113,7 +113,7 @@ def why_no_models(settings: Settings) -> str:
     store = settings.model_store or settings.model_dir
     return (
         f"no archives or model folders in {store} (looked for {_ENDINGS}, folders with "
-        f"{MANIFEST_PATH} and folders with a .py file)"
+        f"{MANIFEST_PATH} and folders with a handler)"
     )
 
 

@@ -136,7 +136,7 @@ def test_nothing_to_load_has_its_reason(tmp_path: Path) -> None:
     settings = load_settings(["--model_dir", str(tmp_path)], {}, "kserve_torch")
     assert why_no_models(settings) == (
         f"no archives or model folders in {tmp_path} (looked for *.mar, *.model, *.tar.gz, *.tgz, "
-        "folders with MAR-INF/MANIFEST.json and folders with a .py file)"
+        "folders with MAR-INF/MANIFEST.json and folders with a handler)"
     )
     settings = load_settings(["--model_dir", str(tmp_path), "--models", "none"], {}, "kserve_torch")
     assert why_no_models(settings) == "load_models is none (command line --models)"

@@ -6,12 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from kserve_torch.archives.config import CONFIG_NAME
-from kserve_torch.archives.folders import python_files, visible
+from kserve_torch.archives.folders import WEIGHTS, python_files, visible
 from kserve_torch.archives.manifest import DEFAULT_VERSION, MANIFEST_PATH
 from kserve_torch.errors import InvalidArchive
-
-#: Weights that a bare folder may hold.
-WEIGHTS = frozenset((".pt", ".pth", ".pt2", ".onnx", ".so", ".safetensors", ".bin"))
 
 
 def made_up_manifest(

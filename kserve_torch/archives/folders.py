@@ -20,6 +20,12 @@ log = logging.getLogger(__name__)
 #: File endings of packed archives (CONTRACT A3).
 PACKED = (".mar", ".model", ".tar.gz", ".tgz")
 
+#: File endings of weights, of which a bare folder may have one.
+WEIGHTS = frozenset((".pt", ".pth", ".pt2", ".onnx", ".so", ".safetensors", ".bin"))
+
+#: What a handler's code has, and that of other files of a project, such as its tests, lacks.
+_HANDLES = re.compile(r"\bhandle\b|Handler\b")
+
 #: What a model may be called.
 MODEL_NAME = re.compile(r"\w[\w\-.]*", re.ASCII)
 
@@ -78,7 +84,25 @@ def _is_archive(path: Path) -> bool:
     root = descend(path)
     if packed_inside(root) is not None:
         return True
-    return (root / MANIFEST_PATH).is_file() or bool(python_files(root))
+    return (root / MANIFEST_PATH).is_file() or _is_bare_model(root)
+
+
+def _is_bare_model(folder: Path) -> bool:
+    """Whether Python files are a model's; what people keep beside their archives is skipped."""
+    files = python_files(folder)
+    if not files or any(path.suffix in WEIGHTS for path in visible(folder)):
+        return bool(files)
+    if any(_handles(folder / name) for name in files):
+        return True
+    log.warning("%s: no handler and no weights beside its Python files; skipped", folder.name)
+    return False
+
+
+def _handles(file: Path) -> bool:
+    try:
+        return _HANDLES.search(file.read_text("utf-8", "replace")) is not None
+    except OSError:  # the model fails to load, and says why
+        return True
 
 
 def visible(folder: Path) -> Iterator[Path]:

@@ -1,4 +1,5 @@
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from kserve_torch.archives.folders import find_archives, is_one_model
 
 from ..makers import ECHO, make_archive, write
+from ..unprivileged import unprivileged
 from .opening import FILES
 
 
@@ -23,6 +25,36 @@ def test_finding_archives(tmp_path: Path) -> None:
     names = [path.name for path in find_archives(tmp_path)]
     packed, folders = ["a.tar.gz", "b.mar", "c.tgz", "d.model"], ["bare", "downloaded", "nested"]
     assert names == sorted([*packed, *folders, "stock", "unpacked"])
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"model_handler.py": "class ModelHandler(BaseHandler): ..."}, True),
+        ({"serve.py": "def handle(data, context): ..."}, True),
+        ({"model.py": "class Net: ...", "model.pt": ""}, True),  # for default_service_handler
+        ({"train.py": "class Net: ...", "utils.py": ""}, False),
+        ({"test_net.py": b"# \xff\ndef test_net(): ..."}, False),
+    ],
+)
+def test_python_files_beside_the_archives_are_not_all_models(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, files: dict[str, str | bytes], found: bool
+) -> None:
+    (tmp_path / "a.mar").touch()
+    write(tmp_path / "src", files)
+    names = [path.name for path in find_archives(tmp_path)]
+    assert names == ["a.mar", *(["src"] if found else [])]
+    assert ("src: no handler and no weights" in caplog.text) is not found
+
+
+def test_a_handler_that_cannot_be_read_is_a_model_that_fails_to_load() -> None:
+    # Not pytest's own folder: others than its user cannot come near that one.
+    with tempfile.TemporaryDirectory() as name:
+        store = Path(name)
+        store.chmod(0o755)
+        (write(store / "locked", {"handler.py": ECHO}) / "handler.py").chmod(0)
+        with unprivileged():
+            assert [path.name for path in find_archives(store)] == ["locked"]
 
 
 def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
