@@ -25,6 +25,7 @@ from kserve_torch.models.factory import VersionFactory, refusal_logged
 from kserve_torch.models.reloads import Reloads
 from kserve_torch.models.stock import Stock
 from kserve_torch.models.version import ModelVersion
+from kserve_torch.namespace.workdir import gather_in
 from kserve_torch.scratch import Scratch
 from kserve_torch.settings.metrics_file import read_metrics_file
 
@@ -52,6 +53,7 @@ class Registry(Stock):
         self.settings = settings
         self._scratch = Scratch()
         self.workdir = self._scratch.folder
+        gather_in(self.workdir / "shared")
         store = ModelStore(settings, self.workdir)
         self._factory = VersionFactory(
             settings, store, self.workdir, self.emit, self.listed_metrics

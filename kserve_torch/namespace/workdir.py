@@ -1,8 +1,8 @@
 """A working directory per thread: handlers open files relative to their model (CONTRACT T-36).
 
 Where the system has none, as in containers whose seccomp profile forbids unshare, all threads share
-the process's: while a model loads that is its folder, afterwards that of the only model, if there
-is only one.
+the process's: while a model loads that is its folder, afterwards that of the only model, or else
+one that can be written to, which the server's own may not: pods have read-only root file systems.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _shared = threading.RLock()
 _explained = threading.Event()
 #: The directory in which the process was started; None if it must stay there.
 _home: str | None = None
+#: The directory in which several models work; it is made when there are several.
+_common: Path | None = None
 #: Folders of models whose threads share a directory, and how many instances each has.
 _guests: Counter[Path] = Counter()
 _counting = threading.Lock()
@@ -59,6 +61,12 @@ def follow_models() -> None:
         _home = os.getcwd()
 
 
+def gather_in(folder: Path) -> None:
+    """Let several models that share a directory work in ``folder``, which need not exist."""
+    global _common
+    _common = folder
+
+
 def move_in(folder: Path) -> None:
     """An instance has begun whose thread shares the directory and needs ``folder``."""
     with _counting:
@@ -67,7 +75,7 @@ def move_in(folder: Path) -> None:
         _explained.set()
         log.warning(
             "all threads share one working directory (a seccomp profile may forbid unshare): after "
-            "loading, relative paths work in handlers with open() only%s",
+            "loading, relative paths lead to a model's files with open() only%s",
             " while there is more than one model" if _home else "",
         )
     _settle()
@@ -87,9 +95,20 @@ def _settle() -> None:
         return  # a model is loading, and whoever loads it settles afterwards
     try:
         with suppress(OSError):
-            os.chdir(next(iter(_guests)) if len(_guests) == 1 else _home)
+            os.chdir(_place(_home))
     finally:
         _shared.release()
+
+
+def _place(home: str) -> str | Path:
+    """Where the process is to work."""
+    guests = list(_guests)
+    if len(guests) == 1:
+        return guests[0]
+    if not guests or _common is None:
+        return home
+    _common.mkdir(exist_ok=True)
+    return _common
 
 
 def has_own_directory() -> bool:

@@ -175,8 +175,10 @@ def test_without_directories_per_thread_a_server_works_in_that_of_the_only_model
     monkeypatch.setattr(workdir, "_unshare", lambda: False)
     monkeypatch.setattr(workdir, "_home", None)
     monkeypatch.setattr(workdir, "_explained", threading.Event())
+    monkeypatch.setattr(workdir, "_common", None)
     monkeypatch.chdir(tmp_path)
     workdir.follow_models()
+    workdir.gather_in(tmp_path / "all")
 
     def begin(name: str) -> Namespace:
         namespace = make(name, handler=READER)
@@ -193,10 +195,10 @@ def test_without_directories_per_thread_a_server_works_in_that_of_the_only_model
     assert os.getcwd() == str(tmp_path / "one")
     assert "share" not in caplog.text
     two = begin("two")
-    assert os.getcwd() == str(tmp_path)
+    assert os.getcwd() == str(tmp_path / "all")
     assert caplog.text.count("with open() only while there is more than one model") == 1
     one.close()
-    assert os.getcwd() == str(tmp_path)
+    assert os.getcwd() == str(tmp_path / "all")
     its_second_worker.close()
     assert os.getcwd() == str(tmp_path / "two")
     two.close()
