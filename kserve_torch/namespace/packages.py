@@ -35,9 +35,10 @@ log = logging.getLogger(__name__)
 TIMEOUT = 600.0
 
 #: Packages that a process can have only once, because their compiled modules import each other by
-#: name: if the environment has one, its version is used whatever an archive pins.
+#: name, or because others of the environment take objects of theirs only, as torchvision does with
+#: Pillow's images: if the environment has one, its version is used whatever an archive pins.
 ONLY_ONCE = frozenset(
-    {"numpy", "pandas", "scikit-learn", "scipy", "torch", "torchaudio", "torchvision"}
+    {"numpy", "pandas", "pillow", "scikit-learn", "scipy", "torch", "torchaudio", "torchvision"}
 )
 
 _FURTHER = re.compile(r"(-r|-e|--requirement|--editable)\b")

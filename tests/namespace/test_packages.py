@@ -96,10 +96,13 @@ def test_numpy_is_the_environments_whatever_is_pinned(
     instance.close()
 
 
-def test_a_pinned_torch_is_not_installed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    archive = opened(tmp_path, "torch==1.13.1\ntorchvision @ https://localhost/tv.whl\n")
+@pytest.mark.parametrize("pin", ["torch==1.13.1", "Pillow==9.5.0"])
+def test_pins_of_what_the_environment_has_once_are_not_installed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, pin: str
+) -> None:
+    archive = opened(tmp_path, f"{pin}\ntorchvision @ https://localhost/tv.whl\n")
     assert packages.packages_of(archive, "m", tmp_path / "work") is None
-    assert "torch==1.13.1: the environment's version" in caplog.text
+    assert f"{pin}: the environment's version" in caplog.text
 
 
 def test_two_models_with_two_versions_of_a_package(tmp_path: Path) -> None:
