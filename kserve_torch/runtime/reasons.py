@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from kserve_torch.archives.manifest import Manifest
@@ -38,6 +39,9 @@ _MEMORY = (
     "CUBLAS_STATUS_NOT_INITIALIZED",
     "HIP out of memory",
 )
+
+#: What packages say that were compiled for another NumPy, such as OpenCV's before 4.10 for NumPy 1.
+_NUMPY = ("multiarray failed to import", "numpy.dtype size changed")
 
 #: How Python refuses `signal.signal` in a thread.
 _SIGNALS = "signal only works in main thread"
@@ -93,6 +97,11 @@ def load_failure(
         return LoadFailed(
             f"{where}handlers run on threads, and signal.signal works in the main thread only: "
             "leave it out, or catch its ValueError"
+        )
+    if any(sign in _text(error) for sign in _NUMPY):
+        return LoadFailed(
+            f"{where}{brief(error)}: a package was compiled for another NumPy than the server's, "
+            f"{np.__version__}; require a newer version of it"
         )
     if isinstance(error, SystemExit):
         return LoadFailed(f"{where}called sys.exit({_clean(_text(error.code, repr))})")

@@ -5,6 +5,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 
@@ -178,6 +179,17 @@ def test_errors_of_ours_pass_as_they_are(load: Load) -> None:
             "handler.py, line 1: ModuleNotFoundError: Could not import module X.",
         ),
         ({"handler.py": "x = {}['k']"}, {}, "handler.py, line 1: KeyError: 'k'"),
+        (
+            {"handler.py": "raise ImportError('numpy.core.multiarray failed to import')"},
+            {},
+            "handler.py, line 1: ImportError: numpy.core.multiarray failed to import: a package "
+            f"was compiled for another NumPy than the server's, {numpy.__version__}; require a",
+        ),
+        (
+            {"handler.py": "raise ValueError('numpy.dtype size changed, may indicate binary')"},
+            {},
+            "handler.py, line 1: ValueError: numpy.dtype size changed, may indicate binary: a pack",
+        ),
         (
             {"handler.py": ECHO, "c.yaml": "parallelLevel: 4"},
             {"configFile": "c.yaml"},
