@@ -72,7 +72,7 @@ def reading(path: Path) -> Iterator[None]:
     except (LoadFailed, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        text = str(error).partition("\n")[0].replace(str(path), path.name)
+        text = str(error).strip().partition("\n")[0].replace(str(path), path.name)
         raise LoadFailed(f"{path.name}: cannot be read: {text or type(error).__name__}") from error
 
 

@@ -208,6 +208,32 @@ def test_torchscript_that_a_handler_loads_is_for_evaluation_too(folder, load):
     assert loaded.ask([1.0, 2.0]) == [[1, 2]]
 
 
+#: A module whose import registers an operator of torch.
+OPERATORS = """
+import torch
+
+library = torch.library.Library("kt_ops", "DEF")
+library.define("double(Tensor x) -> Tensor")
+library.impl("double", lambda x: 2 * x, "CompositeExplicitAutograd")
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.(save|script)")
+def test_torchscript_with_unknown_operators_names_them(tmp_path):
+    """torch's error begins with an empty line."""
+    package = module_of(tmp_path, OPERATORS, "registers")
+
+    class Own(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.kt_ops.double(x)
+
+    torch.jit.script(Own()).save(tmp_path / "own.pt")
+    package.library._destroy()
+    assert reason(weights.load_serialized, tmp_path / "own.pt", CPU) == (
+        "own.pt: cannot be read: Unknown builtin op: kt_ops::double."
+    )
+
+
 def test_a_model_whose_methods_return_nothing(folder, load):
     (folder / "net.py").write_text("""
 import torch
