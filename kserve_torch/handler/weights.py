@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import pickle
+import re
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -21,12 +22,16 @@ from torch import nn
 from torch.export.passes import move_to_device_pass
 
 from kserve_torch.errors import LoadFailed
+from kserve_torch.namespace.scopes import import_module
 from kserve_torch.runtime import torchload
 
 log = logging.getLogger(__name__)
 
 #: The beginning of a pointer file, which Git without LFS checks out instead of a large file.
 _POINTER = b"version https://git-lfs"
+
+#: What torch does not know in a TorchScript model that holds engines of TensorRT.
+_TENSORRT = re.compile(r"Unknown (type name|builtin op).*\btensorrt\b")
 
 
 def load_state(path: Path) -> Mapping[str, Any]:
@@ -107,8 +112,19 @@ def load_script(path: Path, device: torch.device) -> nn.Module:
     # torch deprecates TorchScript, but whoever serves such an archive cannot act on the warning.
     warnings.filterwarnings("ignore", message=r"`torch\.jit\.load", category=FutureWarning)
     warnings.filterwarnings("ignore", message=r"`torch\.jit\.load", category=DeprecationWarning)
-    model: nn.Module = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]  # torch does not type it
+    try:
+        model = _load_script(path, device)
+    except RuntimeError as error:
+        if not _TENSORRT.search(str(error)):
+            raise
+        import_module("torch_tensorrt")  # has what the model is made of; TorchServe imports it, too
+        model = _load_script(path, device)
     return model.eval()
+
+
+def _load_script(path: Path, device: torch.device) -> nn.Module:
+    model: nn.Module = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]  # torch does not type it
+    return model
 
 
 def _is_saved_object(path: Path) -> bool:

@@ -234,6 +234,28 @@ def test_torchscript_with_unknown_operators_names_them(tmp_path):
     )
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.(save|script)")
+def test_torchscript_with_engines_of_tensorrt(tmp_path, load):
+    tensorrt = OPERATORS.replace("kt_ops", "tensorrt")  # as the import of torch_tensorrt does
+    (tmp_path / "torch_tensorrt.py").write_text(tensorrt)
+    files = {"serializedFile": "engine.pt"}
+    package = module_of(tmp_path, tensorrt, "registers")
+
+    class Engine(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.tensorrt.double(x)
+
+    torch.jit.script(Engine()).save(tmp_path / "engine.pt")
+    package.library._destroy()
+    loaded = load(BaseHandler(), tmp_path, files)
+    assert loaded.ask([1.0, 2.0]) == [[2, 4]]
+    loaded.namespace.import_module("torch_tensorrt").library._destroy()
+    (tmp_path / "torch_tensorrt.py").unlink()
+    assert reason(load, BaseHandler(), tmp_path, files) == (
+        "engine.pt: cannot be read: No module named 'torch_tensorrt'"
+    )
+
+
 def test_a_model_whose_methods_return_nothing(folder, load):
     (folder / "net.py").write_text("""
 import torch
