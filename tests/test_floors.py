@@ -47,8 +47,8 @@ FLOORS: list[dict[str, str]] = [
         "namespace.loader": (
             "namespace.aliases namespace.exits namespace.imports namespace.loggers "
             "namespace.pretrained namespace.processes namespace.protobuf namespace.pyplot "
-            "namespace.registrations namespace.resolver namespace.scopes namespace.searchpath "
-            "namespace.stdlib namespace.workdir"
+            "namespace.registrations namespace.resolver namespace.rewriting namespace.scopes "
+            "namespace.searchpath namespace.stdlib namespace.workdir"
         ),
         "namespace.loggers": "namespace.scopes",
         "namespace.modules": "namespace.aliases namespace.scopes",
@@ -62,6 +62,7 @@ FLOORS: list[dict[str, str]] = [
         "namespace.resolver": (
             "namespace.aliases namespace.portions namespace.scopes namespace.searchpath"
         ),
+        "namespace.rewriting": "namespace.scopes",
         "namespace.scopes": "namespace.exits",
         "namespace.searchpath": "",
         "namespace.stdlib": "namespace.imports namespace.modules namespace.scopes",

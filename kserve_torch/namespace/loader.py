@@ -31,6 +31,7 @@ from kserve_torch.namespace import (
     protobuf,
     pyplot,
     registrations,
+    rewriting,
     searchpath,
     stdlib,
 )
@@ -191,6 +192,7 @@ class Namespace:
             path = os.path.join(self.root, os.fspath(file))
             if os.path.exists(path):
                 file = path
+        rewriting.let_go(file, args[0] if args else kwargs.get("mode"), self.root)
         return open(file, *args, **kwargs)
 
     # --- threads ---
@@ -238,7 +240,7 @@ class Namespace:
 @cache
 def _install() -> None:
     """Put in place what lets archives share one interpreter."""
-    for part in (imports, pretrained, processes, protobuf, pyplot, registrations):
+    for part in (imports, pretrained, processes, protobuf, pyplot, registrations, rewriting):
         part.install()
 
 
