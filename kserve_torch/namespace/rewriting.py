@@ -40,7 +40,8 @@ def let_go(file: Any, mode: Any, root: Path) -> None:
     """
     if mode in ("wb", "bw", "wb+", "w+b") and _is_replaceable(file) and _is_within(root, file):
         with suppress(OSError):
-            os.unlink(file)
+            if os.path.getsize(file):  # empty ones are locks: `fcntl.flock` needs the same file
+                os.unlink(file)
 
 
 def _open(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:

@@ -53,6 +53,17 @@ def test_who_uses_the_old_file_keeps_it(make: Make, folder: Path, way: str) -> N
     assert {file.name for file in folder.iterdir()} - {"__pycache__"} == {"handler.py", "weights"}
 
 
+def test_an_empty_file_stays_itself(make: Make, folder: Path) -> None:
+    """Code that locks such a file, as with `fcntl.flock`, must open the one that others have."""
+    lock = folder / "weights"
+    lock.write_bytes(b"")
+    handler = make(handler=HANDLER.format(WAYS["open"].replace("b'new'", "b''")))
+    before = lock.stat().st_ino
+    with lock.open("rb"):  # else a new file might get the number of the old one
+        handler.import_module("handler").write()
+        assert lock.stat().st_ino == before
+
+
 def test_until_it_is_complete_others_find_the_old_file(make: Make, folder: Path) -> None:
     """Workers load at the same time: each finds all of what the other has extracted."""
     found = []
