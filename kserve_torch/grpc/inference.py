@@ -107,5 +107,5 @@ class Inference:
     def _encode(
         self, outputs: Sequence[Tensor], request: V2Request, parameters: Mapping[str, Any]
     ) -> bytes:
-        model, version = self.request.model, self.request.version or ""
+        model, version = self._version.name, self._version.version
         return convert.encode(model, version, self.request.id, outputs, request, parameters)
