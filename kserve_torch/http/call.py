@@ -27,7 +27,7 @@ def headers_of(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
     Only the values of content-encoding are joined, because all must be decoded (RFC 9110 5.3).
     """
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
-    if len(headers) < len(raw) and CODING in headers:
+    if CODING in headers:
         codings = (value.decode("latin-1") for name, value in raw if name == CODING.encode())
         headers[CODING] = ", ".join(codings)
     return headers

@@ -51,9 +51,7 @@ class V1:
     async def _infer(self, call: Call, model: str, verb: str) -> Answer:
         try:
             decoded = await self._decoded(call, model)
-            event = decoded.event
-            if event is None and "ce-specversion" in call.headers:
-                event = cloudevents.from_headers(call.headers)
+            event = decoded.event or cloudevents.from_headers(call.headers)
             if isinstance(decoded, V2Request):
                 return await self._as_v2(call, model, Verb(verb), decoded, event)
             request = _request(call, model, Verb(verb), decoded)
