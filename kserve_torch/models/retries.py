@@ -52,8 +52,6 @@ async def keep_trying(
         # Somebody else tries, or a try hangs: another one might keep one more thread.
         if version.state is State.LOADING or version.hung:
             continue
-        if version.state is not State.UNAVAILABLE:
-            return
         try:
             await again()
         except ServingError as error:
