@@ -8,7 +8,7 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from kserve_torch.events import Event, Responded
+from kserve_torch.events import Accepted, Event, Responded
 from kserve_torch.grpc import oip
 from kserve_torch.grpc.server import GrpcServer
 from kserve_torch.models.registry import Registry
@@ -215,6 +215,9 @@ class Serving:
 
     def responses(self) -> Iterator[Responded]:
         return (event for event in self.events if isinstance(event, Responded))
+
+    def versions_asked_for(self) -> list[str]:
+        return [event.asked for event in self.events if isinstance(event, Accepted)]
 
     async def stop(self) -> None:
         for channel in self.channels:

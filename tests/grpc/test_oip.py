@@ -1,5 +1,6 @@
 import asyncio
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from google.protobuf.message import Message
 from kserve_torch.codec.buffers import to_raw
 from kserve_torch.codec.datatypes import DATATYPES
 from kserve_torch.codec.tensors import to_typed
+from kserve_torch.errors import DeadlineExceeded
 from kserve_torch.grpc import oip
 from kserve_torch.grpc.protos import open_inference_pb2 as pb
+from kserve_torch.grpc.rpc import Call
 from kserve_torch.messages import Tensor
 
 from ..threads import Readers
@@ -157,6 +160,13 @@ async def test_unknown_models_and_versions(serving: Serving, method: str) -> Non
         assert wrong.version or "nobody" in text
 
 
+async def test_metrics_tell_whether_a_version_was_named(serving: Serving) -> None:
+    serving.events.clear()
+    for version in ("", "1.0"):
+        await serving.oip().ModelInfer(infer("echo", ("INT8", [1]), model_version=version))
+    assert serving.versions_asked_for() == ["", "1.0"]
+
+
 async def test_infer_on_unknown_models_and_versions(serving: Serving) -> None:
     stub = serving.oip()
     for wrong in (infer("nobody", ("INT8", [1])), infer("echo", model_version="9")):
@@ -267,6 +277,17 @@ async def test_stream_of_several_inputs(
     ] == [*told, told[-1]]
 
 
+async def test_stream_of_one_tensor_as_a_batch_of_rows(tmp_path: Path) -> None:
+    write_archive(tmp_path, "batch", "tells")
+    serving = Serving(tmp_path)
+    await serving.start(["batch"])
+    request = infer("batch", ("INT64", [1, 2]), raw=False)
+    responses = [response async for response in serving.oip().ModelStreamInfer(iter([request]))]
+    outputs = [output for response in responses for output in response.infer_response.outputs]
+    assert [list(output.contents.int64_contents) for output in outputs] == [[1, 2], [2], [1, 2]]
+    await serving.stop()
+
+
 async def test_stream_ends_with_an_empty_response_if_asked_to(serving: Serving) -> None:
     asked = parameters(triton_enable_empty_final_response=True)
     request = infer("words", ("BYTES", [b"one two"]), parameters=asked)
@@ -338,6 +359,20 @@ async def test_a_deadline_ends_the_wait(serving: Serving, pipe: Path) -> None:
     await until(lambda: len(answered()) > before)  # the server's own deadline comes later
     assert answered()[before] in (499, 504)
     await until(idle_once_opened)
+
+
+async def test_a_deadline_is_the_requests_too(serving: Serving, pipe: Path) -> None:
+    """gRPC itself would only withdraw the call, as if its client had left."""
+    first = serving.oip().ModelInfer(at_gate(pipe))
+    await until(lambda: serving.registry.find("gate").statistics().running == 1)
+    servicer = oip.OpenInference(serving.registry, 1000)
+    soon = Call(deadline=time.monotonic() + 0.1)
+    try:
+        with pytest.raises(DeadlineExceeded, match="while it waited in the queue"):
+            await asyncio.wait_for(servicer.ModelInfer(at_gate(pipe), soon), 20)
+    finally:
+        pipe.open("w").close()
+    await first
 
 
 async def test_a_cancelled_call_leaves_the_queue(serving: Serving, pipe: Path) -> None:

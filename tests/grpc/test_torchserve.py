@@ -72,9 +72,12 @@ async def test_rows_can_be_made_anew(serving: Serving) -> None:
 
 
 async def test_version_can_be_named(serving: Serving) -> None:
+    serving.events.clear()
     request = predict("mirror", data=b"1")
+    assert (await native(serving).Predictions(request)).prediction
     request.model_version = "1.0"
     assert (await native(serving).Predictions(request)).prediction
+    assert serving.versions_asked_for() == ["", "1.0"]  # metrics tell them apart
     request.model_version = "9"
     assert (await refused(native(serving).Predictions(request)))[0] is grpc.StatusCode.NOT_FOUND
 
@@ -195,6 +198,10 @@ async def test_a_single_request_of_a_sequence(serving: Serving) -> None:
         headers = json.loads(response.prediction)["headers"]
         assert headers["ts_request_sequence_id"] == "s1"
         assert "ts_request_sequence_start" not in headers
+    request = predict("mirror", data=b"1")
+    named = native(serving).Predictions(request, metadata=[("ts_request_sequence_id", "s2")])
+    headers = json.loads((await named).prediction)["headers"]
+    assert headers["ts_request_sequence_id"] == "s2"
 
 
 async def test_a_stream_keeps_none_of_its_sequences_ids(serving: Serving) -> None:

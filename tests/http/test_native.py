@@ -16,7 +16,7 @@ from kserve_torch.codec import native as codec
 from kserve_torch.engine import emissions
 from kserve_torch.engine.worker import WorkerState
 from kserve_torch.errors import HandlerError, RequestTimeout
-from kserve_torch.events import Event, Responded
+from kserve_torch.events import Accepted, Event, Finished, Responded
 from kserve_torch.http.call import Answer
 from kserve_torch.http.native import Native
 from kserve_torch.models.registry import Registry
@@ -618,6 +618,16 @@ async def test_refused_requests_are_booked_on_their_version_with_the_answers_id(
     assert answer.status in (400, 404)
     [event] = told
     assert (event.version, event.request_id) == (version, header(answer, "x-request-id"))
+
+
+@pytest.mark.parametrize(("path", "asked"), [("", ""), ("/1.0", "1.0")])
+async def test_metrics_tell_whether_a_version_was_named(
+    native: Native, registry: Registry, path: str, asked: str
+) -> None:
+    events: list[Any] = []
+    registry.observers.add(events.append, [Accepted, Finished])
+    await ask(native, "POST", f"/predictions/echo{path}", b"x")
+    assert [event.asked for event in events] == [asked] * 2
 
 
 async def test_large_bodies_are_read_aside(native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
