@@ -368,10 +368,18 @@ async def test_v2_data_in_the_shape_of_its_tensor(model: TorchModel) -> None:
     assert (output.shape, output.as_numpy().tolist()) == ([2, 2], [[1, 2], [3, 4]])
 
 
-async def test_v2_under_v1(model: TorchModel) -> None:
-    answer, _ = await model(
-        {"inputs": [{"name": "x", "datatype": "INT8", "shape": [1], "data": [1]}], "id": "7"}
-    )
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"parameters": {"binary_data_output": True}},
+        {"outputs": [{"name": "x", "parameters": {"binary_data": True}}]},
+    ],
+)
+async def test_v2_under_v1(model: TorchModel, more: dict[str, Any]) -> None:
+    """KServe's v1 routes send JSON only."""
+    inputs = [{"name": "x", "datatype": "INT8", "shape": [1], "data": [1]}]
+    answer, _ = await model({"inputs": inputs, "id": "7", **more})
     assert isinstance(answer, dict)
     assert (answer["id"], answer["outputs"][0]["data"]) == ("7", [1])
 
@@ -477,8 +485,11 @@ def handle(data, context):
     model = TorchModel("m", make_archive(tmp_path / "m.mar", {"handler.py": handler}))
     model.load()
     answer = await plane_of(model).explain("m", {"instances": [1]}, dict(HEADERS))
+    told: dict[str, str] = {}
+    await model.predict({"instances": [1]}, response_headers=told)
     model.stop()
     assert answer == ({"explanations": ["Bearer secret"]}, {"x-own": "1"})
+    assert told == {"x-own": "1"}
 
 
 async def test_explain_answers_an_event_with_an_event(model: TorchModel) -> None:
