@@ -57,6 +57,9 @@ async def test_a_model_that_comes_later_counts_once_it_has_been_ready(tmp_path: 
         assert not registry.ready()
         await registry.start(startup("first.mar"))
         assert registry.ready()
+        with pytest.raises(LoadFailed):  # nor with another try, which takes the first one's place
+            await registry.load("later")
+        assert registry.ready()
         assert registry.find("later").state is State.UNAVAILABLE
         make_first_and_later(tmp_path, later=ECHO)
         await registry.load("later")

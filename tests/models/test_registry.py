@@ -289,6 +289,23 @@ async def test_with_job_tickets_no_request_waits(tmp_path: Path, gate: Gate, yam
         assert (await registry.submit(request("x"))).results == [{"data": "x"}]
 
 
+async def test_with_job_tickets_a_refused_request_has_a_worker_started(
+    tmp_path: Path, gate: Gate
+) -> None:
+    hanging(tmp_path / "m.mar", gate, "useJobTicket: true\nminWorkers: 1\nmaxWorkers: 2\n")
+    async with serving(tmp_path, gate=gate) as registry:
+        version = await registry.register("m.mar")
+        running = [asyncio.ensure_future(registry.submit(request("x")))]
+        await until(lambda: version.statistics().running == 1)
+        with pytest.raises(Overloaded):
+            await registry.submit(request("x"))
+        await until(lambda: version.ready_workers == 2)
+        running.append(asyncio.ensure_future(registry.submit(request("x"))))
+        await until(lambda: version.statistics().running == 2)
+        gate.open()
+        await asyncio.gather(*running)
+
+
 async def test_a_handler_hangs_also_if_nobody_waits_for_it(tmp_path: Path, gate: Gate) -> None:
     hanging(tmp_path / "m.mar", gate, "responseTimeout: 1\nclientTimeoutInMills: 500")
     async with serving(tmp_path, gate=gate) as registry:

@@ -83,8 +83,9 @@ async def test_an_archive_that_cannot_be_opened_says_so_until_it_is_loaded_or_un
         assert not registry._reloads._by_name
 
 
-async def test_an_unload_overtakes_a_load_whose_archive_cannot_be_opened(
-    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("broken", [True, False])
+async def test_an_unload_overtakes_a_load_whose_archive_is_being_opened(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch, broken: bool
 ) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": ECHO})
     opens, opening = factory.open_archive, asyncio.Event()
@@ -98,16 +99,19 @@ async def test_an_unload_overtakes_a_load_whose_archive_cannot_be_opened(
 
     async with serving(tmp_path, gate=gate) as registry:
         await registry.load("m")
-        (tmp_path / "m.mar").write_text("no zip")
+        if broken:
+            (tmp_path / "m.mar").write_text("no zip")
         monkeypatch.setattr(factory, "open_archive", slowly)
         load = asyncio.ensure_future(registry.load("m"))
         await opening.wait()
         gone = registry.unload("m")
+        shown: list[str] = []
+        registry.observers.add(lambda _: shown.extend(registry.names()), [StateChanged])
         gate.open()
-        with pytest.raises(LoadFailed, match="damaged"):
+        with pytest.raises(LoadFailed if broken else NotReady, match=r"damaged|was unloaded"):
             await load
         await gone
-        assert registry.names() == []
+        assert registry.names() == shown == []
 
 
 async def test_a_reload_takes_the_archive_from_where_it_came(tmp_path: Path) -> None:
