@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kserve_torch.engine import courtesy, pool, queues
+from kserve_torch.engine import courtesy, pool, queues, roster
+from kserve_torch.errors import DeadlineExceeded
 from kserve_torch.messages import Verb
 from kserve_torch.runtime import torchstate
 
@@ -142,6 +143,22 @@ async def test_an_explanation_that_comes_while_another_runs_does_not_wait_for_it
         await until(lambda: version.statistics().running == 2)
         gate.open()
         await asyncio.gather(first, second)
+
+
+async def test_explanations_that_hang_count_for_liveness(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roster, "HUNG_LIMIT", 1)
+    yaml = {"model-config.yaml": "responseTimeout: 1"}
+    make_archive(tmp_path / "m.mar", gate.guards(STAYS) | yaml, configFile="model-config.yaml")
+    async with serving(tmp_path, gate=gate) as registry:
+        version = await registry.register("m.mar")
+        with pytest.raises(DeadlineExceeded):
+            await registry.submit(request(1, verb=Verb.EXPLAIN))
+        assert not version.ready
+        assert not registry.live()
+        gate.open()
+        await until(registry.live)
 
 
 TIMES = """

@@ -139,6 +139,16 @@ async def test_who_is_removed_or_loaded_by_others_is_left_alone(tmp_path: Path, 
         assert registry.all() == []
 
 
+async def test_who_is_scaled_meanwhile_keeps_its_workers(tmp_path: Path, hub: Path) -> None:
+    async with started(tmp_path / "store", persistent=False) as registry:
+        version = registry.find("m")
+        tries = asyncio.create_task(keep_trying(registry, version))
+        reach(hub)
+        assert await registry.scale(version, 2, 2) == 2
+        await ended(tries)
+        assert version.scaled_to == (2, 2)
+
+
 async def test_a_try_of_somebody_else_that_fails_is_not_the_last_one(
     tmp_path: Path, hub: Path
 ) -> None:
