@@ -73,6 +73,10 @@ def answer(row, i, context):
         context.set_response_status(422, "", i)
         send_intermediate_predict_response(["a "], context.request_ids, "", 200, context)
         return "end"
+    if mode in ("201 at the end", "400 at the end"):
+        send_intermediate_predict_response(["a "], context.request_ids, "", 200, context)
+        context.set_response_status(int(mode[:3]), "", i)
+        return "end"
     if mode == "broken stream":
         send_intermediate_predict_response(["a "], context.request_ids, "", 200, context)
         raise ValueError("broken")

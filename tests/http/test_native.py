@@ -481,8 +481,17 @@ async def test_a_stream_whose_first_part_says_that_it_is_an_error_has_an_end(
     assert await chunks(answer) == [b"a ", b"end"]
 
 
-async def test_a_stream_that_breaks_has_no_end(native: Native) -> None:
-    answer = await ask(native, "POST", "/predictions/echo", mode="broken stream")
+async def test_a_stream_whose_last_part_says_that_it_is_no_error_has_an_end(
+    native: Native,
+) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode="201 at the end")
+    assert answer.status == 200
+    assert await chunks(answer) == [b"a ", b"end"]
+
+
+@pytest.mark.parametrize("mode", ["broken stream", "400 at the end"])
+async def test_a_stream_that_breaks_has_no_end(native: Native, mode: str) -> None:
+    answer = await ask(native, "POST", "/predictions/echo", mode=mode)
     assert isinstance(answer.body, AsyncIterator)
     assert await anext(answer.body) == b"a "
     with pytest.raises(Exception, match="mid-stream"):
