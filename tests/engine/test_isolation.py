@@ -205,6 +205,10 @@ async def test_who_was_accused_gets_no_other_error_when_time_is_up() -> None:
     assert bench.outcomes(lambda: not bench.calls) == {"x": "DeadlineExceeded", "b": "InvalidInput"}
 
 
+async def test_who_is_accused_in_the_middle_of_its_stream_gets_that_error() -> None:
+    assert Bench("xB").outcomes() == {"x": "ok", "B": "InvalidInput"}
+
+
 async def test_an_error_that_is_none_of_ours_fails_its_request_alone() -> None:
     class Odd(ServingError):
         def __init__(self) -> None:

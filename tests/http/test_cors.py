@@ -54,6 +54,7 @@ async def test_a_refusal_is_json(headers: dict[str, str], what: str) -> None:
     answer = await ask("OPTIONS", {**ALLOWED, **headers})
     assert (answer.status_code, answer.headers["content-type"]) == (400, "application/json")
     assert answer.json() == {"error": f"Disallowed CORS {what}"}
+    assert int(answer.headers["content-length"]) == len(answer.content)
     assert "access-control-allow-methods" in answer.headers
 
 

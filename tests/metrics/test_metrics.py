@@ -126,11 +126,27 @@ def test_prediction_time_is_there_for_every_handler():
 
 
 @pytest.mark.parametrize(
-    ("status", "name"), [(200, "Requests2XX"), (404, "Requests4XX"), (507, "Requests5XX")]
+    ("status", "name"),
+    [
+        (200, "Requests2XX"),
+        (400, "Requests4XX"),
+        (499, "Requests4XX"),
+        (500, "Requests5XX"),
+    ],
 )
 def test_responses_are_counted_by_class(status, name):
     metrics = observed(Responded("native", "", "", status, 0.1))
     assert lines(metrics, name) == [f'{name}{{Level="Host",Hostname="{HOST}"}} 1.0']
+
+
+def test_worker_thread_time_is_what_the_last_answer_took_beside_queue_and_handler():
+    metrics = observed(
+        Responded("native", "mnist", "1.0", 200, 1.0, timing=TIMING),
+        Responded("native", "", "", 404, 9.0),
+    )
+    assert lines(metrics, "WorkerThreadTime") == [
+        f'WorkerThreadTime{{Level="Host",Hostname="{HOST}"}} 250.0'
+    ]
 
 
 def test_worker_load_time_names_the_worker_as_torchserve_does():
