@@ -43,6 +43,13 @@ def test_a_start_of_which_nothing_is_ready_says_so(tmp_path: Path) -> None:
     assert lines == ["server: not ready: 2 of 2 models failed to load", STARTED]
 
 
+def test_a_handler_that_closes_standard_output_does_not_hide_the_start(tmp_path: Path) -> None:
+    closes = "import io, sys\nsys.stdout = io.StringIO()\nsys.stdout.close()\n"
+    make_archive(tmp_path / "m.mar", {"handler.py": closes + ECHO})
+    with Server(tmp_path) as server:
+        assert server.lines[-1] == STARTED
+
+
 def test_one_archive_is_served_by_its_path(tmp_path: Path) -> None:
     make_archive(tmp_path / "m.mar", {"handler.py": ECHO}, modelName="m")
     make_archive(tmp_path / "other.mar", {"handler.py": ECHO})

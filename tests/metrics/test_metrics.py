@@ -302,6 +302,7 @@ async def test_versions_that_left_long_ago_are_forgotten(monkeypatch):
         assert f'"{forgotten}"' not in text
     answers = 'requests_total{model_name="mnist",model_version="1.0",protocol="v1",code="200"} 30'
     assert answers in text
+    assert 'request_predict_seconds_count{model_name="mnist"} 60.0' in text  # of all versions
 
 
 def test_kserve_histograms_are_fed_and_shown():
