@@ -672,7 +672,10 @@ def test_what_was_misspelt_is_guessed(load: Load) -> None:
     )
 
 
-def test_a_misspelt_store_is_named_where_one_is_missing() -> None:
+def test_a_misspelt_store_is_named_where_one_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the repository has a model-store after `make serve`
     words = (
         r"^Missing mandatory parameter --model-store .*--modelstore \(did you mean --model_store\?"
     )
