@@ -65,6 +65,7 @@ FLOORS: list[dict[str, str]] = [
         "namespace.rewriting": "namespace.scopes",
         "namespace.scopes": "namespace.exits",
         "namespace.searchpath": "",
+        "namespace.spawned": "namespace.importhooks namespace.loader namespace.scopes",
         "namespace.stdlib": "namespace.imports namespace.modules namespace.scopes",
         "namespace.workdir": "",
         "scratch": "",

@@ -62,10 +62,15 @@ class Namespace:
         root: the archive's folder, where relative file names start.
         path: folders that modules come from; the root if empty (CONTRACT A11).
         packages: namespace of the packages installed for this model, or None.
+        name: of its package; a new one if None.
     """
 
     def __init__(
-        self, root: Path, path: Sequence[Path] = (), packages: Namespace | None = None
+        self,
+        root: Path,
+        path: Sequence[Path] = (),
+        packages: Namespace | None = None,
+        name: str | None = None,
     ) -> None:
         with _lock:
             _install()
@@ -86,7 +91,7 @@ class Namespace:
         self.registered: dict[int, dict[Any, Any]] = {}
         # Never used again: TorchScript keeps classes by their module's name for the life of the
         # process, and would confuse this archive's with another's.
-        self.name = f"{PREFIX}{next(_numbers)}"
+        self.name = name or f"{PREFIX}{next(_numbers)}"
         self._resolver = Resolver(self, folders, packages)
         self.names = self._resolver.known
         self.homes: Sequence[str] = (self.name, packages.name) if packages else (self.name,)

@@ -4,8 +4,8 @@ Other programs find the archive's modules in ``PYTHONPATH``, as with TorchServe.
 know the names that the modules have here: what they run is sent by value, as cloudpickle sends what
 is in ``__main__``, with what it uses of its module.
 
-Those of multiprocessing are started as the archive that starts them has set: ``spawn``, which is a
-common choice, would leave those of the others without their archives' modules.
+Those of multiprocessing are started as the archive that starts them has set, which a process can do
+once only; how they find its modules is `spawned`'s.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from kserve_torch.archives.archive import Archive
 from kserve_torch.errors import LoadFailed
 from kserve_torch.events import Measured
 from kserve_torch.messages import fresh_id
+from kserve_torch.namespace import spawned
 from kserve_torch.namespace.loader import Namespace
 from kserve_torch.namespace.packages import packages_of
 from kserve_torch.runtime import (
@@ -117,6 +118,7 @@ def namespace_of(archive: Archive, name: str, options: LoadOptions) -> Namespace
     handler = PurePosixPath(archive.manifest.handler.partition(":")[0])
     path = [archive.root / handler.parent, archive.root]
     packages = packages_of(archive, name, options.workdir) if options.install_packages else None
+    spawned.install()
     return Namespace(archive.root, path, packages)
 
 
