@@ -553,3 +553,17 @@ def test_matrix_products_are_for_large_models(load: Load, monkeypatch: pytest.Mo
     assert not installed
     load(ECHO, {"weights.bin": bytes(2**24)})
     assert installed
+
+
+SPAWNS = """
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+    import helper
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return [*pool.map(helper.double, data)]
+"""
+
+
+def test_a_handler_may_spawn_processes_that_run_its_code(load: Load) -> None:
+    instance = load(function(SPAWNS), {"helper.py": "def double(x): return 2 * x"})
+    assert results(instance, 1, 2) == [2, 4]
