@@ -15,8 +15,11 @@ import atexit
 import builtins
 import importlib.util
 import io
+import logging
 import pickle
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from functools import wraps
 from importlib.machinery import ModuleSpec
@@ -28,7 +31,12 @@ from kserve_torch.namespace.imports import adopt_file
 from kserve_torch.namespace.modules import MAIN, Main, Modules, bare_name
 from kserve_torch.namespace.scopes import PREFIX, Scope
 
+log = logging.getLogger(__name__)
+
 _BUILTINS = frozenset(dir(builtins))
+
+#: Signals that end the server; TorchServe kills its workers with another one.
+_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Lent(ModuleType):
@@ -109,8 +117,21 @@ def lent_to(scope: Scope, own: Builtins) -> dict[str, ModuleType]:
         "importlib": Lent(importlib, import_module=scope.import_module, util=util),
         "importlib.util": util,
         "pickle": scope.pickle_module,
+        "signal": Lent(signal, signal=_handle_signal),
         "sys": _Sys(sys, modules=Modules(scope), __all__=[n for n in dir(sys) if n[0] != "_"]),
     }
+
+
+@wraps(signal.signal)
+def _handle_signal(signalnum: Any, handler: Any) -> Any:
+    """On a worker's thread, handlers of signals that would end a worker's process are not called.
+
+    Nor does TorchServe, which kills workers. All others are refused there, as by Python.
+    """
+    if threading.current_thread() is threading.main_thread() or signalnum not in _ENDS:
+        return signal.signal(signalnum, handler)
+    log.warning("what a handler sets for %s is not called", signal.Signals(signalnum).name)
+    return signal.SIG_DFL
 
 
 def _adopting(make: Callable[..., ModuleSpec | None], scope: Scope) -> Callable[..., Any]:

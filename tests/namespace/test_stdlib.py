@@ -2,10 +2,12 @@ import builtins
 import io
 import pickle
 import py_compile
+import signal
 import sys
 import types
 import typing
 from pathlib import Path
+from signal import SIGHUP, SIGINT, SIGTERM
 from unittest import mock
 
 import pytest
@@ -15,6 +17,7 @@ from kserve_torch.namespace.loader import Namespace
 
 from ..makers import write
 from .conftest import READ
+from .made import Make
 from .test_loader import in_thread
 
 IN_MAIN = [
@@ -306,3 +309,37 @@ def test_they_seem_to_be_the_modules_themselves(two: list[types.ModuleType]) -> 
         assert hasattr(lent, "__file__") == hasattr(real, "__file__")
         assert {*dir(real)} <= {*dir(lent)}
         assert pickle.loads(pickle.dumps(lent)) is real  # as a global of a function's, with joblib
+
+
+SIGNALS = """
+import signal
+from signal import SIGINT
+def set_all():
+    return [signal.signal(number, print) for number in (signal.SIGTERM, SIGINT, signal.SIGHUP)]
+def set_alarm():
+    signal.signal(signal.SIGALRM, print)
+"""
+
+
+def test_handlers_of_signals_that_end_a_process_are_not_called(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TorchServe kills its workers, so that nobody has seen theirs called."""
+    handler = make(handler=SIGNALS).import_module("handler")
+    before = signal.getsignal(signal.SIGTERM)
+    assert in_thread(handler.set_all) == [signal.SIG_DFL] * 3
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert "what a handler sets for SIGTERM is not called" in caplog.text
+    with pytest.raises(ValueError, match="main thread"):
+        in_thread(handler.set_alarm)
+
+
+def test_the_main_thread_may_set_them(make: Make) -> None:
+    handler = make(handler=SIGNALS).import_module("handler")
+    before = {number: signal.getsignal(number) for number in (SIGTERM, SIGINT, SIGHUP)}
+    try:
+        assert handler.set_all() == [*before.values()]
+        assert signal.getsignal(SIGTERM) is print
+    finally:
+        for number, own in before.items():
+            signal.signal(number, own)
