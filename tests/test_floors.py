@@ -36,6 +36,7 @@ FLOORS: list[dict[str, str]] = [
         "archives.store": "archives.download archives.folders",
         "archives.text": "archives.extract",
         "namespace.aliases": "namespace.scopes namespace.searchpath",
+        "namespace.collectors": "namespace.importhooks namespace.scopes",
         "namespace.compiled": "namespace.aliases",
         "namespace.exits": "",
         "namespace.importhooks": "",
@@ -45,10 +46,10 @@ FLOORS: list[dict[str, str]] = [
             "namespace.scopes namespace.searchpath"
         ),
         "namespace.loader": (
-            "namespace.aliases namespace.exits namespace.imports namespace.loggers "
-            "namespace.pretrained namespace.processes namespace.protobuf namespace.pyplot "
-            "namespace.registrations namespace.resolver namespace.rewriting namespace.scopes "
-            "namespace.searchpath namespace.stdlib namespace.workdir"
+            "namespace.aliases namespace.collectors namespace.exits namespace.imports "
+            "namespace.loggers namespace.pretrained namespace.processes namespace.protobuf "
+            "namespace.pyplot namespace.registrations namespace.resolver namespace.rewriting "
+            "namespace.scopes namespace.searchpath namespace.stdlib namespace.workdir"
         ),
         "namespace.loggers": "namespace.scopes",
         "namespace.modules": "namespace.aliases namespace.scopes",

@@ -24,6 +24,7 @@ from typing import Any
 
 from kserve_torch.namespace import (
     aliases,
+    collectors,
     imports,
     loggers,
     pretrained,
@@ -245,7 +246,8 @@ class Namespace:
 @cache
 def _install() -> None:
     """Put in place what lets archives share one interpreter."""
-    for part in (imports, pretrained, processes, protobuf, pyplot, registrations, rewriting):
+    parts = (collectors, imports, pretrained, processes, protobuf, pyplot, registrations, rewriting)
+    for part in parts:
         part.install()
 
 
