@@ -47,12 +47,14 @@ FLOORS: list[dict[str, str]] = [
         ),
         "namespace.loader": (
             "namespace.aliases namespace.collectors namespace.exits namespace.imports "
-            "namespace.loggers namespace.pretrained namespace.processes namespace.protobuf "
-            "namespace.pyplot namespace.registrations namespace.resolver namespace.rewriting "
-            "namespace.scopes namespace.searchpath namespace.stdlib namespace.workdir"
+            "namespace.loggers namespace.openmmlab namespace.pretrained namespace.processes "
+            "namespace.protobuf namespace.pyplot namespace.registrations namespace.resolver "
+            "namespace.rewriting namespace.scopes namespace.searchpath namespace.stdlib "
+            "namespace.workdir"
         ),
         "namespace.loggers": "namespace.scopes",
         "namespace.modules": "namespace.aliases namespace.scopes",
+        "namespace.openmmlab": "namespace.importhooks namespace.scopes",
         "namespace.packages": "archives.archive namespace.loader",
         "namespace.portions": "",
         "namespace.pretrained": "namespace.importhooks",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -14,12 +14,12 @@ from typing import Any
 #: Given the name that the module gets: an archive's copy has one of its own.
 Around = Callable[[str], AbstractContextManager[Any]]
 
-_arounds: dict[str, Around] = {}
+_arounds: dict[str, list[Around]] = {}
 
 
 def around_import(name: str, around: Around) -> None:
     """From now on the module ``name`` runs within ``around``, as does each archive's copy of it."""
-    _arounds[name] = around
+    _arounds.setdefault(name, []).append(around)
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
 
@@ -63,9 +63,9 @@ _FINDER = _Finder()
 class _Loader(Loader):
     """The ordinary loader, which the module keeps."""
 
-    def __init__(self, ordinary: Loader, around: Around) -> None:
+    def __init__(self, ordinary: Loader, arounds: Sequence[Around]) -> None:
         self._ordinary = ordinary
-        self._around = around
+        self._arounds = arounds
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """As the ordinary loader does."""
@@ -76,5 +76,7 @@ class _Loader(Loader):
         module.__loader__ = self._ordinary
         if module.__spec__ is not None:
             module.__spec__.loader = self._ordinary
-        with self._around(module.__name__):
+        with ExitStack() as stack:
+            for around in self._arounds:
+                stack.enter_context(around(module.__name__))
             self._ordinary.exec_module(module)

@@ -27,6 +27,7 @@ from kserve_torch.namespace import (
     collectors,
     imports,
     loggers,
+    openmmlab,
     pretrained,
     processes,
     protobuf,
@@ -246,8 +247,17 @@ class Namespace:
 @cache
 def _install() -> None:
     """Put in place what lets archives share one interpreter."""
-    parts = (collectors, imports, pretrained, processes, protobuf, pyplot, registrations, rewriting)
-    for part in parts:
+    for part in (
+        collectors,
+        imports,
+        openmmlab,
+        pretrained,
+        processes,
+        protobuf,
+        pyplot,
+        registrations,
+        rewriting,
+    ):
         part.install()
 
 

@@ -1,6 +1,6 @@
 """Classes that archives register with a library: each archive has its own.
 
-Tables such as transformers' ``AutoModel.register``, detectron2's and mmengine's ``Registry``,
+Tables such as transformers' ``AutoModel.register``, detectron2's and OpenMMLab's ``Registry``,
 OmegaConf's resolvers and torch's ``functional_datapipe`` are there once for the process. A second
 instance of an archive would be refused the names that the first one has registered, and another
 version would get its classes. The same holds for the model class that transformers registers for a
@@ -31,18 +31,21 @@ from kserve_torch.namespace.scopes import are_packages, current_scope, registeri
 #: The package of repositories' code; the names of the separate ones begin with it.
 _REMOTE = "transformers_modules"
 
-#: By module, the name of the attribute that has what was registered, and the classes that have it,
-#: or whose instances do.
-_TABLES = {
-    "fvcore.common.registry": ("_obj_map", "Registry"),
-    "hydra.core.singleton": ("_instances", "Singleton"),
-    "mmengine.registry.registry": ("_module_dict", "Registry"),
-    "omegaconf.basecontainer": ("_resolvers", "BaseContainer"),
-    "torch.utils.data.datapipes.datapipe": ("functions", "IterDataPipe", "MapDataPipe"),
-    "transformers.models.auto.auto_factory": ("_extra_content", "_LazyAutoMapping"),
-    "transformers.models.auto.configuration_auto": ("_extra_content", "_LazyConfigMapping"),
-    "transformers.pipelines.base": ("supported_tasks", "PipelineRegistry"),
-}
+#: Modules with the name of the attribute that has what was registered, and the classes that have
+#: it, or whose instances do.
+_TABLES = (
+    ("fvcore.common.registry", "_obj_map", "Registry"),
+    ("hydra.core.singleton", "_instances", "Singleton"),
+    ("mmcv.utils.registry", "_children", "Registry"),
+    ("mmcv.utils.registry", "_module_dict", "Registry"),
+    ("mmengine.registry.registry", "_children", "Registry"),
+    ("mmengine.registry.registry", "_module_dict", "Registry"),
+    ("omegaconf.basecontainer", "_resolvers", "BaseContainer"),
+    ("torch.utils.data.datapipes.datapipe", "functions", "IterDataPipe", "MapDataPipe"),
+    ("transformers.models.auto.auto_factory", "_extra_content", "_LazyAutoMapping"),
+    ("transformers.models.auto.configuration_auto", "_extra_content", "_LazyConfigMapping"),
+    ("transformers.pipelines.base", "supported_tasks", "PipelineRegistry"),
+)
 
 
 class Registrations(ChainMap[Any, Any]):
@@ -106,7 +109,7 @@ def install() -> None:
 
     A model's own transformers gets its cache among the model's packages.
     """
-    for module, (attribute, *tables) in _TABLES.items():
+    for module, attribute, *tables in _TABLES:
         after_import(module, partial(_separate, tables, attribute))
     after_import("transformers.utils.hub", _move_cache)
     after_import("transformers.dynamic_module_utils", _name_after_content)
