@@ -1,11 +1,12 @@
 """Classes that archives register with a library: each archive has its own.
 
 Tables such as transformers' ``AutoModel.register``, detectron2's and OpenMMLab's ``Registry``,
-OmegaConf's resolvers and torch's ``functional_datapipe`` are there once for the process. A second
-instance of an archive would be refused the names that the first one has registered, and another
-version would get its classes. The same holds for the model class that transformers registers for a
-configuration class when it runs a repository's code (``trust_remote_code``). And Hydra, which can
-be initialised only once, would compose all archives' configurations from one archive's files.
+timm's ``register_model``, Keras' ``register_keras_serializable``, OmegaConf's resolvers and torch's
+``functional_datapipe`` are there once for the process. A second instance of an archive would be
+refused the names that the first one has registered, or get its classes, as would another version.
+The same holds for the model class that transformers registers for a configuration class when it
+runs a repository's code (``trust_remote_code``). And Hydra, which can be initialised only once,
+would compose all archives' configurations from one archive's files.
 
 transformers copies such code to a cache, and imports it from there under one name for the process.
 If a model brings its own transformers, its code would import the environment's, or be what another
@@ -19,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import ChainMap
+from collections.abc import Iterator, MutableMapping
 from functools import partial, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,6 +48,13 @@ _TABLES = (
     ("transformers.models.auto.configuration_auto", "_extra_content", "_LazyConfigMapping"),
     ("transformers.pipelines.base", "supported_tasks", "PipelineRegistry"),
 )
+
+#: Modules with the name of the table that they have as a global variable.
+_GLOBAL_TABLES = {
+    "albumentations.core.serialization": "SERIALIZABLE_REGISTRY",
+    "keras.src.saving.object_registration": "GLOBAL_CUSTOM_OBJECTS",
+    "timm.models._registry": "_model_entrypoints",
+}
 
 
 class Registrations(ChainMap[Any, Any]):
@@ -104,6 +113,28 @@ class _OfInstance:
         vars(table)[self._name] = registered
 
 
+class _Table(MutableMapping[Any, Any]):
+    """In place of a table that is a global variable."""
+
+    def __init__(self, shared: dict[Any, Any]) -> None:
+        self._shared = shared
+
+    def __getitem__(self, key: Any) -> Any:
+        return _registrations(self._shared)[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _registrations(self._shared)[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del _registrations(self._shared)[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(_registrations(self._shared))
+
+    def __len__(self) -> int:
+        return len(_registrations(self._shared))
+
+
 def install() -> None:
     """Give the libraries' tables `Registrations`, now or once they are imported.
 
@@ -111,6 +142,9 @@ def install() -> None:
     """
     for module, attribute, *tables in _TABLES:
         after_import(module, partial(_separate, tables, attribute))
+    for module, table in _GLOBAL_TABLES.items():
+        after_import(module, partial(_separate_global, table))
+    after_import("albumentations.core.serialization", _name_barely)
     after_import("transformers.utils.hub", _move_cache)
     after_import("transformers.dynamic_module_utils", _name_after_content)
 
@@ -121,6 +155,26 @@ def _separate(tables: list[str], attribute: str, module: ModuleType) -> None:
             shared = vars(table).get(attribute)
             own = _OfInstance(attribute) if shared is None else _OfClass(shared)
             setattr(table, attribute, own)
+
+
+def _separate_global(table: str, module: ModuleType) -> None:
+    shared = getattr(module, table, None)
+    if isinstance(shared, dict):
+        setattr(module, table, _Table(shared))
+
+
+def _name_barely(serialization: Any) -> None:
+    """Files with pipelines have the names that classes had where these were made."""
+    name = serialization.get_shortest_class_fullname
+
+    @wraps(name)
+    def get_shortest_class_fullname(cls: type) -> str:
+        package, _, module = cls.__module__.partition(".")
+        if package in scopes:
+            return str(serialization.shorten_class_name(f"{module}.{cls.__name__}"))
+        return str(name(cls))
+
+    serialization.get_shortest_class_fullname = get_shortest_class_fullname
 
 
 def _module_of(registered: Any) -> str:

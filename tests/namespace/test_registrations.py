@@ -350,3 +350,85 @@ def test_a_models_own_transformers_runs_code_of_repositories(tmp_path: Path) -> 
         assert [model.answer for model in models] == [1, 1, 2]
         own_class = [isinstance(model, handler.PreTrainedModel) for model in models]
         assert own_class == [False, True, True]
+
+
+#: In place of albumentations', timm's and Keras' tables, which are global variables.
+GLOBAL_TABLES = {
+    "albumentations.core.serialization": """
+SERIALIZABLE_REGISTRY = {}
+
+def shorten_class_name(name):
+    return name.rpartition(".")[2] if name.startswith("albumentations.") else name
+
+def get_shortest_class_fullname(cls):
+    return shorten_class_name(f"{cls.__module__}.{cls.__name__}")
+
+def register(made):
+    SERIALIZABLE_REGISTRY[get_shortest_class_fullname(made)] = made
+    return made
+
+def registered():
+    return SERIALIZABLE_REGISTRY
+
+@register
+class Library:
+    pass
+""",
+    "timm.models._registry": """
+_model_entrypoints = {}
+
+def register(made):
+    _model_entrypoints["nets." + made.__name__ if made.__name__ == "Net" else "Library"] = made
+    return made
+
+def registered():
+    return _model_entrypoints
+
+@register
+class Library:
+    pass
+""",
+}
+GLOBAL = """
+from {library} import Library, register, registered
+
+import nets
+
+def found():
+    table = registered()
+    assert sorted(table) == ["Library", "nets.Net"] and len(table) == 2
+    return [table["Library"] is Library, table["nets.Net"] is nets.Net]
+
+def forget():
+    registered().pop("nets.Net")
+"""
+NETS = """
+from {library} import register
+
+@register
+class Net:
+    pass
+"""
+
+
+@pytest.mark.parametrize("library", GLOBAL_TABLES)
+def test_each_archive_has_its_own_in_tables_that_are_global_variables(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    """By the names that its modules have in training, where files with these were written."""
+    file = library.replace(".", "/") + ".py"
+    monkeypatch.syspath_prepend(write(tmp_path / "lib", {file: GLOBAL_TABLES[library]}))
+    files = {
+        name: text.replace("{library}", library)
+        for name, text in (("handler.py", GLOBAL), ("nets.py", NETS))
+    }
+    try:
+        handlers = [make(name, files) for name in ("a", "a", "b")]
+        assert [handler.found() for handler in handlers] == [[True, True]] * 3
+        handlers[0].forget()
+        assert handlers[2].found() == [True, True]
+        with pytest.raises(AssertionError):
+            handlers[0].found()
+    finally:
+        for name in [n for n in sys.modules if n.partition(".")[0] == library.partition(".")[0]]:
+            del sys.modules[name]
