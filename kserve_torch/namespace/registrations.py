@@ -134,6 +134,10 @@ class _Table(MutableMapping[Any, Any]):
     def __len__(self) -> int:
         return len(_registrations(self._shared))
 
+    def copy(self) -> dict[Any, Any]:
+        """See `dict.copy`; mappings have none."""
+        return dict(self)
+
 
 def install() -> None:
     """Give the libraries' tables `Registrations`, now or once they are imported.

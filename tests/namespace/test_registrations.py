@@ -397,6 +397,7 @@ import nets
 def found():
     table = registered()
     assert sorted(table) == ["Library", "nets.Net"] and len(table) == 2
+    assert table.copy() == {"Library": Library, "nets.Net": nets.Net}
     return [table["Library"] is Library, table["nets.Net"] is nets.Net]
 
 def forget():
