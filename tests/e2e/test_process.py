@@ -51,16 +51,19 @@ sys.exit(main())
 """
 
 
-def test_one_model_works_in_its_folder_in_a_process_that_is_prepared(tmp_path: Path) -> None:
-    make_archive(tmp_path / "m.mar", {"handler.py": HANDLER, "labels.txt": ""})
+def without_unshare(model_dir: Path, **env: str) -> Server:
     ports = ports_of_a_server()
     command = [
-        *(sys.executable, "-c", WITHOUT_UNSHARE, "--model_dir", str(tmp_path)),
+        *(sys.executable, "-c", WITHOUT_UNSHARE, "--model_dir", str(model_dir)),
         *("--http_port", str(ports["http"]), "--grpc_port", str(ports["grpc"])),
         *("--drain_seconds", "0"),
     ]
-    names = {"TS_HEADER_KEY_SEQUENCE_ID": "x-sequence"}
-    with Server(None, command=command, ports=ports, env=names) as server:
+    return Server(None, command=command, ports=ports, env=env)
+
+
+def test_one_model_works_in_its_folder_in_a_process_that_is_prepared(tmp_path: Path) -> None:
+    make_archive(tmp_path / "m.mar", {"handler.py": HANDLER, "labels.txt": ""})
+    with without_unshare(tmp_path, TS_HEADER_KEY_SEQUENCE_ID="x-sequence") as server:
         answer = httpx.post(f"{server.url}/v1/models/m:predict", json={"instances": [1]})
     assert answer.json()["predictions"] == [
         {
@@ -76,3 +79,27 @@ def test_one_model_works_in_its_folder_in_a_process_that_is_prepared(tmp_path: P
             "arguments": [],
         }
     ]
+
+
+WRITES = """
+import os
+def handle(data, context):
+    if data is None:
+        return None
+    os.close(os.open(context.model_name, os.O_CREAT))
+    return [os.path.abspath(context.model_name)] * len(data)
+"""
+
+
+def test_several_models_write_by_relative_names_where_the_server_does(tmp_path: Path) -> None:
+    """In a pod nothing but its temporary folder can be written to."""
+    for name in ("a", "b"):
+        make_archive(tmp_path / f"{name}.mar", {"handler.py": WRITES}, modelName=name)
+    temporary = tmp_path / ".temporary"
+    temporary.mkdir()
+    with without_unshare(tmp_path, TMPDIR=str(temporary)) as server:
+        for name in ("a", "b"):
+            answer = httpx.post(f"{server.url}/v1/models/{name}:predict", json={"instances": [1]})
+            [written] = answer.json()["predictions"]
+            assert Path(written).is_relative_to(temporary)
+            assert Path(written).exists()
