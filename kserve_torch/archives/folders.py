@@ -90,9 +90,10 @@ def _is_archive(path: Path) -> bool:
 def _is_bare_model(folder: Path) -> bool:
     """Whether Python files are a model's; what people keep beside their archives is skipped."""
     files = python_files(folder)
-    if not files or any(path.suffix in WEIGHTS for path in visible(folder)):
-        return bool(files)
-    if any(_handles(folder / name) for name in files):
+    if not files:
+        return False
+    weights = any(path.suffix in WEIGHTS for path in visible(folder))
+    if weights or any(_handles(folder / name) for name in files):
         return True
     log.warning("%s: no handler and no weights beside its Python files; skipped", folder.name)
     return False

@@ -473,19 +473,12 @@ async def test_a_client_that_does_not_read_on_is_no_success(
     assert told.empty()
 
 
-async def test_a_stream_whose_first_part_says_that_it_is_an_error_has_an_end(
-    native: Native,
+@pytest.mark.parametrize(("mode", "status"), [("stream of an error", 422), ("201 at the end", 200)])
+async def test_a_stream_has_an_end_if_it_began_as_an_error_or_does_not_end_as_one(
+    native: Native, mode: str, status: int
 ) -> None:
-    answer = await ask(native, "POST", "/predictions/echo", mode="stream of an error")
-    assert answer.status == 422
-    assert await chunks(answer) == [b"a ", b"end"]
-
-
-async def test_a_stream_whose_last_part_says_that_it_is_no_error_has_an_end(
-    native: Native,
-) -> None:
-    answer = await ask(native, "POST", "/predictions/echo", mode="201 at the end")
-    assert answer.status == 200
+    answer = await ask(native, "POST", "/predictions/echo", mode=mode)
+    assert answer.status == status
     assert await chunks(answer) == [b"a ", b"end"]
 
 
