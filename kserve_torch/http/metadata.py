@@ -109,5 +109,5 @@ class Metadata:
 
 
 def _object(call: Call) -> dict[str, Any]:
-    """The body as a JSON object; an empty body is an empty one."""
-    return document.parse_object(call.body) if call.body.strip() else {}
+    """The body as a JSON object; none is an empty one, and so is null, as generated clients say."""
+    return {} if call.body.strip() in (b"", b"null") else document.parse_object(call.body)
