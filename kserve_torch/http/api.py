@@ -55,6 +55,10 @@ def _array(items: Json) -> Json:
     return {"type": "array", "items": items}
 
 
+def _each(schema: Json, names: str) -> dict[str, Json]:
+    return dict.fromkeys(names.split(), schema)
+
+
 def _either(*schemas: str) -> Json:
     return {"anyOf": [reference(schema) for schema in schemas]}
 
@@ -80,9 +84,7 @@ _SCHEMAS: Json = {
     "Ready": _object(ready=_FLAG),
     "ModelReady": _object(name=_STRING, ready=_FLAG),
     "ModelNames": _object(models=_array(_STRING)),
-    "Instances": _object(
-        "parameters", instances={**_array({}), "maxItems": 16}, parameters=_PARAMETERS
-    ),
+    "Instances": _object("parameters", instances=_array({}), parameters=_PARAMETERS),
     "Predictions": _object(predictions=_array({})),
     "Explanations": _object(explanations=_array({})),
     "Tensor": _object("data parameters", **_TENSOR, data=_DATA, parameters=_PARAMETERS),
@@ -118,7 +120,7 @@ _SCHEMAS: Json = {
     "RepositoryBody": _object("parameters", parameters=_PARAMETERS),
     "Loaded": _object(name=_STRING, load=_FLAG),
     "Unloaded": _object(name=_STRING, unload=_FLAG),
-    "Description": _object(openapi=_STRING, info=_ANY_OBJECT, paths=_ANY_OBJECT),
+    "Description": _object(openapi=_STRING, **_each(_ANY_OBJECT, "info paths components")),
     "Models": _object(
         "nextPageToken",
         nextPageToken=_STRING,
@@ -126,15 +128,17 @@ _SCHEMAS: Json = {
     ),
     "Versions": _array(
         _object(
-            modelName=_STRING,
-            modelVersion=_STRING,
-            modelUrl=_STRING,
-            minWorkers=_NUMBER,
-            maxWorkers=_NUMBER,
-            batchSize=_NUMBER,
-            maxBatchDelay=_NUMBER,
+            "deviceIds customizedMetadata",
+            **_each(_STRING, "modelName modelVersion modelUrl runtime deviceType parallelType"),
+            **_each(_NUMBER, "minWorkers maxWorkers batchSize maxBatchDelay responseTimeout"),
+            **_each(_NUMBER, "startupTimeout maxRetryTimeoutInSec clientTimeoutInMills"),
+            **_each(_NUMBER, "parallelLevel sequenceMaxIdleMSec sequenceTimeoutMSec"),
+            **_each(_NUMBER, "maxNumSequence maxSequenceJobQueueSize"),
+            **_each(_FLAG, "continuousBatching useJobTicket useVenv stateful loadedAtStartup"),
+            deviceIds=_array(_NUMBER),
             workers=_array(_ANY_OBJECT),
             jobQueueStatus=_ANY_OBJECT,
+            customizedMetadata={},
         )
     ),
 }
@@ -151,26 +155,31 @@ _PATHS = (("/{model_name}", ""), (_VERSION, "version_"))
 _V1, _V2 = "/v1/models/{model_name}", "/v2/models/{model_name}"
 _REPOSITORY = "/v2/repository/models/{model_name}"
 
-_CUSTOMIZED = (Parameter("customized", "Include the handler's own description", default=False),)
+_CUSTOMIZED = (Parameter("customized", "Include the handler's own description", "boolean", False),)
 _REGISTER = (
     Parameter("url", "File in the model store, or a file, http or https URL", required=True),
     Parameter("model_name", "Name to register the model under, instead of the archive's"),
     Parameter("handler", "Handler, instead of the archive's"),
     Parameter("runtime", "python or python3"),
-    Parameter("batch_size", "Maximum rows per batch", default=1),
-    Parameter("max_batch_delay", "Maximum wait for a full batch, in milliseconds", default=100),
-    Parameter("response_timeout", "Maximum duration of a handler call, in seconds", default=120),
-    Parameter("startup_timeout", "Maximum load time, in seconds", default=120),
-    Parameter("initial_workers", "Workers to start", default=0),
-    Parameter("synchronous", "Wait until they run", default=True),
+    *(
+        Parameter(name, f"{text}; default: the archive's", "integer")
+        for name, text in (
+            ("batch_size", "Maximum rows per batch"),
+            ("max_batch_delay", "Maximum wait for a full batch, in milliseconds"),
+            ("response_timeout", "Maximum duration of a handler call, in seconds"),
+            ("startup_timeout", "Maximum load time, in seconds"),
+        )
+    ),
+    Parameter("initial_workers", "Workers to start", "integer", 0),
+    Parameter("synchronous", "Wait until they run", "boolean", True),
 )
 _SCALE = (
-    Parameter("min_worker", "Minimum workers", default=1),
-    Parameter("max_worker", "Maximum workers; default: min_worker", default=1),
-    Parameter("synchronous", "Wait until it is done", default=False),
+    Parameter("min_worker", "Minimum workers", "integer", 1),
+    Parameter("max_worker", "Maximum workers; default: min_worker", "integer"),
+    Parameter("synchronous", "Wait until it is done", "boolean", False),
 )
 _LIST = (
-    Parameter("limit", "Maximum models per page, 0 to 100", default=100),
+    Parameter("limit", "Maximum models per page, 0 to 100", "integer", 100),
     Parameter("next_page_token", "nextPageToken of the previous page"),
 )
 

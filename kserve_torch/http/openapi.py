@@ -19,7 +19,9 @@ Examples = Mapping[str, Mapping[str, Json]]
 BINARY = "*"
 
 _HANDLERS: Json = {"description": "The handler's response", "content": {"*/*": {"schema": {}}}}
-_BYTES: Json = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
+_ANY_BYTES: Json = {"schema": {"type": "string", "format": "binary"}}
+# Generated clients cannot send "*/*": they need a type of which the body is bytes.
+_BYTES: Json = {"application/octet-stream": _ANY_BYTES, "*/*": _ANY_BYTES}
 _TAGS = {"v1": "KServe v1", "v2": "Open inference protocol"}
 _PATH_TEXTS = {"model_name": "Name of the model", "model_version": "Version of the model"}
 _TEXTS = {
@@ -43,17 +45,22 @@ _TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A query parameter; ``default`` tells its type, unless it is required."""
+    """A query parameter.
+
+    Attributes:
+        default: what leaving it out means in any call; clients that were generated from the
+            document send it, so it must not be there if the archive or another parameter decides.
+    """
 
     name: str
     text: str
-    default: str | int | bool | None = None
+    kind: str = "string"
+    default: int | bool | None = None
     required: bool = False
 
     def described(self) -> Json:
         """The OpenAPI parameter object."""
-        kinds = {bool: "boolean", int: "integer"}
-        schema: Json = {"type": kinds.get(type(self.default), "string")}
+        schema: Json = {"type": self.kind}
         if self.default is not None:
             schema["default"] = self.default
         return _parameter("query", self.name, self.text, self.required, schema)

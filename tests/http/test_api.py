@@ -51,5 +51,28 @@ def test_query_parameters_have_types_and_defaults() -> None:
     register = DOCUMENTS["management"]["paths"]["/models"]["post"]["parameters"]
     schemas = {one["name"]: (one["required"], one["schema"]) for one in register}
     assert schemas["url"] == (True, {"type": "string"})
-    assert schemas["batch_size"] == (False, {"type": "integer", "default": 1})
+    assert schemas["initial_workers"] == (False, {"type": "integer", "default": 0})
     assert schemas["synchronous"] == (False, {"type": "boolean", "default": True})
+
+
+def test_generated_clients_send_no_default_in_place_of_the_archives() -> None:
+    """Those in Go and Python send the described default of each parameter that was left out."""
+    models = DOCUMENTS["management"]["paths"]
+    described = [models["/models"]["post"], models["/models/{model_name}"]["put"]]
+    schemas = {one["name"]: one["schema"] for each in described for one in each["parameters"]}
+    open_ones = ("batch_size", "max_batch_delay", "response_timeout", "startup_timeout")
+    for name in (*open_ones, "max_worker"):
+        assert schemas[name] == {"type": "integer"}, name
+
+
+def test_generated_clients_send_as_many_instances_as_they_like() -> None:
+    instances = DOCUMENTS["inference"]["components"]["schemas"]["Instances"]["properties"]
+    assert instances["instances"] == {"type": "array", "items": {}}
+
+
+def test_generated_clients_have_a_content_type_to_send_bytes_with() -> None:
+    """Some send the first one; others leave out operations that have none but ``*/*``."""
+    predict = DOCUMENTS["inference"]["paths"]["/predictions/{model_name}"]["post"]
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    content = predict["requestBody"]["content"]
+    assert list(content.items()) == [("application/octet-stream", binary), ("*/*", binary)]
