@@ -60,7 +60,7 @@ def _each(schema: Json, names: str) -> dict[str, Json]:
 
 
 def _either(*schemas: str) -> Json:
-    return {"anyOf": [reference(schema) for schema in schemas]}
+    return {"oneOf": [reference(schema) for schema in schemas]}
 
 
 _STRING: Json = {"type": "string"}

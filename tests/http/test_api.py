@@ -70,6 +70,13 @@ def test_generated_clients_send_as_many_instances_as_they_like() -> None:
     assert instances["instances"] == {"type": "array", "items": {}}
 
 
+def test_generated_clients_tell_the_protocols_apart() -> None:
+    """Of schemas that are ``anyOf`` those in TypeScript make one that needs all members."""
+    schemas = DOCUMENTS["inference"]["components"]["schemas"]
+    either = [{"$ref": f"#/components/schemas/{name}"} for name in ("Instances", "V2Body")]
+    assert schemas["V1Body"] == {"oneOf": either}
+
+
 def test_generated_clients_have_a_content_type_to_send_bytes_with() -> None:
     """Some send the first one; others leave out operations that have none but ``*/*``."""
     predict = DOCUMENTS["inference"]["paths"]["/predictions/{model_name}"]["post"]
