@@ -23,7 +23,7 @@ _TEXT = (str, bytes, bytearray, memoryview)
 _INTEGER = (int, np.integer)
 
 
-def result_to_tensors(results: Sequence[Any], input_names: Sequence[str]) -> list[Tensor]:
+def result_to_tensors(results: Sequence[Any], names: Sequence[str]) -> list[Tensor]:
     """The output tensors of one request, in the order of its results.
 
     ========================================  ==================================================
@@ -40,15 +40,16 @@ def result_to_tensors(results: Sequence[Any], input_names: Sequence[str]) -> lis
 
     Args:
         results: one per row.
-        input_names: result i has the name of input i, or else ``output-{i}``. A dict's tensors have
-            the names of its keys, after ``{name}.`` if there are several results.
+        names: result i has the name of input i, or the one that the model declares, or else
+            ``output-{i}``. A dict's tensors have the names of its keys, after ``{name}.`` if there
+            are several results.
 
     Raises:
         HandlerError: a result is of a kind that no datatype holds.
     """
     outputs: list[Tensor] = []
     for i, result in enumerate(results):
-        name = input_names[i] if i < len(input_names) else f"output-{i}"
+        name = names[i] if i < len(names) else f"output-{i}"
         if not _is_named(result):
             outputs.append(tensor_from_result(name, result))
             continue
@@ -68,11 +69,12 @@ def taken(result: Any) -> Any:
     return snapshot(result)
 
 
-def join_batch(results: Sequence[Any], input_names: Sequence[str]) -> list[Tensor]:
+def join_batch(results: Sequence[Any], names: Sequence[str]) -> list[Tensor]:
     """The output tensors of a batch whose rows came from `rows.split_batch`.
 
     Dimension 0 is the batch again. Results that are dicts of arrays with the same keys give a
-    tensor per key; others give one tensor, with the name of the input if there was only one.
+    tensor per key; others give one tensor, with the name of the input, or the one that the model
+    declares, if there is only one.
 
     Raises:
         HandlerError: a result is of a kind that no datatype holds.
@@ -81,7 +83,7 @@ def join_batch(results: Sequence[Any], input_names: Sequence[str]) -> list[Tenso
     if keys and all(result.keys() == keys for result in results):
         columns = {key: [result[key] for result in results] for key in keys}
     else:
-        name = input_names[0] if len(input_names) == 1 else "output-0"
+        name = names[0] if len(names) == 1 else "output-0"
         columns = {name: list(results)}
     return [tensor_from_result(str(name), column) for name, column in columns.items()]
 

@@ -71,7 +71,7 @@ class Inference:
             InvalidInput: the request selects an output that does not exist.
         """
         check_rows(reply)
-        return self._response(reply, outputs_of(self._version, self._decoded, reply), self._decoded)
+        return self._response(reply, self._outputs(reply), self._decoded)
 
     def part(self, rows: Mapping[int, RowReply]) -> bytes:
         """The encoded response with intermediate results by row, and so not all selected outputs.
@@ -80,15 +80,15 @@ class Inference:
             PredictionError: the handler gave a row an error status.
         """
         reply = Reply(model=self.request.model, version="", rows=list(rows.values()))
-        inputs = self._decoded.inputs
-        if self._version.limits.v2_rows == "tensor":
-            inputs = [inputs[row] for row in rows]
         check_rows(reply)
-        outputs = outputs_of(self._version, replace(self._decoded, inputs=inputs), reply)
+        outputs = self._outputs(reply, list(rows))
         if self._decoded.outputs is not None:
             selected = {output.name for output in self._decoded.outputs}
             outputs = [tensor for tensor in outputs if tensor.name in selected]
         return self._response(reply, outputs, replace(self._decoded, outputs=None))
+
+    def _outputs(self, reply: Reply, part: Sequence[int] | None = None) -> list[Tensor]:
+        return outputs_of(self._version, self._decoded, self.request.verb, reply, part)
 
     def _response(self, reply: Reply, outputs: Sequence[Tensor], request: V2Request) -> bytes:
         headers = dict(row_headers(reply))

@@ -102,7 +102,7 @@ def _answer(request: Request, found: ModelVersion, decoded: V2Request, reply: Re
         reply.version,
         # Echoed even if empty, which counts as none here (CONTRACT O21).
         request.id if decoded.id is None else decoded.id,
-        outputs_of(found, decoded, reply),
+        outputs_of(found, decoded, request.verb, reply),
         decoded,
         dict(headers),
     )

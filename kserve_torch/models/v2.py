@@ -71,10 +71,23 @@ def size_of(reply: Reply) -> int:
     return 8 * sum(array.nbytes for array in arrays)
 
 
-def outputs_of(found: ModelVersion, decoded: V2Request, reply: Reply) -> list[Tensor]:
+def outputs_of(
+    found: ModelVersion,
+    decoded: V2Request,
+    verb: Verb,
+    reply: Reply,
+    part: Sequence[int] | None = None,
+) -> list[Tensor]:
     """The output tensors of a v2 request.
 
     Those of a batch without rows are the model's, or as they are asked for if they are not known.
+
+    Args:
+        found: the version that answered.
+        decoded: the body.
+        verb: predict or explain.
+        reply: the results.
+        part: the rows that they are of, if they are not of all.
 
     Raises:
         HandlerError: a result is of a kind that no datatype holds.
@@ -87,6 +100,12 @@ def outputs_of(found: ModelVersion, decoded: V2Request, reply: Reply) -> list[Te
         ]
         outputs = signature.empty(found.signature("outputs") or asked)
     if not outputs:
-        names = [tensor.name for tensor in decoded.inputs]
+        names: Sequence[str] = [tensor.name for tensor in decoded.inputs]
+        joined = found.limits.v2_rows == "batch"
+        count = 1 if joined else len(reply.rows if part is None else names)
+        if verb is Verb.PREDICT and len(told := found.output_names()) == count:
+            names = told
+        if part is not None and not joined:
+            names = [names[row] for row in part]
         outputs = MAPPINGS[found.limits.v2_rows].outputs(reply.results, names)
     return list(map(flattened, outputs)) if found.limits.v2_flatten else outputs

@@ -204,6 +204,11 @@ class ModelVersion(VersionState):
         signature: Signature = self.config.get("signature", self._seen)
         return signature.get(side, ())
 
+    def output_names(self) -> Sequence[str]:
+        """The names that the archive declares; those seen at its warm-up are its inputs'."""
+        signature: Signature = self.config.get("signature", NOTHING)
+        return [output["name"] for output in signature.get("outputs", ())]
+
     @property
     def workers(self) -> Sequence[Worker]:
         """The workers for predictions, also those that are leaving."""

@@ -225,7 +225,7 @@ class TorchModel(kserve.Model):  # type: ignore[misc]  # kserve is untyped
         reply = await self._loaded().submit(request)
         check_rows(reply)
         own = dict(row_headers(reply))
-        outputs = outputs_of(found, decoded, reply)
+        outputs = outputs_of(found, decoded, verb, reply)
         response = infer_types.encode(
             self.name, reply.version, request.id, outputs, decoded, own, from_grpc=from_grpc
         )

@@ -132,6 +132,12 @@ CONFIGS = {
     "batch": "v2_rows: batch",
     "base64": "v2_grpc_bytes: b64",
     "gate": "jobQueueSize: 1",
+    "two": """
+signature:
+  outputs:
+  - {name: y, datatype: INT64, shape: [-1]}
+  - {name: z, datatype: INT64, shape: [-1]}
+""",
     "echo": """
 signature:
   inputs: [{name: x, datatype: FP32, shape: [-1, 3]}]

@@ -288,6 +288,17 @@ async def test_stream_of_one_tensor_as_a_batch_of_rows(tmp_path: Path) -> None:
     await serving.stop()
 
 
+async def test_parts_of_a_stream_have_the_declared_names(tmp_path: Path) -> None:
+    write_archive(tmp_path, "two", "tells")
+    serving = Serving(tmp_path)
+    await serving.start(["two"])
+    request = infer("two", ("INT64", [1]), ("INT64", [2]), raw=False)
+    responses = [response async for response in serving.oip().ModelStreamInfer(iter([request]))]
+    names = [[output.name for output in each.infer_response.outputs] for each in responses]
+    assert names == [["y", "z"], ["z"], ["y", "z"]]
+    await serving.stop()
+
+
 async def test_stream_ends_with_an_empty_response_if_asked_to(serving: Serving) -> None:
     asked = parameters(triton_enable_empty_final_response=True)
     request = infer("words", ("BYTES", [b"one two"]), parameters=asked)

@@ -209,6 +209,31 @@ async def test_a_batch_without_rows_has_the_outputs_of_others(
 
 
 @pytest.mark.parametrize(
+    ("rows", "inputs", "verb", "names"),
+    [
+        ("tensor", "a", "infer", ["y"]),
+        ("batch", "a", "infer", ["y"]),
+        ("batch", "ab", "infer", ["y"]),
+        ("tensor", "ab", "infer", ["a", "b"]),
+        ("tensor", "a", "explain", ["a"]),
+    ],
+)
+async def test_outputs_have_the_names_that_the_model_declares(
+    registry: Registry, store: Path, rows: str, inputs: str, verb: str, names: list[str]
+) -> None:
+    """Clients that read the metadata ask for these. Explanations are not what it describes."""
+    declared = "signature: {outputs: [{name: y, datatype: BYTES, shape: [-1]}]}"
+    handler = "def handle(data, context):\n    return data and ['x'] * len(data)"
+    files = {"c.yaml": f"v2_rows: {rows}\n{declared}", "handler.py": handler}
+    make_archive(store / "rows.mar", files, modelName="rows", configFile="c.yaml")
+    await registry.load("rows")
+    body: dict[str, Any] = {"inputs": [text("x", name=name) for name in inputs]}
+    for asked in ({}, {"outputs": [{"name": name} for name in names]}):
+        answer = await answered(registry, body | asked, f"/v2/models/rows/{verb}")
+        assert [output["name"] for output in parsed(answer)["outputs"]] == names
+
+
+@pytest.mark.parametrize(
     "path", ["/v2/models/echo/explain", "/v2/models/echo/versions/1.0/explain"]
 )
 async def test_explain(registry: Registry, path: str) -> None:
