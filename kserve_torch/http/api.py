@@ -138,7 +138,7 @@ _SCHEMAS: Json = {
             deviceIds=_array(_NUMBER),
             workers=_array(_ANY_OBJECT),
             jobQueueStatus=_ANY_OBJECT,
-            customizedMetadata={},
+            customizedMetadata=_ANY_OBJECT,
         )
     ),
 }
@@ -240,7 +240,7 @@ _OPERATIONS = (
         Operation(method, f"/models{path}", f"{v}{name}", text, answer, statuses, parameters)
         for path, v in _PATHS
         for method, name, text, answer, statuses, parameters in (
-            ("get", "describeModel", "Describe", "Versions", (404, 500), _CUSTOMIZED),
+            ("get", "describeModel", "Describe", "Versions", (404, 500, 503), _CUSTOMIZED),
             ("put", "setAutoScale", "Scale", "Status", (202, 206, 400, 404, 500), _SCALE),
             ("delete", "unregisterModel", "Unregister", "Status", (403, 404, 405, 408, 500), ()),
         )

@@ -30,7 +30,8 @@ NOT_ALLOWED = {
 }
 #: More than any float.
 HUGE = 10**400
-DESCRIBED = whole_api(management=True)["components"]["schemas"]["Versions"]["items"]["properties"]
+API = whole_api(management=True)
+DESCRIBED = API["components"]["schemas"]["Versions"]["items"]["properties"]
 NO_WORKERS = (
     'Model "echo" Version: 2.0 registered with 0 initial workers. '
     "Use scale workers API to add workers for the model."
@@ -168,6 +169,7 @@ async def test_what_a_handler_says_of_itself_may_be_anything_but_an_object(
     text = "the handler's description of itself: object has no JSON form"
     refused = fault(503, "InternalServerException", text)
     assert await ask(management, "GET", "/models/odd?customized=true") == refused
+    assert "503" in API["paths"]["/models/{model_name}"]["get"]["responses"]
 
 
 async def test_describe_numbers_of_any_size(management: Management, registry: Registry) -> None:
