@@ -124,7 +124,10 @@ async def test_the_access_log_can_be_off(capsys: Output) -> None:
     assert capsys.readouterr().err == ""
 
 
-async def test_lines_are_written_together_after_a_moment(capsys: Output) -> None:
+async def test_lines_are_written_together_after_a_moment(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accesslog, "SOON_SECONDS", 60.0)  # for many lines only
     configure(Settings())
     observer = AccessLog(Settings())
     for _ in range(2):
@@ -168,10 +171,11 @@ async def test_a_full_disk_fails_no_request(
     "settings", [Settings(configure_logging=False), Settings(log_config_file=Path("logging.yaml"))]
 )
 async def test_whoever_configures_logging_gets_every_line(
-    caplog: pytest.LogCaptureFixture, settings: Settings
+    caplog: pytest.LogCaptureFixture, capsys: Output, settings: Settings
 ) -> None:
     caplog.set_level(logging.INFO, "kserve_torch.access")
-    AccessLog(settings)(ANSWER)
+    await log(settings, ANSWER)
+    assert capsys.readouterr().err == ""
     (record,) = caplog.records
     assert record.getMessage().startswith("protocol=v2 model=mnist")
     assert record.__dict__["fields"]["rows"] == 2
