@@ -29,10 +29,7 @@ COPIED = 64 * 1024
 def is_whole(cycle: RequestResponseCycle, app: App) -> bool:
     """Whether this is a POST whose body is complete and within the limit."""
     return (
-        not cycle.more_body
-        and not cycle.waiting_for_100_continue
-        and cycle.scope["method"] == "POST"
-        and len(cycle.body) <= app.max_body
+        not cycle.more_body and cycle.scope["method"] == "POST" and len(cycle.body) <= app.max_body
     )
 
 
@@ -50,7 +47,7 @@ async def answer_whole(cycle: RequestResponseCycle, app: App) -> None:
         answer = await app.answer(cycle.scope, body)
         close = app.draining()
         if isinstance(answer.body, bytes) and answer.status not in BODILESS:
-            if cycle.flow.write_paused and not cycle.disconnected:
+            if cycle.flow.write_paused:
                 await cycle.flow.drain()
             _write(cycle, answer, answer.body, close)
         else:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from kserve_torch.http import whole
 from kserve_torch.http.call import Answer
@@ -126,16 +128,50 @@ def test_a_large_answer_is_complete(server: Server) -> None:
         assert [client.answer()[2] for _ in range(2)] == [predicted(row), predicted("b")]
 
 
-def test_a_large_answer_is_not_copied() -> None:
-    body = bytes(whole.COPIED + 1)
-    written: list[bytes] = []
-    cycle: Any = SimpleNamespace(
+def asked(written: list[bytes]) -> Any:
+    """A request, of which the answer is appended to ``written``."""
+    transport: Any = SimpleNamespace(
+        write=written.append,
+        writelines=written.extend,
+        pause_reading=lambda: None,
+        resume_reading=lambda: None,
+    )
+    return SimpleNamespace(
         disconnected=False,
         keep_alive=True,
         scope={"http_version": "1.1"},
+        body=bytearray(b"a"),
         default_headers=[],
-        transport=SimpleNamespace(writelines=written.extend),
+        transport=transport,
+        flow=FlowControl(transport),
         on_response=lambda: None,
     )
-    whole._write(cycle, Answer(), body, close=False)
+
+
+def test_a_large_answer_is_not_copied() -> None:
+    body = bytes(whole.COPIED + 1)
+    written: list[bytes] = []
+    whole._write(asked(written), Answer(), body, close=False)
     assert written[1] is body
+
+
+async def test_a_connection_is_read_on_at_once_and_written_to_once_it_has_room() -> None:
+    written: list[bytes] = []
+    cycle = asked(written)
+    cycle.flow.pause_reading()
+    cycle.flow.pause_writing()
+    called = asyncio.Event()
+
+    async def answer(scope: object, body: bytes) -> Answer:
+        assert (body, cycle.flow.read_paused) == (b"a", False)
+        called.set()
+        return Answer()
+
+    app: Any = SimpleNamespace(answer=answer, draining=lambda: False)
+    answering = asyncio.create_task(whole.answer_whole(cycle, app))
+    await called.wait()
+    await asyncio.sleep(0)
+    assert written == []
+    cycle.flow.resume_writing()
+    await answering
+    assert len(written) == 1
