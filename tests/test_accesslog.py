@@ -76,11 +76,11 @@ async def test_what_is_not_known_is_a_dash(capsys: Output) -> None:
     assert line.endswith(" id=-\n")
 
 
-async def test_an_answer_is_one_json_object(capsys: Output) -> None:
+async def test_an_answer_is_a_line_with_a_json_object(capsys: Output) -> None:
     settings = Settings(log_json=True)
     configure(settings)
-    await log(settings, ANSWER)
-    line = json.loads(capsys.readouterr().err)
+    await log(settings, ANSWER, ANSWER)
+    line, _ = map(json.loads, capsys.readouterr().err.splitlines())
     assert line.pop("time").endswith("Z")
     assert line == {
         "level": "INFO",

@@ -139,13 +139,20 @@ def asked(written: list[bytes]) -> Any:
     return SimpleNamespace(
         disconnected=False,
         keep_alive=True,
-        scope={"http_version": "1.1"},
+        scope={"http_version": "1.1", "method": "POST"},
         body=bytearray(b"a"),
+        more_body=False,
         default_headers=[],
         transport=transport,
         flow=FlowControl(transport),
         on_response=lambda: None,
     )
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_body_over_the_limit_goes_where_it_is_refused(most: int) -> None:
+    app: Any = SimpleNamespace(max_body=most)
+    assert whole.is_whole(asked([]), app) is (most == 1)
 
 
 def test_a_large_answer_is_not_copied() -> None:
