@@ -2,6 +2,7 @@
 
 import http.server
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,9 +20,14 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
 
 from kserve_torch import tracing as module
+from kserve_torch.events import Responded
 from kserve_torch.grpc.protos import inference_pb2 as pb
+from kserve_torch.messages import Timing
 from kserve_torch.tracing import Tracing, tracing
 
 from .forks import Forks
@@ -209,6 +215,21 @@ def test_the_port_decides_on_the_protocol_that_nobody_named(
     monkeypatch.setattr(module, "_tracing", lambda _, package: packages.append(package))
     tracing({"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_TRACES_EXPORTER": ""})
     assert packages == [module._EXPORTERS[protocol]]
+
+
+def test_spans_are_as_long_as_what_they_stand_for() -> None:
+    provider, memory = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    timing = Timing(queued=1.0, handler=0.5, batch_rows=1, began=time.monotonic() - 0.5)
+    Tracing(provider)(
+        Responded(protocol="v1", model="m", version="1", status=200, seconds=5.0, timing=timing)
+    )
+    queue, handler, answer = memory.get_finished_spans()
+    spans = [(span.start_time or 0, span.end_time or 0) for span in (queue, handler, answer)]
+    assert [round((end - start) / 1e9, 6) for start, end in spans] == [1.0, 0.5, 5.0]
+    assert queue.end_time == handler.start_time
+    assert time.time_ns() - spans[-1][0] >= 5e9
+    assert answer.kind is SpanKind.SERVER
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])

@@ -149,6 +149,12 @@ def asked(written: list[bytes]) -> Any:
     )
 
 
+@pytest.mark.parametrize("header", [(b"x-own", b"a\r\nb: c"), (b"b: c\r\nx-own", b"a")])
+def test_nobody_smuggles_a_header(header: tuple[bytes, bytes]) -> None:
+    with pytest.raises(ValueError, match="cannot be sent"):
+        whole._lines([header])
+
+
 @pytest.mark.parametrize("most", [0, 1])
 def test_a_body_over_the_limit_goes_where_it_is_refused(most: int) -> None:
     app: Any = SimpleNamespace(max_body=most)
