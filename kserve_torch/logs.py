@@ -150,8 +150,8 @@ class TextFormatter(_Formatter):
         if name.startswith("kserve_torch"):
             text = _escaped(text)
         worker = _worker(record) or ""
-        said = text.startswith(worker.rpartition(" worker ")[0] or " ")
-        place = f"[{one_line(worker, spaces=True)}] " if worker and not said else ""
+        said = text.startswith(worker.rpartition(" worker ")[0])
+        place = "" if said else f"[{one_line(worker, spaces=True)}] "
         return f"{moment_of(record.created)} {record.levelname} {name}: {place}{text}"
 
     def formatException(self, ei: Any) -> str:
@@ -164,7 +164,7 @@ class JsonFormatter(_Formatter):
     """One JSON object per line: time, level, logger, message, then worker, exception and stack."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as JSON; other values become text."""
+        """The record as JSON."""
         line: dict[str, Any] = {
             "time": moment_of(record.created),
             "level": record.levelname,
@@ -180,7 +180,7 @@ class JsonFormatter(_Formatter):
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = record.stack_info
-        return json.dumps(line, default=str)
+        return json.dumps(line)
 
 
 def moment_of(seconds: float) -> str:

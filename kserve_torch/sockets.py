@@ -86,10 +86,8 @@ class Listener:
 
     def close(self) -> None:
         """Close it, and remove its socket file unless another server has replaced that."""
-        if self._file is not None:
-            if self._is_in_place(self._file):
-                Path(self._address.path).unlink(missing_ok=True)
-            self._file = None
+        if self._file is not None and self._is_in_place(self._file):
+            Path(self._address.path).unlink(missing_ok=True)
         for sock in (self.sock, *self.copies):
             sock.close()
 

@@ -161,6 +161,13 @@ def test_warnings_go_to_the_log(capsys: Output) -> None:
     assert "WARNING py.warnings: " in capsys.readouterr().err
 
 
+def test_libraries_that_repeat_the_access_log_are_quiet(capsys: Output) -> None:
+    logs.configure(Settings())
+    for name in logs._QUIET:
+        logging.getLogger(name).info("HTTP Request: GET http://x")
+    assert capsys.readouterr().err == ""
+
+
 def test_others_may_set_logging_up(capsys: Output) -> None:
     before = list(logging.getLogger().handlers)
     logs.configure(Settings(configure_logging=False))
@@ -252,11 +259,12 @@ def test_a_handlers_own_log_stays(capsys: Output) -> None:
     assert capsys.readouterr().err.count("once") == 1
 
 
-def test_a_file_may_set_logging_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("configure_logging", [True, False])
+def test_a_file_may_set_logging_up(tmp_path: Path, configure_logging: bool) -> None:
     file = tmp_path / "logging.yaml"
     text = "version: 1\ndisable_existing_loggers: false\nloggers:\n  kserve_torch: {level: ERROR}\n"
     file.write_text(text)
-    logs.configure(Settings(log_config_file=file))
+    logs.configure(Settings(log_config_file=file, configure_logging=configure_logging))
     assert logging.getLogger("kserve_torch").level == logging.ERROR
 
 
@@ -284,6 +292,7 @@ def test_a_file_that_cannot_is_named_in_one_line(tmp_path: Path, text: str | Non
         logs.configure(Settings(log_config_file=file))
     assert "\n" not in str(caught.value)
     assert "Errno" not in str(caught.value)
+    assert "None" not in str(caught.value)
 
 
 def test_a_file_that_needs_a_package_says_which(tmp_path: Path) -> None:

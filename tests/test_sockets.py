@@ -4,7 +4,7 @@ import asyncio
 import resource
 import socket
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -26,9 +26,8 @@ def bound(address: Address, *settings: str) -> Listener:
 def test_a_port_that_is_taken_is_named() -> None:
     with taken_port() as port:
         names = ("inference_address", "http_port")
-        with pytest.raises(
-            SettingError, match=f"^inference_address and http_port: .*{port}.*in use"
-        ):
+        fault = f"^inference_address and http_port: .*:{port}: Address already in use$"
+        with pytest.raises(SettingError, match=fault):
             bound(Address(host="127.0.0.1", port=port), *names)
 
 
@@ -156,6 +155,22 @@ def test_the_socket_of_a_live_server_is_left_alone(tmp_path: Path) -> None:
     listener.close()
 
 
+def test_a_live_server_that_accepts_nobody_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with ExitStack() as stack:
+        full = stack.enter_context(socket.socket(socket.AF_UNIX))
+        full.bind(str(path))
+        full.listen(0)
+        with suppress(BlockingIOError):
+            while True:
+                client = stack.enter_context(socket.socket(socket.AF_UNIX))
+                client.setblocking(False)
+                client.connect(str(path))
+        with pytest.raises(SettingError, match=f"unix:{path}: Address already in use"):
+            bound(unix(path))
+        assert path.is_socket()
+
+
 def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "s"
     path.write_text("precious")
@@ -186,6 +201,14 @@ def test_a_path_that_is_taken_while_the_models_load_is_named(tmp_path: Path) -> 
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(path))
     second.close()
+
+
+def test_a_path_that_is_removed_while_the_models_load_is_named(tmp_path: Path) -> None:
+    listener = bound(unix(tmp_path / "s"))
+    (tmp_path / "s").unlink()
+    with pytest.raises(SettingError, match="the socket file was removed"):
+        listener.listen(60.0)
+    listener.close()
 
 
 def test_a_server_takes_its_socket_file_with_it(tmp_path: Path) -> None:

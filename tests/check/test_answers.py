@@ -15,9 +15,11 @@ def told(got: Any, wanted: Any) -> str:
     [
         ({"predictions": [2]}, {"predictions": [2.0]}),
         ({"predictions": [1, 2], "id": "a"}, {"id": "b", "predictions": [1, 2]}),
-        ([0.0, 1000.0], [0.9, 1000.5]),
+        ([0.0, -1000.0], [0.9, -1000.5]),
+        (1000.0, 1000.5),
+        (1e-9, 0.0),
         ({"tabby": 0.3, "tiger": 1e-12}, {"tabby": 0.30002, "tiger": 2e-12}),
-        ([[float("nan")]], [[None]]),
+        ([[float("nan"), None]], [[None, float("nan")]]),
         (
             {"id": "a", "outputs": [{"name": "y", "shape": [1, 2], "data": [[1, 2]]}]},
             {"model_name": "m", "outputs": [{"name": "x", "shape": [2], "data": [1, 2]}]},
@@ -38,6 +40,8 @@ def test_what_says_the_same(got: Any, wanted: Any) -> None:
         ({"a": 1.0}, {"a": 1.01}, "a: 1.0, not 1.01"),
         ([0.0, 1000.0], [2.0, 1000.0], "[0]: 0.0, not 2.0"),
         ([1], [1, 2], "answer: [1], not [1, 2]"),
+        ([1], {"a": 1}, 'answer: [1], not {"a": 1}'),
+        ({"a": 1}, [1], 'answer: {"a": 1}, not [1]'),
         ({"error": "boom"}, {"predictions": []}, 'answer: {"error": "boom"}, not'),
         ({"outputs": [{"data": [1]}]}, {"outputs": [{"data": [2]}]}, "outputs[0][0]: 1, not 2"),
         ({"outputs": []}, {"outputs": [{}]}, "outputs: [], not [{}]"),

@@ -5,6 +5,7 @@ import pytest
 
 from kserve_torch.archives.archive import Archive, close_archive, open_archive
 from kserve_torch.check.samples import Sample, find_samples, warm_up_sample
+from kserve_torch.codec.document import JSON
 from kserve_torch.errors import SettingError
 from kserve_torch.settings import Settings
 
@@ -14,6 +15,7 @@ FILES = {
     "m.json": '{"instances": [1]}',
     "m.answer.json": '{"predictions": [1]}',
     "m.png": "picture",
+    "m.2.gif": "picture",
     "m.2/c.png": "picture",
     "m.2/c.answer.json": "7",
     "m.2/a.txt": "text",
@@ -43,6 +45,7 @@ def test_files_find_their_model_and_their_answer(tmp_path: Path) -> None:
             Sample(name="m.2/a.txt", body=b"text", content_type="text/plain", answer=b"answer"),
             Sample(name="m.2/b.bin", body=b"\0", content_type="application/octet-stream"),
             Sample(name="m.2/c.png", body=b"picture", content_type="image/png", answer=b"7"),
+            Sample(name="m.2.gif", body=b"picture", content_type="image/gif"),
         ],
     }
     assert strange == ["other.json", "strangers"]
@@ -69,6 +72,12 @@ def test_where_a_body_is_sent(body: bytes, path: str) -> None:
     sample = Sample(name="x", body=body, content_type="")
     assert sample.path("m", None) == path
     assert sample.path("m", "kserve") == "/v1/models/m:predict"
+
+
+def test_only_what_should_be_json_may_be_none() -> None:
+    for body in (b"{", b"[" * 100_000):
+        assert Sample(name="x", body=body, content_type=JSON).fault.startswith("not valid JSON: ")
+        assert Sample(name="x", body=body, content_type="image/png").fault == ""
 
 
 @pytest.mark.parametrize(
