@@ -106,17 +106,34 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 
 @pytest.fixture
-def untouched_logging() -> Iterator[None]:
+def shared_logging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What archives add to logging is not apart any more after the test."""
+    from kserve_torch.namespace import loggers
+    from kserve_torch.runtime import rootlog
+
+    changed = {
+        logging: ("_logRecordFactory", "getLogRecordFactory", "setLogRecordFactory"),
+        logging.Filterer: ("addFilter",),
+        logging.Logger: ("addHandler",),
+        loggers: ("_servers_factory",),
+        rootlog: ("_kept",),
+    }
+    for owner, names in changed.items():
+        for name in names:
+            monkeypatch.setattr(owner, name, getattr(owner, name))
+    monkeypatch.setattr(loggers, "_servers", [])
+
+
+@pytest.fixture
+def untouched_logging(shared_logging: None) -> Iterator[None]:
     """Logging is one for the process; the test leaves it as it was."""
     from kserve_torch import logs
-    from kserve_torch.runtime import rootlog
 
     names = (None, "kserve_torch", "kserve_torch.access", "py.warnings", *logs._QUIET)
     loggers = [logging.getLogger(name) for name in names]
     before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
     yield
     logging.captureWarnings(False)
-    rootlog.release()
     for logger, level, handlers in before:
         logger.setLevel(level)
         logger.handlers[:] = handlers

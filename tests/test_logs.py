@@ -240,15 +240,6 @@ def test_an_archive_cannot_silence_the_server(
     ]
 
 
-def test_what_is_released_is_as_it_was() -> None:
-    before = logging.Logger.addHandler, logging.Filterer.addFilter, logging.getLogRecordFactory()
-    rootlog.keep()
-    assert logging.Logger.addHandler is not before[0]
-    rootlog.release()
-    after = logging.Logger.addHandler, logging.Filterer.addFilter, logging.getLogRecordFactory()
-    assert after == before
-
-
 def test_a_handlers_own_log_stays(capsys: Output) -> None:
     logs.configure(Settings())
     added = logging.NullHandler()

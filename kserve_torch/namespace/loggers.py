@@ -70,16 +70,6 @@ def separate(servers: Iterable[logging.Handler]) -> None:
         _set_factory(_make)
 
 
-def share() -> None:
-    """Undo `separate`, for what is added from now on."""
-    _servers.clear()
-    logging.Logger.addHandler = _add_handler  # type: ignore[method-assign]
-    logging.Filterer.addFilter = _add_filter  # type: ignore[method-assign]
-    logging.getLogRecordFactory, logging.setLogRecordFactory = _get_factory, _set_factory
-    if _get_factory() is _make:
-        _set_factory(_servers_factory)
-
-
 def _add(logger: logging.Logger, hdlr: logging.Handler) -> None:
     package = _adding_package(sys._getframe(1))
     if package in scopes:

@@ -41,13 +41,6 @@ def keep() -> None:
     loggers.separate(root.handlers)
 
 
-def release() -> None:
-    """Forget it; `restore` does nothing from then on."""
-    global _kept
-    _kept = None
-    loggers.share()
-
-
 def restore() -> None:
     """Put the server's set-up back; handlers that others added to the root logger stay."""
     if _kept is None or not _touched(_kept):

@@ -45,7 +45,7 @@ ADDS = {
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+def make(tmp_path: Path, shared_logging: None) -> Iterator[Callable[..., Any]]:
     """Makes a namespace whose ``handler.py`` is `HANDLER` and more."""
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
@@ -59,7 +59,6 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     loggers.separate(root.handlers)
     root.setLevel(logging.INFO)
     yield make_one
-    loggers.share()
     for namespace in made:
         namespace.close()
     root.setLevel(level)
@@ -173,14 +172,16 @@ def test_an_archives_filter_of_the_servers_handler_sees_its_own_records_only(
     )
     namespace = make(add.format(filter))
     archive = namespace.import_module("handler")
-    logging.getLogger("kserve_torch.test").info("a secret of the server")
+    servers.addFilter(lambda record: "nobody" not in record.getMessage())
+    for text in ("a secret of the server", "for nobody"):
+        logging.getLogger("kserve_torch.test").info(text)
     with suppress(ZeroDivisionError):
         archive.log.info("a secret of its own")
-    assert servers.stream.getvalue() == "a secret of the server\n"
-    make(add.format(True)).import_module("handler")
-    assert len(servers.filters) == 2
+    make(add.format(True)).import_module("handler").log.info("of another")
+    assert servers.stream.getvalue() == "a secret of the server\nof another\n"
+    assert len(servers.filters) == 3
     namespace.close()
-    assert len(servers.filters) == 1
+    assert len(servers.filters) == 2
 
 
 #: As handlers make records that know of the running request.
@@ -215,39 +216,22 @@ def test_a_record_factory_makes_the_archives_records_only(
     assert not loggers._factories.keys() & {namespace.name}  # it would keep the archive in memory
 
 
-def test_a_factory_of_the_servers_own_stays(
-    make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_factory_of_the_servers_own_stays(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     class Record(logging.LogRecord):
         pass
 
     class Other(Record):
         pass
 
-    loggers.share()
-    before = logging.getLogRecordFactory()
     logging.setLogRecordFactory(Record)
-    try:
-        loggers.separate([])
-        make(FACTORY).import_module("handler").say("one")
-        logging.getLogger("kserve_torch.test").info("from the server")
-        assert [type(record) for record in caplog.records] == [Record, Record]
-        logging.setLogRecordFactory(Other)  # as a library does
-        assert logging.getLogRecordFactory() is Other
-        logging.getLogger("kserve_torch.test").info("from the server")
-        assert type(caplog.records[-1]) is Other
-        logging.setLogRecordFactory(loggers._make)
-        loggers.share()
-        assert logging.getLogRecordFactory() is Record
-    finally:
-        logging.setLogRecordFactory(before)
-
-
-def test_handlers_are_shared_where_nobody_asked(make: Make) -> None:
-    loggers.share()
-    handler = make().import_module("handler")
+    loggers.separate([])
+    make(FACTORY).import_module("handler").say("one")
     logging.getLogger("kserve_torch.test").info("from the server")
-    assert handler.said == ["from the server"]
+    assert [type(record) for record in caplog.records] == [Record, Record]
+    logging.setLogRecordFactory(Other)  # as a library does
+    assert logging.getLogRecordFactory() is Other
+    logging.getLogger("kserve_torch.test").info("from the server")
+    assert type(caplog.records[-1]) is Other
 
 
 def test_closing_takes_the_archives_handlers_away(make: Make) -> None:
