@@ -68,7 +68,7 @@ def gather_in(folder: Path) -> None:
 
 
 def move_in(folder: Path) -> None:
-    """An instance has begun whose thread shares the directory and needs ``folder``."""
+    """An instance has begun whose thread shares the directory; what follows is `working_in`."""
     with _counting:
         _guests[folder] += 1
     if (_home is None or len(_guests) > 1) and not _explained.is_set():
@@ -78,7 +78,6 @@ def move_in(folder: Path) -> None:
             "loading, relative paths lead to a model's files with open() only%s",
             " while there is more than one model" if _home else "",
         )
-    _settle()
 
 
 def move_out(folder: Path) -> None:
@@ -124,8 +123,7 @@ def working_in(folder: Path) -> Iterator[None]:
 
     A thread that has waited for `PATIENCE` seconds goes ahead in whatever directory there is.
     """
-    if _thread.own:
-        os.chdir(folder)
+    if _thread.own:  # it is there, see `own_directory`
         yield
         return
     if not _shared.acquire(timeout=PATIENCE):
@@ -151,7 +149,7 @@ def working_in(folder: Path) -> Iterator[None]:
 
 def _unshare() -> bool:
     try:
-        unshare = ctypes.CDLL(None, use_errno=True).unshare
+        unshare = ctypes.CDLL(None).unshare
     except (AttributeError, OSError):
         return False
     return bool(unshare(_CLONE_FS) == 0)

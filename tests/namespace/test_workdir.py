@@ -8,6 +8,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from kserve_torch.namespace import workdir
@@ -97,8 +98,9 @@ def test_two_threads_have_two_directories(make: Make, tmp_path: Path) -> None:
         write(tmp_path / name, {"words.txt": name})
         namespace = make(name, handler=READER)
         namespace.enter_thread()
-        handler = namespace.import_module("handler")
-        inside.wait(10)
+        with namespace.loading():
+            handler = namespace.import_module("handler")
+            inside.wait(10)
         return handler.read_otherwise()
 
     results: dict[str, Any] = {}
@@ -153,11 +155,12 @@ def test_open_follows_a_handler_that_changes_its_directory(make: Make, tmp_path:
 
 
 def test_without_directories_per_thread_loading_still_has_one(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(workdir, "_unshare", lambda: False)
     monkeypatch.setattr(workdir, "_home", None)
-    before = os.getcwd()
+    monkeypatch.setattr(workdir, "_explained", threading.Event())
+    before, files = os.getcwd(), psutil.Process().num_fds()
     namespace = make("one", handler=READER)
 
     def load() -> str:
@@ -166,7 +169,8 @@ def test_without_directories_per_thread_loading_still_has_one(
             return os.getcwd()
 
     assert in_thread(load) == str(tmp_path / "one")
-    assert os.getcwd() == before
+    assert (os.getcwd(), psutil.Process().num_fds()) == (before, files)
+    assert caplog.text.endswith("relative paths lead to a model's files with open() only\n")
 
 
 def test_without_directories_per_thread_a_server_works_in_that_of_the_only_model(
@@ -195,11 +199,16 @@ def test_without_directories_per_thread_a_server_works_in_that_of_the_only_model
     assert os.getcwd() == str(tmp_path / "one")
     assert "share" not in caplog.text
     two = begin("two")
+    begin("two").close()
     assert os.getcwd() == str(tmp_path / "all")
     assert caplog.text.count("with open() only while there is more than one model") == 1
     one.close()
     assert os.getcwd() == str(tmp_path / "all")
     its_second_worker.close()
+    assert os.getcwd() == str(tmp_path / "two")
+    three = begin("three")
+    assert os.getcwd() == str(tmp_path / "all")
+    three.close()
     assert os.getcwd() == str(tmp_path / "two")
     two.close()
     assert os.getcwd() == str(tmp_path)
@@ -210,6 +219,7 @@ def test_a_load_that_hangs_in_the_shared_directory_keeps_nobody_out(
 ) -> None:
     monkeypatch.setattr(workdir, "_unshare", lambda: False)
     monkeypatch.setattr(workdir, "PATIENCE", 0.05)
+    monkeypatch.setattr(workdir, "_home", os.getcwd())
     write(tmp_path / "two", {"words.txt": "two"})
     hangs, other = make("one", handler=READER), make("two", handler=READER)
     inside, done = threading.Event(), threading.Event()
@@ -220,6 +230,7 @@ def test_a_load_that_hangs_in_the_shared_directory_keeps_nobody_out(
             done.wait(30)
 
     def load() -> str:
+        other.enter_thread()
         with other.loading():
             return str(other.import_module("handler").read())
 
@@ -229,6 +240,8 @@ def test_a_load_that_hangs_in_the_shared_directory_keeps_nobody_out(
         assert inside.wait(10)
         assert in_thread(load) == "two"
         assert "loads without its working directory" in caplog.text
+        other.close()
+        assert thread.is_alive()
     finally:
         done.set()
         thread.join()
