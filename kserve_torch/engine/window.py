@@ -86,7 +86,7 @@ class Window(Generic[T]):
         since = self.oldest()
         if since is None:
             return None
-        if self.is_complete or self.max_delay <= 0:
+        if self.is_complete:
             return 0.0
         return max(0.0, max(since, free_since) + self.max_delay - now)
 

@@ -10,13 +10,19 @@ from kserve_torch.engine import courtesy
 from kserve_torch.engine.courtesy import NICE, Courtesy
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a test has."""
+    monkeypatch.setattr(courtesy, "PATIENCE_SECONDS", 60.0)
+
+
 class Worker:
     """A thread that has a turn until it is told to end it."""
 
     def __init__(self, shared: Courtesy) -> None:
         self.entered, self._leave = threading.Event(), threading.Event()
         self._shared = shared
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -66,6 +72,17 @@ def test_a_turn_that_fails_is_over() -> None:
     worker = Worker(shared)
     assert worker.entered.wait(10)
     worker.leave()
+
+
+def test_a_turn_that_hangs_may_be_given_up() -> None:
+    shared = Courtesy(lambda: True)
+    hung = Worker(shared)
+    assert hung.entered.wait(10)
+    shared.give_up_turn()
+    worker = Worker(shared)
+    assert worker.entered.wait(10)
+    worker.leave()
+    hung.leave()
 
 
 @pytest.mark.parametrize(

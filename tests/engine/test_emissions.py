@@ -59,11 +59,40 @@ async def test_a_client_that_does_not_catch_up_is_given_up(
         for number in range(PARTS):
             parts(part(number))
 
+    answering = asyncio.get_running_loop().create_future()
+    parts.until(answering)
     await asyncio.to_thread(handle)
     with pytest.raises(RequestTimeout, match="did not take"):
         await anext(parts)
-    parts.end()
+    assert answering.cancelled()
     assert await anext(parts, None) is None  # what followed was dropped
+
+
+async def test_a_client_that_stays_behind_is_given_up_though_it_takes_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(emissions, "PATIENCE_SECONDS", 0.1)
+    parts = Emissions()
+
+    def handle() -> None:
+        for number in range(PARTS):
+            parts(part(number))
+
+    async def take() -> None:
+        async for _ in parts:
+            await asyncio.sleep(0.02)
+
+    parts.until(asyncio.create_task(asyncio.to_thread(handle)))
+    with pytest.raises(RequestTimeout, match="did not take"):
+        await take()
+
+
+async def test_a_client_that_is_not_behind_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emissions, "PATIENCE_SECONDS", 0.0)
+    parts = Emissions()
+    for number in range(2):
+        parts(part(number))
+    assert [await anext(parts) for _ in range(2)] == [part(0), part(1)]
 
 
 @pytest.mark.parametrize(("most", "patience"), [(MOST_BYTES, 60.0), (10 * MOST_BYTES * PARTS, 0.0)])

@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 
+from kserve_torch.engine import tasks
 from kserve_torch.engine.tasks import (
     Shared,
     give_up,
@@ -17,6 +18,7 @@ from kserve_torch.errors import DownloadFailed, LoadFailed, NotReady
 
 async def test_the_result_comes_back() -> None:
     assert await to_the_end(asyncio.sleep(0, "done")) == "done"
+    assert not tasks._AWAITED
 
 
 async def test_a_failure_comes_back() -> None:
@@ -85,6 +87,15 @@ async def test_what_a_worker_has_logged_is_not_logged_again(
     [record] = caplog.records
     told = {LoadFailed: type(None), DownloadFailed: OSError, ValueError: ValueError}[kind]
     assert type(record.exc_info and record.exc_info[1]) is told
+
+
+async def test_work_that_was_cancelled_has_not_failed(caplog: pytest.LogCaptureFixture) -> None:
+    task = keep(asyncio.sleep(60))
+    task.add_done_callback(log_failure)
+    task.cancel()
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    assert not caplog.records
 
 
 async def test_kept_work_is_a_task_that_no_collection_of_garbage_ends() -> None:

@@ -47,6 +47,16 @@ def test_each_number_at_work_has_its_own_trial(
         assert used[-1] == 12
 
 
+def test_a_call_that_compiles_has_all_there_are_to_be_and_is_no_part_of_a_trial(
+    used: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "compiles", lambda: True)
+    calls = CallThreads("m 1.0 predict", 3, lambda: 1, crowded=lambda: False)
+    calls.for_call(1)
+    assert used == [4]
+    assert calls._tuner is None
+
+
 def test_a_call_in_a_crowd_gets_half_and_is_no_part_of_a_trial(used: list[int]) -> None:
     crowded = True
     calls = CallThreads("m 1.0 predict", 1, lambda: 1, crowded=lambda: crowded)
