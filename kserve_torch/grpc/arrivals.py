@@ -62,9 +62,8 @@ class _Server(cygrpc.AioServer):  # type: ignore[misc]
 
     def _next_call(self) -> _Accepting:
         while len(self._accepting) < AHEAD:
-            call = _Accepting(super()._request_call(), loop=asyncio.get_running_loop())
-            call.add_done_callback(_note_error)
-            self._accepting.append(call)
+            loop = asyncio.get_running_loop()
+            self._accepting.append(_Accepting(super()._request_call(), loop=loop))
         return self._accepting.popleft()
 
     # Newer releases ask for the former, older ones for the latter.
@@ -83,11 +82,10 @@ class _Server(cygrpc.AioServer):  # type: ignore[misc]
         """
         for call in self._accepting:
             call.add_done_callback(self._refuse)
-        self._accepting.clear()
         await super().shutdown(grace)
 
     def _refuse(self, call: _Accepting) -> None:
-        if call.cancelled() or call.exception():  # none came
+        if call.cancelled() or call.exception():  # none came, which asyncio need not log
             return
         code, text = cygrpc.StatusCode.unavailable, "the server is being stopped"
         head = cygrpc.SendInitialMetadataOperation((), 0)
@@ -96,12 +94,6 @@ class _Server(cygrpc.AioServer):  # type: ignore[misc]
         task = loop.create_task(sending)
         self._refusals.add(task)
         task.add_done_callback(self._refusals.discard)
-
-
-def _note_error(call: _Accepting) -> None:
-    """Keep asyncio from logging the calls that do not come, as the server ends."""
-    if not call.cancelled():
-        call.exception()
 
 
 def take_together() -> None:

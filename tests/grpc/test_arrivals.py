@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import json
 import logging
 import subprocess
@@ -127,6 +128,7 @@ async def test_a_server_that_stops_says_nothing_of_the_calls_that_did_not_come(
     await asyncio.sleep(0)
     await server.stop(None)
     del server
+    gc.collect()
     assert not caplog.records
 
 
