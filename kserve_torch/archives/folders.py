@@ -46,7 +46,7 @@ def find_archives(store: Path) -> list[Path]:
         OSError: the store cannot be read; entries that cannot be, such as a volume's
             ``lost+found``, are skipped.
     """
-    return sorted((path for path in visible(store) if _found(path)), key=lambda path: path.name)
+    return sorted(path for path in visible(store) if _found(path))
 
 
 def named_by_folder(path: Path) -> bool:

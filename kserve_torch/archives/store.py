@@ -148,7 +148,7 @@ class ModelStore:
 
 
 def _beneath(root: Path, name: str) -> tuple[Path, Path]:
-    """The folder ``root`` and what ``name`` is in it, without links.
+    """The folder ``root``, an absolute path, and what ``name`` is in it, without links.
 
     KServe puts models that are images (``oci://``) behind a link into another container,
     ``/mnt/models -> /proc/PID/root/models``. Resolved it is a path of this container, so such a
@@ -161,7 +161,6 @@ def _beneath(root: Path, name: str) -> tuple[Path, Path]:
     real = Path(os.path.realpath(root))
     if real.exists() and real.samefile(root):
         return real, (real / name).resolve(strict=True)
-    root = root.absolute()
     path = Path(os.path.normpath(root / name))
     below = [path, *path.parents][: len(path.parts) - len(root.parts)]
     if not path.exists() or any(each.is_symlink() for each in below):
