@@ -21,15 +21,15 @@ from cryptography.hazmat.primitives.serialization import (
 
 from kserve_torch.errors import SettingError
 from kserve_torch.settings import Settings
-from kserve_torch.tls import Identity, identity
+from kserve_torch.tls import Identity, Renewal, identity
 
 from .faults.actor import until
 from .makers import ECHO, make_archive
 from .server import Server, free_ports
 
 
-def keystore(path: Path, password: bytes = b"changeit") -> Path:
-    """A PKCS#12 file as keytool and openssl make them."""
+def keystore(path: Path, password: bytes = b"changeit", issuer: Path | None = None) -> Path:
+    """A PKCS#12 file as keytool and openssl make them, also with the issuer's certificate."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.datetime.now(datetime.UTC)
@@ -44,7 +44,8 @@ def keystore(path: Path, password: bytes = b"changeit") -> Path:
         .sign(key, hashes.SHA256())
     )
     encryption = BestAvailableEncryption(password)
-    store = pkcs12.serialize_key_and_certificates(b"x", key, certificate, None, encryption)
+    issuers = [x509.load_pem_x509_certificate(issuer.read_bytes())] if issuer else None
+    store = pkcs12.serialize_key_and_certificates(b"x", key, certificate, issuers, encryption)
     path.write_bytes(store)
     return path
 
@@ -162,6 +163,26 @@ def test_what_is_made_is_good_for_tls_and_private(tmp_path: Path, stored: bool) 
     assert files.certificate.read_bytes() == written
 
 
+def test_a_keystores_chain_is_complete(tmp_path: Path, pem: Identity) -> None:
+    (tmp_path / "made").mkdir()
+    store = keystore(tmp_path / "store.p12", issuer=pem.certificate)
+    made = identity(Settings(keystore=store), tmp_path / "made")
+    own, issuer = x509.load_pem_x509_certificates(made.certificate.read_bytes())
+    assert own.serial_number == 1
+    assert issuer == x509.load_pem_x509_certificate(pem.certificate.read_bytes())
+
+
+def test_a_keystore_without_a_key(tmp_path: Path, pem: Identity) -> None:
+    path = tmp_path / "store.p12"
+    trusted = x509.load_pem_x509_certificate(pem.certificate.read_bytes())
+    certificates = [pkcs12.PKCS12Certificate(trusted, b"x")]
+    path.write_bytes(
+        pkcs12.serialize_java_truststore(certificates, BestAvailableEncryption(b"changeit"))
+    )
+    with pytest.raises(SettingError, match="does not hold a certificate and its private key"):
+        identity(Settings(keystore=path), tmp_path / "made")
+
+
 @pytest.mark.parametrize("content", [b"", b"no keystore", None])
 def test_a_keystore_that_cannot_be_read_is_one_line(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "store.p12"
@@ -218,6 +239,17 @@ def test_a_connection_ends_without_its_client(tmp_path: Path, pem: Identity, wis
             below.settimeout(15)
             assert below.recv(4096) == b""  # TCP's end after that of TLS
         assert running.stop(timeout=15) == 0
+
+
+def test_files_are_renewed_once_both_are_there(tmp_path: Path, pem: Identity) -> None:
+    renewal, aside = Renewal(pem), tmp_path / "aside"
+    assert not renewal.is_due()
+    pem.key.rename(aside)
+    assert not renewal.is_due()
+    aside.rename(pem.key)
+    assert not renewal.is_due()
+    pem.key.touch()
+    assert [renewal.is_due(), renewal.is_due()] == [True, False]
 
 
 def test_renewed_files_are_used_without_a_restart(tmp_path: Path, pem: Identity) -> None:
