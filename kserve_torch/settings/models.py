@@ -88,7 +88,7 @@ def _read_quotes(text: str) -> Any:
         value = yaml.load(text, yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError):
         return None
-    return value if text.lstrip().startswith("{") else None
+    return value if text.startswith("{") else None
 
 
 def _mapping(value: Any, where: str) -> dict[str, Any]:

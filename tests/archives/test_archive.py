@@ -167,6 +167,7 @@ def test_too_many_open_files_are_not_the_archives_fault(tmp_path: Path, work: Pa
         ("my-net.v2.mar", None, None, "my_net_v2"),
         ("my-net.tar.gz", None, None, "my_net"),
         ("_x.mar", None, None, "_x"),
+        ("modèle.mar", None, None, "mod_le"),
         ("my-net", None, None, "my_net"),
     ],
 )

@@ -76,6 +76,7 @@ def encode(result, **members):
         ("ä".encode(), "text/csv; charset=x", "ä"),
         (b"\xff", "text/plain", bytearray(b"\xff")),
         (b"{}", "application/octet-stream", bytearray(b"{}")),
+        (b"--x", "text/plain; boundary=x", "--x"),
     ],
 )
 def test_a_plain_body(body, content_type, expected):
@@ -243,6 +244,7 @@ def test_files_survive_multipart(files):
     [
         (b"\xff", b"\xff", "application/octet-stream"),
         (bytearray(b"x"), b"x", "application/octet-stream"),
+        (memoryview(b"x"), b"x", "application/octet-stream"),
         ("ä", "ä".encode(), "text/plain; charset=utf-8"),
         ({"a": [1, 2.5]}, b'{\n  "a": [\n    1,\n    2.5\n  ]\n}', "application/json"),
         ([], b"[]", "application/json"),
@@ -261,7 +263,8 @@ def test_files_survive_multipart(files):
     ],
 )
 def test_results(result, body, content_type):
-    assert encode(result) == (body, content_type)
+    encoded, told = encode(result)
+    assert (encoded, told, type(encoded)) == (body, content_type, bytes)
 
 
 def test_results_may_be_nested_deeply():

@@ -44,7 +44,8 @@ def test_a_snapshot_needs_no_more() -> None:
 
 
 def test_numbers_of_zero_or_less_fall_back() -> None:
-    (entry,) = MODELS.read('{"m": {"1": {"minWorkers": 0, "batchSize": -1, "jobQueueSize": 7}}}')
+    limits = '"minWorkers": 0, "batchSize": -1, "maxBatchDelay": -0.5, "jobQueueSize": 7'
+    (entry,) = MODELS.read(f'{{"m": {{"1": {{{limits}}}}}}}')
     assert dict(entry.limits) == {"queue_size": 7}
 
 
@@ -52,6 +53,8 @@ def test_a_snapshots_delay_of_zero_is_no_waiting() -> None:
     text = snapshot(VERSION.replace('"maxBatchDelay": 5000', '"maxBatchDelay": 0'))
     (entry,) = SNAPSHOT.read(text)
     assert entry.limits["max_batch_delay"] == 0
+    (entry,) = SNAPSHOT.read(text.replace('"maxBatchDelay": 0', '"maxBatchDelay": -1'))
+    assert "max_batch_delay" not in entry.limits
     (entry,) = SNAPSHOT.read(text.replace('"batchSize": 2', '"batchSize": 0'))
     assert "batch_size" not in entry.limits
     (entry,) = MODELS.read('{"m": {"1": {"maxBatchDelay": 0}}}')
