@@ -65,6 +65,7 @@ def test_a_body_that_only_looks_like_an_event():
     short = {key: value for key, value in EVENT.items() if key != "time"}
     with pytest.raises(InvalidInput, match='Expected "instances"'):
         v1.decode(orjson.dumps(short), "application/json")
+    assert v1.decode(orjson.dumps(short), cloudevents.MEDIA_TYPE).instances == [1]
 
 
 @pytest.mark.parametrize("data", ["text", None, [1]])
