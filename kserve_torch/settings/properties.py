@@ -26,7 +26,7 @@ def read_properties(path: Path, environ: Mapping[str, str]) -> dict[str, str]:
         pairs = javaproperties.loads(text)
     except javaproperties.InvalidUEscapeError as error:
         raise SettingError(f"ts_config: {path}: {error}") from error
-    return {key: _substitute(key, value.strip(), environ, path) for key, value in pairs.items()}
+    return {key: _substitute(key, value, environ, path) for key, value in pairs.items()}
 
 
 def _substitute(key: str, value: str, environ: Mapping[str, str], path: Path) -> str:

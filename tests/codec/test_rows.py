@@ -149,9 +149,16 @@ def test_split_several_inputs():
     ]
 
 
+def test_the_rows_of_one_input_have_its_parameters():
+    parts = rows.split_batch([tensor([1, 2], parameters={"a": 3})])
+    assert [rows.to_row(part)["parameters"] for part in parts] == [{"a": 3}] * 2
+
+
 def test_the_class_to_explain_is_in_rows_of_several_inputs():
-    inputs = [tensor([1, 2], name="a"), tensor([3, 4], name="b", parameters={"target": 5})]
+    parameters = {"target": 5, "other": 6}
+    inputs = [tensor([1, 2], name="a"), tensor([3, 4], name="b", parameters=parameters)]
     assert [row["target"] for row in rows.split_batch(inputs)] == [5, 5]
+    assert rows.split_batch(inputs)[0].keys() == {"a", "b", "target"}
     inputs.append(tensor([6, 7], name="target"))
     assert [rows.to_row(row)["target"] for row in rows.split_batch(inputs)] == [6, 7]
 

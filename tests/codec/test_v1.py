@@ -72,6 +72,11 @@ def test_opaque_bytes_are_one_instance(sent):
     assert decoded.instances == [{"data": bytearray(sent)}]
 
 
+def test_opaque_bytes_may_hold_a_request():
+    body = b'\n {"instances": [1]}'
+    assert v1.decode(body, "application/octet-stream").instances == [1]
+
+
 def test_text_is_one_instance():
     assert v1.decode("hällo".encode(), "text/plain").instances == [{"data": "hällo"}]
     latin = v1.decode("hällo".encode("latin-1"), "text/plain; charset=ISO-8859-1")
@@ -107,9 +112,10 @@ def test_v2_inputs_are_read_as_v2():
         (b'{"inputs":[{"name":"x","data":[1]}]}', 'inputs[0] "x".shape: missing'),
     ],
 )
-def test_hostile_json(sent, text):
+@pytest.mark.parametrize("content_type", [JSON, "", "application/x-www-form-urlencoded"])
+def test_hostile_json(sent, text, content_type):
     with pytest.raises(InvalidInput) as caught:
-        v1.decode(sent, JSON)
+        v1.decode(sent, content_type)
     assert caught.value.message.startswith(text)
 
 
