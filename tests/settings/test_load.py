@@ -603,6 +603,13 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         load_settings(["--model_dir", "/absent"], {})
 
 
+def test_a_model_store_that_is_none_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "m.mar"
+    file.touch()
+    with pytest.raises(SettingError, match=r"model_store: .*m.mar: not a folder \(command line"):
+        load_settings(["--model-store", str(file)], {})
+
+
 def test_a_folder_that_cannot_be_looked_into_is_one_line() -> None:
     with locked_folder() as folder, unprivileged():
         path = f"{folder}/config/config.properties"
