@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kserve_torch.namespace import imports
+from kserve_torch.namespace import imports, searchpath
 from kserve_torch.namespace.loader import Namespace
 
 from ..makers import Files, write
@@ -113,6 +113,16 @@ def test_two_instances_of_one_archive_share_its_folders(make: Make, search: list
     one.close()
     assert two.import_module("later").NAME == "later one"
     assert str(two.root / "code") in search
+
+
+def test_the_end_of_one_archive_is_not_that_of_another(make: Make, search: list[str]) -> None:
+    one, two = (make(name, "sys.path.append(code)") for name in ("one", "two"))
+    for namespace in (one, two):
+        namespace.import_module("handler")
+    one.close()
+    for root, is_open in ((one.root, False), (two.root, True)):
+        assert searchpath.is_an_archives(str(root / "code")) is is_open
+        assert (str(root / "code") in search) is is_open
 
 
 def test_folders_come_before_or_after_the_archives_own(make: Make) -> None:
