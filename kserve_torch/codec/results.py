@@ -221,6 +221,6 @@ def _text(value: Any, name: str) -> str | bytes:
         return value if isinstance(value, str) else bytes(value)
     try:
         text = json_text(value)
-    except (TypeError, ValueError) as error:
+    except TypeError as error:
         raise HandlerError(f'output "{name}": {error}') from error
     return str(orjson.loads(text)) if text.startswith(b'"') else text.decode()

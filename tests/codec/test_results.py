@@ -59,6 +59,7 @@ def test_arrays_of_every_datatype(name):
         ([np.uint64(2**63), 1], ("UINT64", (2,), [2**63, 1])),
         ([2**63 + 1, -1], ("BYTES", (2,), ["9223372036854775809", "-1"])),
         ([[2**63 + 1], [-1]], ("BYTES", (2,), ["[9223372036854775809]", "[-1]"])),
+        ([np.uint64(5), np.int64(-(2**63))], ("BYTES", (2,), ["5", f"{-(2**63)}"])),
         ([2**63 + 1, 0.5], ("FP64", (2,), [2.0**63, 0.5])),
         (2**80, ("BYTES", (1,), [str(2**80)])),
         ([2**80, 1], ("BYTES", (2,), [str(2**80), "1"])),
@@ -76,6 +77,7 @@ def test_arrays_of_every_datatype(name):
         ([[1, 2], [3]], ("BYTES", (2,), ["[1,2]", "[3]"])),
         ([1, "a"], ("BYTES", (2,), ["1", "a"])),
         (["a", 1], ("BYTES", (2,), ["a", "1"])),
+        ([["a", 1], ["b", 2]], ("BYTES", (2,), ['["a",1]', '["b",2]'])),
         ([True, "a"], ("BYTES", (2,), ["true", "a"])),
         ([1.5, None], ("BYTES", (2,), ["1.5", "null"])),
         ([{"box": [1, 2]}, {"box": []}], ("BYTES", (2,), ['{"box":[1,2]}', '{"box":[]}'])),
@@ -182,6 +184,7 @@ def test_a_list_that_holds_itself():
     [
         *(1j, np.array([1j]), object(), [object()], {"a": object()}),
         *(torch.eye(2).to_sparse(), [torch.eye(2).to_sparse()], torch.empty(1, device="meta")),
+        [1, torch.eye(2).to_sparse()],
         {"a": torch.ones(1).to(torch.float8_e4m3fn)},
     ],
 )

@@ -18,8 +18,9 @@ from atexit import register
 class Model:
     pass
 
-model, ended = Model(), []
+model, ended, named = Model(), [], {}
 atexit.register(ended.append, "first")
+atexit.register(named.update, a=1)
 
 @register
 def late():
@@ -36,14 +37,14 @@ def test_what_is_registered_is_done_once_the_instance_is_closed(
 ) -> None:
     namespace = Namespace(write(tmp_path, {"handler.py": HANDLER, "other.py": "NAME = 1"}))
     handler = namespace.import_module("handler")
-    ended, model = handler.ended, weakref.ref(handler.model)
+    ended, left = handler.ended, [weakref.ref(each) for each in (handler.model, namespace.exits)]
     assert ended == []
     namespace.close()
-    assert ended == [(1, True), "first"]
+    assert (ended, handler.named) == ([(1, True), "first"], {"a": 1})
     assert capsys.readouterr().out == ""
     del handler, namespace
     gc.collect()
-    assert model() is None
+    assert [each() for each in left] == [None, None]
 
 
 def test_what_it_raises_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
