@@ -91,6 +91,7 @@ def test_arrays_of_every_datatype(name):
         (torch.tensor([[1.5]]), ("FP32", (1, 1), [1.5])),
         (torch.tensor(3), ("INT64", (1,), [3])),
         (torch.ones(1, requires_grad=True), ("FP32", (1,), [1.0])),
+        (torch.ones(1, dtype=torch.bfloat16, requires_grad=True), ("BF16", (1,), [0x3F80])),
         (torch.ones(2, dtype=torch.bfloat16), ("BF16", (2,), [BF16_ONE, BF16_ONE])),
         ([torch.tensor(1), torch.tensor(2)], ("INT64", (2,), [1, 2])),
         ([torch.ones(1, dtype=torch.bfloat16)] * 2, ("BF16", (2, 1), [BF16_ONE, BF16_ONE])),

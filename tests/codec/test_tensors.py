@@ -47,8 +47,10 @@ def elements(tensor):
 
 @given(st.floats(width=16, allow_nan=False))
 def test_half_floats_go_out_in_single_precision(value):
-    sent = tensors.in_json(Tensor(name="x", datatype="FP16", array=np.array([value], "f2")))
+    half = Tensor(name="x", datatype="FP16", array=np.array([value], "f2"), parameters={"a": 1})
+    sent = tensors.in_json(half)
     assert (sent.datatype, sent.array.dtype, sent.array[0]) == ("FP32", np.float32, value)
+    assert sent.parameters == {"a": 1}
 
 
 @given(hnp.arrays(np.uint16, hnp.array_shapes(max_dims=3)))
