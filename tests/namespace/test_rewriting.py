@@ -91,13 +91,28 @@ def test_a_damaged_archive_changes_nothing(make: Make, folder: Path) -> None:
     assert {file.name for file in folder.iterdir()} - {"__pycache__"} == {"handler.py", "weights"}
 
 
-@pytest.mark.parametrize("way", ["copy", "open"])
-def test_links_are_written_through(make: Make, folder: Path, way: str) -> None:
-    (folder / "weights").rename("elsewhere")
-    (folder / "weights").symlink_to(Path("elsewhere").resolve())
+@pytest.mark.parametrize(
+    ("way", "target"),
+    [*((way, "a/first") for way in WAYS), ("copy", "elsewhere"), ("open", "elsewhere")],
+)
+def test_links_are_written_through(make: Make, folder: Path, way: str, target: str) -> None:
+    (folder / "weights").rename(target)
+    (folder / "weights").symlink_to(Path(target).resolve())
     make(handler=HANDLER.format(WAYS[way])).import_module("handler").write()
     assert (folder / "weights").is_symlink()
-    assert Path("elsewhere").read_bytes() == b"new"
+    assert Path(target).read_bytes() == b"new"
+
+
+@pytest.mark.parametrize(
+    "opened", ["'weights', 'rb'", "'weights', 'ab'", "os.open('weights', os.O_WRONLY), 'wb'"]
+)
+def test_a_file_that_is_not_truncated_stays_itself(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, opened: str
+) -> None:
+    monkeypatch.chdir(folder)
+    before = (folder / "weights").stat().st_ino
+    make(handler=HANDLER.format(f"open({opened}).close()")).import_module("handler").write()
+    assert (folder / "weights").stat().st_ino == before
 
 
 @pytest.mark.parametrize("way", ["copy", "open"])
@@ -106,8 +121,10 @@ def test_temporary_files_are_written_while_they_are_open(
 ) -> None:
     handler = make(handler=HANDLER.format(WAYS[way])).import_module("handler")
     handler.FOLDER = str(tmp_path)
-    with (tmp_path / "weights").open("wb+") as used:
+    with (tmp_path / "weights").open("wb+", buffering=0) as used:
+        used.write(b"old")
         handler.write()
+        used.seek(0)
         assert used.read() == b"new"
 
 
@@ -128,4 +145,6 @@ def test_other_code_truncates_files_as_ever(make: Make, folder: Path) -> None:
         assert used.read() == b"new"
         with zipfile.ZipFile("new.zip") as file:
             file.extractall(folder)
+        with tarfile.open("new.tar") as archive:
+            archive.extractall(folder, filter="data")
         assert os.fstat(used.fileno()).st_ino == (folder / "weights").stat().st_ino
