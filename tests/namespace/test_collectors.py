@@ -39,13 +39,14 @@ def test_instances_that_make_the_same_metrics_share_them(make: Make) -> None:
     "other",
     [
         "Gauge('kt_test_sizes', '')",
+        "Summary('kt_test_level', '')",
         "Histogram('kt_test_sizes', '', ['other'], buckets=(1, 2))",
         "Histogram('kt_test_sizes', '', ['kind'], buckets=(1, 3))",
     ],
 )
 def test_other_metrics_of_that_name_are_refused(make: Make, other: str) -> None:
     make("a", handler=HANDLER).import_module("handler")
-    with pytest.raises(ValueError, match="kt_test_sizes"):
+    with pytest.raises(ValueError, match="Duplicated timeseries"):
         make("b", handler=f"from prometheus_client import *\n{other}").import_module("handler")
 
 
