@@ -180,6 +180,14 @@ def is_namespace_package(name: str) -> bool:
     )
 
 
+def load_namespace_package(name: str) -> bool:
+    """Whether there is such a package outside all archives, and no other of that name; load it."""
+    if known_elsewhere(name, folders=False) or not known_elsewhere(name):
+        return False
+    importlib.import_module(name)
+    return is_namespace_package(name)
+
+
 def is_alias(name: str) -> bool:
     """Whether ``name`` is in ``sys.modules`` only as an alias for archives' modules."""
     return isinstance(sys.modules.get(name), Alias)

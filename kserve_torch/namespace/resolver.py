@@ -9,7 +9,7 @@ from types import ModuleType
 
 from kserve_torch.namespace import aliases, searchpath
 from kserve_torch.namespace.portions import Portions
-from kserve_torch.namespace.scopes import Scope
+from kserve_torch.namespace.scopes import Scope, are_packages
 
 
 class Resolver:
@@ -47,7 +47,8 @@ class Resolver:
         As on TorchServe's ``sys.path`` the archive comes first, but after standard modules that are
         loaded already. Its namespace packages (folders without ``__init__.py``) come after regular
         packages elsewhere, but before namespace packages elsewhere: the server's working directory
-        may have a folder ``models`` too. Those that are loaded there are shared, see `portions`.
+        may have a folder ``models`` too. Those that are loaded there, or of which its packages have
+        a portion, are shared, see `portions`.
         """
         if top in sys.stdlib_module_names and top in sys.modules:
             self._foreign.add(top)
@@ -65,6 +66,8 @@ class Resolver:
             if spec is not None and spec.loader is not None:
                 return self.known.setdefault(top, full)
             folder = folder or (full if spec else None)
+        if folder is not None and are_packages(folder.partition(".")[0]):
+            shared = shared or aliases.load_namespace_package(top)
         if folder is not None and shared:
             self._portions[top] = Portions(folder.partition(".")[0], top)
             self.merged[top] = sys.modules[folder]

@@ -1,3 +1,4 @@
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,15 +17,16 @@ OWN = {
 }
 
 
-@pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Namespace]:
+@pytest.fixture(params=["loaded", "not loaded yet"])
+def packages(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Namespace]:
     """With portions of ``kt_shared``, which the environment has, too."""
     for folder, files in {"site": THEIRS, "packages": OWN}.items():
         write(tmp_path / folder, {f"kt_shared/{name}": text for name, text in files.items()})
     monkeypatch.syspath_prepend(tmp_path / "site")
-    import kt_shared.theirs
-
-    assert kt_shared.theirs.X == "environment"
+    if request.param == "loaded":
+        importlib.import_module("kt_shared.theirs")
     packages = Namespace(tmp_path / "packages")
     yield packages
     packages.close()
@@ -60,6 +62,8 @@ def test_each_module_is_found_where_it_is(
 
 
 def test_nobodys_modules_are_not_found(packages: Namespace, tmp_path: Path) -> None:
+    user = Namespace(write(tmp_path / "a", {}), packages=packages)
     for name in ("kt_shared.absent", "kt_shared.deep.absent", "kt_shared.own.absent"):
         with pytest.raises(ModuleNotFoundError, match=f"^No module named '{name}'$"):
             packages.import_module(name)
+    user.close()
