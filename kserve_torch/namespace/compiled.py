@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 
 from kserve_torch.namespace.aliases import is_alias, known_elsewhere
+from kserve_torch.namespace.bindings import own_classes
 
 
 class CompiledLoader(ExtensionFileLoader):
@@ -68,7 +69,8 @@ class CompiledLoader(ExtensionFileLoader):
         """
         package, _, bare = spec.name.partition(".")
         top = bare.partition(".")[0]
-        below = bare if known_elsewhere(top) else top
+        elsewhere = known_elsewhere(top)
+        below = bare if elsewhere else top
         before = sys.modules.copy()
         hidden = {name: before.pop(name) for name in [*before] if name.partition(".")[0] == bare}
         for name in hidden:
@@ -82,7 +84,9 @@ class CompiledLoader(ExtensionFileLoader):
         sys.modules.update(shown)
         before |= shown
         try:
-            yield
+            folder = Path(self.path).parents[bare.count(".")]
+            with own_classes(top, str(folder), elsewhere=elsewhere):
+                yield
         finally:
             for name, module in sys.modules.copy().items():
                 if before.get(name) is module:

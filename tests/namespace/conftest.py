@@ -5,6 +5,7 @@ import sys
 import textwrap
 import types
 from collections.abc import Iterator
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,28 @@ def make(tmp_path: Path) -> Iterator[Make]:
         namespace.close()
     ours = {namespace.name for namespace in made}
     assert not [name for name in sys.modules.copy() if name.partition(".")[0] in ours]
+
+
+@pytest.fixture
+def as_cython(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of compiled modules hold Python here, and enter themselves by their bare names."""
+    create, run = ExtensionFileLoader.create_module, ExtensionFileLoader.exec_module
+
+    def is_here(loader: ExtensionFileLoader) -> bool:
+        return Path(loader.path).is_relative_to(tmp_path)
+
+    def create_here(loader: ExtensionFileLoader, spec: ModuleSpec) -> types.ModuleType:
+        return types.ModuleType(spec.name) if is_here(loader) else create(loader, spec)
+
+    def run_here(loader: ExtensionFileLoader, module: types.ModuleType) -> None:
+        if not is_here(loader):
+            run(loader, module)
+            return
+        sys.modules.setdefault(loader.name.partition(".")[2], module)
+        exec(Path(loader.path).read_text(), vars(module))
+
+    monkeypatch.setattr(ExtensionFileLoader, "create_module", create_here)
+    monkeypatch.setattr(ExtensionFileLoader, "exec_module", run_here)
 
 
 @pytest.fixture
