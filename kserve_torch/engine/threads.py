@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from kserve_torch.engine.tuner import Tuner
-from kserve_torch.runtime.torchstate import compiles, thread_counts, use_threads
+from kserve_torch.runtime.torchstate import compiles, has_tried, thread_counts, use_threads
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,8 @@ class CallThreads:
 
     def answered(self, rows: int, seconds: float) -> None:
         """Note how long the call took, unless it failed."""
-        settled = self._tuner.note(rows, seconds) if self._tuner is not None else None
+        usual = not has_tried()
+        settled = self._tuner.note(rows, seconds) if usual and self._tuner is not None else None
         if settled is not None:
             log.info(
                 "%s: using %d intra-op threads for batches of about %d rows: %.2f ms per row",

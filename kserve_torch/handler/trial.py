@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.module import _global_forward_hooks as _global_hooks
 from torch.nn.modules.module import _global_forward_pre_hooks as _global_pre_hooks
 
+from kserve_torch.runtime.torchstate import note_trial
 from kserve_torch.runtime.tying import is_plain
 
 #: Largest difference between the answers of both ways, relative to the largest number.
@@ -62,11 +63,12 @@ def _is_plain_float32(tensor: torch.Tensor) -> bool:
 
 @torch.inference_mode(False)
 def copy_of(model: nn.Module, parameters: Mapping[int, torch.Tensor] | None = None) -> nn.Module:
-    """A copy that holds the parameters of `LARGE` bytes or more together with the model.
+    """A copy, for a trial, that holds the parameters of `LARGE` bytes or more with the model.
 
     Or ``parameters`` in their place, by the ``id`` of the model's own. A part of the model that
     cannot be copied may raise anything.
     """
+    note_trial()
     large = {id(each): each for each in model.parameters() if each.nbytes >= LARGE}
     held = {**large, **(parameters or {})}
     twin = copy.deepcopy(model, dict(held))

@@ -177,9 +177,21 @@ def compiles() -> bool:
     return _thread.compiles
 
 
+def note_trial() -> None:
+    """The call that runs on this thread tries something out, and so takes longer than others."""
+    _thread.tries = True
+
+
+def has_tried() -> bool:
+    """Whether a call on this thread has tried something out since this was last asked."""
+    tries, _thread.tries = _thread.tries, False
+    return tries
+
+
 class _Thread(threading.local):
     dtype = _DTYPE
     compiles = False
+    tries = False
 
 
 _thread = _Thread()

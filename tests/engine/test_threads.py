@@ -4,6 +4,7 @@ import pytest
 
 from kserve_torch.engine import threads
 from kserve_torch.engine.threads import CallThreads
+from kserve_torch.runtime.torchstate import note_trial
 
 
 @pytest.fixture
@@ -55,6 +56,22 @@ def test_a_call_that_compiles_has_all_there_are_to_be_and_is_no_part_of_a_trial(
     calls.for_call(1)
     assert used == [4]
     assert calls._tuner is None
+
+
+def test_a_call_in_which_the_handler_tries_something_out_is_no_part_of_a_trial(
+    used: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(threads, "thread_counts", lambda workers: (1, 12))
+    calls = CallThreads("m 1.0 predict", 1, lambda: 1, crowded=lambda: False)
+    for _ in range(2):
+        calls.for_call(8)
+        note_trial()
+        calls.answered(8, 100.0)
+    while not caplog.messages:
+        calls.for_call(8)
+        calls.answered(8, 1.0 / used[-1])
+    assert "using 12 intra-op threads" in caplog.text
 
 
 def test_a_call_in_a_crowd_gets_half_and_is_no_part_of_a_trial(used: list[int]) -> None:

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from kserve_torch.handler.trial import NothingToCompare, agree
+from kserve_torch.handler.trial import NothingToCompare, agree, copy_of
+from kserve_torch.runtime.torchstate import has_tried
 
 NAN, INF = math.nan, math.inf
 
@@ -55,3 +56,10 @@ def test_answers_that_tell_nothing():
     for text in ("a", None):
         with pytest.raises(TypeError, match="cannot be compared"):
             agree([torch.ones(1), text], [torch.ones(1), text])
+
+
+def test_whoever_measures_a_call_learns_that_it_had_a_trial():
+    has_tried()  # another test may have left one
+    copy_of(torch.nn.Linear(1, 1))
+    assert has_tried()
+    assert not has_tried()
