@@ -26,9 +26,10 @@ TRIAL_SECONDS = 1.0
 CLEAR = 1.25
 #: How long a size's batches compute between two trials, as a multiple of the trial's own time. A
 #: trial that changed the choice is repeated after the first multiple: another program may
-#: have disturbed it. Each that confirms the choice doubles the pause, up to the second multiple:
-#: trials cost time, as all candidates but one are slower. The pause is not a number of batches:
-#: after a disturbed trial, a large model would run them for minutes with the wrong choice.
+#: have disturbed it, unless it chose the most threads, which others only make slower. Each that
+#: confirms the choice doubles the pause, up to the second multiple: trials cost time, as all
+#: candidates but one are slower. The pause is not a number of batches: after a disturbed trial, a
+#: large model would run them for minutes with the wrong choice.
 AGAIN, AGAIN_AT_MOST = 5.0, 200.0
 #: A trial comes early once so many batches in a row take so many times as long as in the last one:
 #: beside another program, threads that wait for each other may take twenty times as long.
@@ -111,9 +112,10 @@ class _Size:
         assert chosen is not None
         changed, self.chosen = chosen != self.chosen, chosen
         self.cost, self.slow = self.trial.cost(chosen), 0
-        if not changed:
+        is_sure = not changed or chosen == self.trial.most
+        if is_sure:
             self.again = min(2 * self.again, AGAIN_AT_MOST)
-        self.left = (AGAIN if changed else self.again) * self.trial.seconds
+        self.left = (self.again if is_sure else AGAIN) * self.trial.seconds
         return changed
 
 
@@ -132,6 +134,11 @@ class Trial:
         self._turns = 0
         self._turn: list[float] = []
         self.chosen: int | None = candidates[0] if len(self._candidates) == 1 else None
+
+    @property
+    def most(self) -> int:
+        """The largest candidate."""
+        return self._candidates[-1]
 
     def next(self) -> int:
         """The thread count for the next batch."""

@@ -138,6 +138,18 @@ def test_what_was_settled_is_tried_again_and_told_if_it_changed() -> None:
     assert tuner.next(2) == 2
 
 
+def test_the_most_threads_are_tried_again_later_as_no_neighbour_makes_them_look_faster() -> None:
+    tuner = Tuner([1, 2])
+    costs = {1: 2.0e-3, 2: 1.0e-3}
+    settle(tuner, costs)
+    batches = 0
+    while tuner.next(2) == 2:
+        tuner.note(2, 2 * costs[2])
+        batches += 1
+    trial = sum(costs.values()) * TURNS * TURN
+    assert batches - TURN == pytest.approx(2 * AGAIN * trial / costs[2], abs=1)
+
+
 def test_a_large_model_does_not_keep_for_minutes_what_was_best_beside_a_neighbour() -> None:
     tuner = Tuner([1, 2])
     assert settle(tuner, {1: 0.17, 2: 0.3}) == 3
