@@ -26,8 +26,8 @@ TRIAL_SECONDS = 1.0
 CLEAR = 1.25
 #: How long a size's batches compute between two trials, as a multiple of the trial's own time. A
 #: trial that changed the choice is repeated after the first multiple: another program may
-#: have disturbed it, unless it chose the most threads, which others only make slower. Each that
-#: confirms the choice doubles the pause, up to the second multiple: trials cost time, as all
+#: have disturbed it; after twice that if it chose the most threads, which others make slower. Each
+#: that confirms the choice doubles the pause, up to the second multiple: trials cost time, as all
 #: candidates but one are slower. The pause is not a number of batches: after a disturbed trial, a
 #: large model would run them for minutes with the wrong choice.
 AGAIN, AGAIN_AT_MOST = 5.0, 200.0
@@ -112,10 +112,10 @@ class _Size:
         assert chosen is not None
         changed, self.chosen = chosen != self.chosen, chosen
         self.cost, self.slow = self.trial.cost(chosen), 0
-        is_sure = not changed or chosen == self.trial.most
-        if is_sure:
-            self.again = min(2 * self.again, AGAIN_AT_MOST)
-        self.left = (self.again if is_sure else AGAIN) * self.trial.seconds
+        pause = AGAIN if chosen < self.trial.most else 2 * AGAIN
+        if not changed:
+            self.again = pause = min(2 * self.again, AGAIN_AT_MOST)
+        self.left = pause * self.trial.seconds
         return changed
 
 

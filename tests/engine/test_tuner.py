@@ -138,10 +138,16 @@ def test_what_was_settled_is_tried_again_and_told_if_it_changed() -> None:
     assert tuner.next(2) == 2
 
 
-def test_the_most_threads_are_tried_again_later_as_no_neighbour_makes_them_look_faster() -> None:
+@pytest.mark.parametrize("confirmed", [0, 4000])
+def test_the_most_threads_are_tried_again_later_as_neighbours_make_them_slower(
+    confirmed: int,
+) -> None:
     tuner = Tuner([1, 2])
-    costs = {1: 2.0e-3, 2: 1.0e-3}
-    settle(tuner, costs)
+    before, costs = {1: 1.0e-3, 2: 2.0e-3}, {1: 2.0e-3, 2: 1.0e-3}
+    for _ in range(confirmed):  # that one thread is better
+        tuner.note(2, 2 * before[tuner.next(2)])
+    while tuner.note(2, 2 * costs[tuner.next(2)]) is None:
+        pass
     batches = 0
     while tuner.next(2) == 2:
         tuner.note(2, 2 * costs[2])
