@@ -29,6 +29,12 @@ def part(number: int) -> Mapping[int, RowReply]:
     return {0: RowReply(result=bytes([number]) * 1000)}
 
 
+def send_all(parts: Emissions) -> None:
+    """All parts, one after the other, as a handler sends them."""
+    for number in range(PARTS):
+        parts(part(number))
+
+
 async def test_a_handler_waits_for_a_client_that_is_behind() -> None:
     sent: list[int] = []
     parts = Emissions()
@@ -54,14 +60,9 @@ async def test_a_client_that_does_not_catch_up_is_given_up(
 ) -> None:
     monkeypatch.setattr(emissions, "PATIENCE_SECONDS", 0.1)
     parts = Emissions()
-
-    def handle() -> None:
-        for number in range(PARTS):
-            parts(part(number))
-
     answering = asyncio.get_running_loop().create_future()
     parts.until(answering)
-    await asyncio.to_thread(handle)
+    await asyncio.to_thread(send_all, parts)
     with pytest.raises(RequestTimeout, match="did not take"):
         await anext(parts)
     assert answering.cancelled()
@@ -74,15 +75,11 @@ async def test_a_client_that_stays_behind_is_given_up_though_it_takes_some(
     monkeypatch.setattr(emissions, "PATIENCE_SECONDS", 0.1)
     parts = Emissions()
 
-    def handle() -> None:
-        for number in range(PARTS):
-            parts(part(number))
-
     async def take() -> None:
         async for _ in parts:
             await asyncio.sleep(0.02)
 
-    parts.until(asyncio.create_task(asyncio.to_thread(handle)))
+    parts.until(asyncio.create_task(asyncio.to_thread(send_all, parts)))
     with pytest.raises(RequestTimeout, match="did not take"):
         await take()
 
@@ -104,8 +101,7 @@ async def test_an_event_loop_does_not_wait_for_a_client(
     parts = Emissions()
 
     async def handle() -> None:
-        for number in range(PARTS):
-            parts(part(number))
+        send_all(parts)
 
     began = time.monotonic()
     await asyncio.to_thread(asyncio.run, handle())
