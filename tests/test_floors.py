@@ -20,7 +20,8 @@ FLOORS: list[dict[str, str]] = [
         "codec": "",
         "settings": "",
         "engine.pacing": "",
-        "engine.tuner": "",
+        "engine.trial": "",
+        "engine.tuner": "engine.trial",
         "engine.window": "",
     },
     {
@@ -122,9 +123,10 @@ FLOORS: list[dict[str, str]] = [
         "engine.courtesy": "",
         "engine.emissions": "",
         "engine.failures": "",
+        "engine.gate": "",
         "engine.intake": "engine.pacing engine.pool engine.queues engine.ticket",
         "engine.isolation": "engine.failures engine.lane engine.ticket",
-        "engine.lane": "engine.ticket",
+        "engine.lane": "engine.gate engine.ticket",
         "engine.loads": "",
         "engine.place": "",
         "engine.pool": (

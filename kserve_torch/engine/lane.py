@@ -7,15 +7,19 @@ is free, under the lock, so a request that has left the queue by then cannot shi
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import threading
 import time
 from collections.abc import Callable
 
+from kserve_torch.engine.gate import Gate
 from kserve_torch.engine.ticket import Ticket
 from kserve_torch.engine.window import Window
 from kserve_torch.errors import NotReady, Overloaded
 from kserve_torch.messages import Request, Verb
+
+log = logging.getLogger(__name__)
 
 #: Seconds after which batches that had become smaller, for want of memory, grow again.
 SHRUNK_SECONDS = 600.0
@@ -38,6 +42,7 @@ class Lane:
         self._max_rows = window.max_rows
         self._shrunk = -math.inf
         self._lock = threading.Lock()
+        self._gate = Gate()
         #: What idle workers wait for, in the order in which they became idle. The last is woken
         #: first: so the others stay idle for long if they are not needed, and then stop.
         self._idle: list[threading.Condition] = []
@@ -71,7 +76,9 @@ class Lane:
             ticket.pressure = self._pressure(ticket.arrived)
             # The first request wakes a worker, and so does the one that completes a batch; those
             # between need not.
-            if self._idle and (len(self._window) == 1 or self._window.is_complete):
+            if self._idle and (
+                len(self._window) == 1 or (self._window.is_complete and not self._gate.opens())
+            ):
                 self._idle.pop().notify()
         return ticket
 
@@ -83,7 +90,8 @@ class Lane:
     def pressure(self) -> float:
         """Seconds that the oldest request has waited because all workers are busy.
 
-        The delay for which even a free worker waits until a batch is complete is not counted.
+        The delay for which even a free worker waits until a batch is complete is not counted; and
+        there is none if another worker would not help.
         """
         with self._lock:
             return self._pressure(time.monotonic())
@@ -91,7 +99,8 @@ class Lane:
     def _pressure(self, now: float) -> float:
         window = self._window
         age = now - (window.oldest() or now)
-        return age if window.is_complete else max(0.0, age - window.max_delay)
+        pressure = age if window.is_complete else max(0.0, age - window.max_delay)
+        return 0.0 if pressure and self._gate.is_enough else pressure
 
     def oldest_age(self) -> float:
         """Seconds that the oldest request has waited, for whatever reason; 0.0 if none waits."""
@@ -126,32 +135,61 @@ class Lane:
             idle_limit: seconds without work after which an empty list is returned; asked again
                 whenever the worker is woken.
         """
+        self._end_batch(stopping)
         woken = threading.Condition(self._lock)
         with self._lock:
             free_since = time.monotonic()
             while not (self.closed or stopping.is_set()):
                 now = time.monotonic()
-                due = self._window.due(now, free_since)
+                opens = self._gate.opens()
+                due = opens or self._window.due(now, free_since)
                 if due == 0.0:
-                    return self._form()
-                if due is None and (limit := idle_limit()) is not None:
-                    due = free_since + limit - now
-                    if due <= 0:
+                    return self._form(stopping)
+                if (opens or due is None) and (limit := idle_limit()) is not None:
+                    left = free_since + limit - now
+                    if left <= 0:
                         break
+                    due = min(left, opens or left)
                 self._idle.append(woken)
                 woken.wait(due if due is None else min(due, threading.TIMEOUT_MAX))
                 if woken in self._idle:  # nobody woke it
                     self._idle.remove(woken)
             return []
 
-    def _form(self) -> list[Ticket]:
+    def _end_batch(self, worker: threading.Event) -> None:
+        with self._lock:
+            settled = self._gate.end(worker)
+            self._window.form_for(self._gate.width)
+        if settled is not None:
+            chosen = settled.next()
+            log.info(
+                "%s: %d of %d workers compute at once: %.2f ms per request, with all %.2f ms",
+                self.label,
+                chosen,
+                settled.most,
+                *(1000 * settled.cost(workers) for workers in (chosen, settled.most)),
+            )
+
+    def _form(self, worker: threading.Event) -> list[Ticket]:
         batch = self._window.take()
         self.last_batch = time.monotonic()
         if self._window.max_rows < self._max_rows:
             self._grow(self.last_batch)
-        if self._idle and len(self._window):
+        self._gate.begin(worker, len(batch))
+        if self._idle and len(self._window) and not self._gate.opens():
             self._idle.pop().notify()
         return batch
+
+    def give_up(self, stopping: threading.Event) -> None:
+        """Forget the batch of a worker that will not ask for another."""
+        with self._lock:
+            self._gate.give_up(stopping)
+
+    def resize(self, workers: int) -> None:
+        """Be told how many workers there are."""
+        with self._lock:
+            self._gate.resize(workers)
+            self._window.form_for(self._gate.width)
 
     def rouse(self) -> None:
         """Wake all idle workers, so that one that is to stop sees its event."""

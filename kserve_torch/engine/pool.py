@@ -180,6 +180,10 @@ class Pool:
         self.staffing.steady()
         self._ran(ran)
 
+    def _resize_lane(self) -> None:
+        if self._courtesy is None:
+            self.lane.resize(self.roster.ready)
+
     # --- stopping ---
 
     def _may_stop(self, worker: Worker) -> bool:
@@ -213,6 +217,7 @@ class Pool:
                 self.staffing.ready()
             else:
                 self.roster.remove(worker)
+            self._resize_lane()
         self._changed_hook(worker)
         if error is not None:
             self._failed(worker, started, error)
@@ -250,6 +255,7 @@ class Pool:
             if batch is None:
                 return False
             started = self.staffing.ended(worker)
+            self._resize_lane()
         if self._courtesy is not None:
             self._courtesy.give_up_turn()
         self._changed_hook(worker)

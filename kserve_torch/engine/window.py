@@ -48,11 +48,16 @@ class Window(Generic[T]):
         self.rows = 0
         #: Sizes of the last batches, in requests, since one was full or left requests behind.
         self._lately: deque[int] = deque(maxlen=PATIENCE)
+        self._latelies = {1: self._lately}
         self._waiting: OrderedDict[T, _Waiting] = OrderedDict()
 
     def __len__(self) -> int:
         """Requests that wait."""
         return len(self._waiting)
+
+    def form_for(self, workers: int) -> None:
+        """Form batches for so many workers: with each number, the clients come in other groups."""
+        self._lately = self._latelies.setdefault(workers, deque(maxlen=PATIENCE))
 
     def push(self, item: T, rows: int, now: float) -> bool:
         """Append a request; False if the window is full."""

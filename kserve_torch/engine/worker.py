@@ -156,6 +156,7 @@ class Worker:
             # batch before it sees that it was given up, and drop that batch's answers.
             self._stopping.set()
             batch, self._batch = self._batch, ()
+        self.lane.give_up(self._stopping)
         self.lane.rouse()  # a concurrent one may wait for further requests
         return [ticket for ticket in batch if not ticket.future.done()]
 
@@ -195,6 +196,7 @@ class Worker:
         else:
             self._become(WorkerState.STOPPED)
         finally:
+            self.lane.give_up(self._stopping)
             self.instance.close()
             self.instance = None
             give_back_freed_memory()

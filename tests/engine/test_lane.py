@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from kserve_torch.engine import gate as gates
 from kserve_torch.engine import lane as lanes
 from kserve_torch.engine.lane import Lane
 from kserve_torch.engine.ticket import Ticket, deliver
@@ -251,3 +252,65 @@ async def test_time_is_queued_until_the_handler_has_the_request() -> None:
     assert ticket.timing(12.0) == Timing(queued=2.0, handler=0.0, batch_rows=0, began=0.0)
     ticket.began, ticket.rows = 11.5, 3
     assert ticket.timing(12.0) == Timing(queued=1.5, handler=0.5, batch_rows=3, began=11.5)
+
+
+class Busy:
+    """Two workers of which one is to be at work; one has the first request."""
+
+    def __init__(self, rows: int = 4) -> None:
+        self.queue = lane(rows)
+        self.queue.resize(2)
+        self.queue._gate.width = 1
+        self.worker = threading.Event()
+        self.ticket = self.queue.submit(request("a"))
+        assert self.queue.take(self.worker) == [self.ticket]
+
+
+async def test_a_worker_that_is_held_back_leaves_the_next_batch_to_the_one_at_work() -> None:
+    busy = Busy()
+    other = Taker(busy.queue)
+    tickets = [busy.queue.submit(request(name)) for name in "bc"]
+    assert busy.queue.take(busy.worker) == tickets
+    busy.queue.close()
+    other.stop()
+    assert other.seen == []
+
+
+async def test_a_worker_that_is_held_back_takes_over_from_one_whose_call_takes_long() -> None:
+    busy = Busy()
+    other = Taker(busy.queue)
+    await asyncio.wait_for(busy.queue.submit(request("b")).future, 10)
+    assert other.seen == [["b"]]
+    other.stop()
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+async def test_a_worker_that_is_held_back_takes_over_from_one_that_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    monkeypatch.setattr(gates, "SLOW_SECONDS", math.inf)
+    busy = Busy(rows)
+    other = Taker(busy.queue)
+    tickets = [busy.queue.submit(request(name)) for name in "bc"]
+    busy.queue.give_up(busy.worker)
+    busy.queue.rouse()
+    await asyncio.wait_for(asyncio.gather(*(ticket.future for ticket in tickets)), 10)
+    other.stop()
+
+
+async def test_a_worker_that_is_held_back_for_long_goes_home() -> None:
+    busy = Busy()
+    busy.queue.submit(request("b"))
+    assert busy.queue.take(threading.Event(), lambda: 0.01) == []
+
+
+async def test_there_is_no_pressure_while_workers_are_held_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gates, "SLOW_SECONDS", math.inf)
+    busy = Busy()
+    busy.queue.submit(request("b"))
+    await until(lambda: busy.queue.oldest_age() > 0)
+    assert busy.queue.pressure() == 0
+    monkeypatch.setattr(gates, "SLOW_SECONDS", 0)
+    assert busy.queue.pressure() > 0

@@ -1,20 +1,23 @@
 """`Pool` with real threads; what its workers load is made here, and a row is what is to be done."""
 
 import asyncio
+import math
 import os
 import platform
 import threading
+import time
 import weakref
 from typing import Any
 
 import pytest
 
-from kserve_torch.engine import backoff, courtesy, threads
+from kserve_torch.engine import backoff, courtesy, gate, threads, trial
 from kserve_torch.engine import pool as pools
 from kserve_torch.engine import worker as workers
 from kserve_torch.engine.courtesy import Courtesy
 from kserve_torch.engine.worker import WorkerState
-from kserve_torch.errors import NotReady
+from kserve_torch.errors import DeadlineExceeded, NotReady
+from kserve_torch.settings import Limits
 
 from ..forks import Forks
 from ..waiting import until
@@ -42,6 +45,52 @@ async def test_of_many_idle_workers_the_minimum_stays(
     assert asked.count(True) == 3
     assert bench.pool.roster.ready == bench.pool.roster.size == 1
     assert await bench.result(lambda: "served") == "served"
+
+
+def spin() -> None:
+    """A row that holds the interpreter's lock for a millisecond."""
+    end = time.thread_time() + 0.001
+    while time.thread_time() < end:
+        pass
+
+
+async def test_under_load_it_is_found_out_how_many_are_best_at_work(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(gate, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(trial, "CLEAR", math.inf)
+    monkeypatch.setattr(trial, "WORTH", 0.9)  # a noisy machine is no reason for both
+    await bench.pool.scale(2, 2)
+    lane = bench.pool.lane
+
+    def told() -> bool:
+        while lane.waiting < 50:
+            bench.submit(spin)
+        return "m 1.0 predict: 1 of 2 workers compute at once: " in caplog.text
+
+    await until(told)
+    last = bench.submit(spin)
+    bench.pool.patience = 0.0
+    await until(lambda: lane.waiting)
+    assert not bench.pool.is_short(last)
+    await asyncio.wait_for(last.future, 10)
+
+
+async def test_the_queue_knows_how_many_workers_there_are(bench: Bench) -> None:
+    queue = bench.pool.lane._gate
+    for count in (3, 2):
+        await bench.pool.scale(count, count)
+        await until(lambda count=count: queue.width == count)
+    held = bench.hold()
+    await held.begun()
+    bench.pool._limits = Limits(response_timeout=0.0)
+    bench.pool.staffing.end()
+    bench.pool.give_up_hung()
+    assert queue.width == 1
+    held.gate.set()
+    with pytest.raises(DeadlineExceeded):
+        await held.ticket.future
 
 
 async def test_who_is_scaled_down_while_it_works_does_not_count(bench: Bench) -> None:

@@ -5,15 +5,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from kserve_torch.engine.tuner import (
-    AGAIN,
-    AGAIN_AT_MOST,
-    SLOW_BATCHES,
-    SLOWER,
-    TURN,
-    TURNS,
-    Tuner,
-)
+from kserve_torch.engine.trial import AGAIN, AGAIN_AT_MOST, SLOW_BATCHES, SLOWER, TURNS
+from kserve_torch.engine.tuner import TURN, Tuner
 
 
 def settle(tuner: Tuner, costs: Mapping[int, float], rows: int = 2) -> int:
