@@ -1,10 +1,9 @@
-"""How many workers of a queue are at work at once: all of them, unless fewer answer more.
+"""How many workers of a queue are at work at once: all, unless fewer answer more.
 
 The workers of one process fight for its cores and for the interpreter's lock. Of a small model,
 five at work each take more than five times as long; of a large one, two may be faster than one;
 those whose calls sleep or wait for others gain from each further one. So while the queue keeps
-them all busy, some numbers are tried, and the smallest is kept that answers about as much as the
-best.
+them all busy, some numbers are tried, and all work at once unless fewer answer clearly more.
 """
 
 from __future__ import annotations
@@ -124,11 +123,13 @@ class Gate:
         if trial.chosen is None:
             return None
         self._enough = trial.chosen if trial.chosen < trial.most else math.inf
-        return trial if choice.settle(self._usual[trial.chosen]) else None
+        before = choice.chosen or trial.most
+        choice.settle(self._usual[trial.chosen])
+        return trial if trial.chosen != before else None
 
     def _try(self) -> None:
         self._enough = math.inf
-        self._choice.trial = Trial(_widths(self._workers), TRIAL_SECONDS)
+        self._choice.trial = Trial(_widths(self._workers), TRIAL_SECONDS, fewest=False)
         self._next_turn()
 
     def _next_turn(self) -> None:

@@ -27,7 +27,7 @@ AGAIN, AGAIN_AT_MOST = 5.0, 200.0
 #: A trial comes early once so many batches in a row cost so many times as much as in the last one:
 #: beside another program, threads that wait for each other may take twenty times as long.
 SLOW_BATCHES, SLOWER = 10, 2.5
-#: The share of the cost that a larger candidate must save, since it takes cores from others.
+#: The share of the cost that another candidate must save to be chosen instead of the usual one.
 WORTH = 0.05
 
 
@@ -37,6 +37,7 @@ class Trial:
     Args:
         candidates: ascending; a single one needs no trial.
         longest: seconds after which it ends early.
+        fewest: whether of those that cost about the same the smallest is chosen, or the largest.
 
     Attributes:
         chosen: the candidate that it chose, or None before its end.
@@ -44,9 +45,12 @@ class Trial:
         turns: how many there were.
     """
 
-    def __init__(self, candidates: Sequence[int], longest: float = TRIAL_SECONDS) -> None:
+    def __init__(
+        self, candidates: Sequence[int], longest: float = TRIAL_SECONDS, fewest: bool = True
+    ) -> None:
         self._candidates = tuple(candidates)
         self._longest = longest
+        self._fewest = fewest
         self._costs: dict[int, list[float]] = {count: [] for count in candidates}
         self.seconds = 0.0
         self.turns = 0
@@ -102,8 +106,8 @@ class Trial:
         return not others or (long and others[0] > CLEAR * best)
 
     def _best(self) -> int:
-        best = self._candidates[0]
-        for count in self._candidates[1:]:
+        best, *others = self._candidates if self._fewest else reversed(self._candidates)
+        for count in others:
             if self.cost(count) < (1 - WORTH) * self.cost(best):
                 best = count
         return best

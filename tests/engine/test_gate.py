@@ -95,10 +95,12 @@ def test_some_may_be_better_than_one_and_all() -> None:
     assert workers.gate.width == 2
 
 
-def test_of_equals_the_fewest_are_at_work() -> None:
-    workers = Workers(4, lambda at_work: 2 * MS * at_work)
-    workers.work(2 * TRIAL_SECONDS)
-    assert workers.gate.width == 1
+def test_fewer_must_be_worth_it() -> None:
+    workers = Workers(4, lambda at_work: 2 * MS * at_work**1.02)
+    assert workers.work(TRIAL_SECONDS)[:3] == [4, 2, 1]
+    workers.work(TRIAL_SECONDS)
+    assert workers.gate.width == 4
+    assert workers.trials == [], "nothing has changed"
 
 
 @pytest.mark.parametrize(
