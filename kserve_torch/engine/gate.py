@@ -21,8 +21,8 @@ SLOW_SECONDS = 0.1
 SHORT_CALL = 0.05
 #: Cores that calls must keep busy; else they rather wait for something else.
 BUSY_CORES = 0.5
-#: The share of the time that as many workers must be at work as may be, or a turn does not count.
-BUSY_SHARE = 0.9
+#: The share of a turn that workers may wait for requests, or it tells nothing about their speed.
+IDLE_SHARE = 0.1
 #: The first batches of a turn do not count: others are still at work, and the queue waits longer
 #: until it knows how many clients there are.
 UNCOUNTED_BATCHES = 8
@@ -85,10 +85,18 @@ class Gate:
         now = self._clock()
         return not any(batch.is_slow(now) for batch in self._running.values())
 
-    def begin(self, worker: Hashable, requests: int) -> None:
-        """Note, on a worker's thread, that it begins a batch of so many requests."""
+    def begin(self, worker: Hashable, requests: int, idle: float) -> None:
+        """Note, on a worker's thread, that it begins a batch.
+
+        Args:
+            worker: which one.
+            requests: of the batch.
+            idle: seconds that it waited for them, without being held back.
+        """
         if self._workers > 1 or self._enough < math.inf:
-            self._running[worker] = _Batch(self._clock(), self._worked(), requests, self._turn)
+            self._running[worker] = _Batch(
+                self._clock(), self._worked(), requests, idle, self._turn
+            )
 
     def give_up(self, worker: Hashable) -> None:
         """Forget a worker that does not end its batch."""
@@ -116,9 +124,12 @@ class Gate:
 
     def _end_turn(self, turn: _Turn, seconds: float) -> Trial | None:
         choice, trial = self._choice, self._choice.trial
-        if turn.is_busy(seconds, self.width) and (trial.turns or turn.is_contended(seconds)):
-            self._usual[self.width] = turn.busy / turn.batches
-            trial.end_turn([seconds / turn.answers], seconds, long=True)
+        full = turn.idle <= IDLE_SHARE * seconds * self.width
+        if not full or not (trial.turns or turn.is_contended(seconds)):
+            self._try()  # from the start: while there are few requests, nobody is held back
+            return None
+        self._usual[self.width] = turn.busy / turn.batches
+        trial.end_turn([seconds / turn.answers], seconds, long=True)
         self._next_turn()
         if trial.chosen is None:
             return None
@@ -153,12 +164,14 @@ class _Batch:
         began: when it did.
         worked: processor time of its thread until then.
         requests: that it has.
+        idle: seconds that the worker waited for them.
         turn: the turn in which it began.
     """
 
     began: float
     worked: float
     requests: int
+    idle: float
     turn: _Turn
 
     def is_slow(self, now: float) -> bool:
@@ -173,6 +186,7 @@ class _Turn:
         since: from when on it counts.
         batches: that count.
         answers: requests in them.
+        idle: seconds that workers waited for them.
         busy: seconds that they took.
         worked: processor time that they took.
         uncounted: batches until it counts.
@@ -181,6 +195,7 @@ class _Turn:
     since: float = 0.0
     batches: int = 0
     answers: int = 0
+    idle: float = 0.0
     busy: float = 0.0
     worked: float = 0.0
     uncounted: int = UNCOUNTED_BATCHES
@@ -193,12 +208,9 @@ class _Turn:
             return
         self.batches += 1
         self.answers += batch.requests
+        self.idle += batch.idle
         self.busy += now - batch.began
         self.worked += worked - batch.worked
-
-    def is_busy(self, seconds: float, width: int) -> bool:
-        """Whether as many workers were at work as may be, so that its answers tell their speed."""
-        return self.busy >= BUSY_SHARE * seconds * width
 
     def is_contended(self, seconds: float) -> bool:
         """Whether workers may have been in each other's way."""

@@ -138,13 +138,13 @@ class Lane:
         self._end_batch(stopping)
         woken = threading.Condition(self._lock)
         with self._lock:
-            free_since = time.monotonic()
+            now = free_since = time.monotonic()
+            idle = 0.0
             while not (self.closed or stopping.is_set()):
-                now = time.monotonic()
                 opens = self._gate.opens()
                 due = opens or self._window.due(now, free_since)
                 if due == 0.0:
-                    return self._form(stopping)
+                    return self._form(stopping, idle)
                 if (opens or due is None) and (limit := idle_limit()) is not None:
                     left = free_since + limit - now
                     if left <= 0:
@@ -154,6 +154,8 @@ class Lane:
                 woken.wait(due if due is None else min(due, threading.TIMEOUT_MAX))
                 if woken in self._idle:  # nobody woke it
                     self._idle.remove(woken)
+                before, now = now, time.monotonic()
+                idle += 0.0 if opens else now - before
             return []
 
     def _end_batch(self, worker: threading.Event) -> None:
@@ -170,12 +172,12 @@ class Lane:
                 *(1000 * settled.cost(workers) for workers in (chosen, settled.most)),
             )
 
-    def _form(self, worker: threading.Event) -> list[Ticket]:
+    def _form(self, worker: threading.Event, idle: float) -> list[Ticket]:
         batch = self._window.take()
         self.last_batch = time.monotonic()
         if self._window.max_rows < self._max_rows:
             self._grow(self.last_batch)
-        self._gate.begin(worker, len(batch))
+        self._gate.begin(worker, len(batch), idle)
         if self._idle and len(self._window) and not self._gate.opens():
             self._idle.pop().notify()
         return batch
