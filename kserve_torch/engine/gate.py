@@ -55,6 +55,7 @@ class Gate:
         self._choice = Choice(Trial((1,)))
         #: How many sufficed when more were tried, until it is time to try again.
         self._enough = math.inf
+        #: The oldest first.
         self._running: dict[Hashable, _Batch] = {}
         self._turn = _Turn()
         #: Seconds that a batch took in the last turn of each width.
@@ -62,7 +63,6 @@ class Gate:
 
     def resize(self, workers: int) -> None:
         """Set how many workers there are; if there are more than before, fewer are tried, too."""
-        workers = max(1, workers)
         more, self._workers = workers > self._workers, workers
         if more or self.width > workers or self._choice.trial.chosen is None:
             self._try()
@@ -73,9 +73,7 @@ class Gate:
             return 0.0
         now = self._clock()
         quick = [batch.began for batch in self._running.values() if not batch.is_slow(now)]
-        if len(quick) < self.width:
-            return 0.0
-        return sorted(quick)[-self.width] + SLOW_SECONDS - now
+        return 0.0 if len(quick) < self.width else quick[-self.width] + SLOW_SECONDS - now
 
     @property
     def is_enough(self) -> bool:
@@ -94,9 +92,7 @@ class Gate:
             idle: seconds that it waited for them, without being held back.
         """
         if self._workers > 1 or self._enough < math.inf:
-            self._running[worker] = _Batch(
-                self._clock(), self._worked(), requests, idle, self._turn
-            )
+            self._running[worker] = _Batch(self._clock(), self._worked(), requests, idle)
 
     def give_up(self, worker: Hashable) -> None:
         """Forget a worker that does not end its batch."""
@@ -116,7 +112,7 @@ class Gate:
             seconds = now - batch.began
             if choice.is_due(seconds, seconds / self.width):
                 self._try()
-        elif batch.turn is turn:
+        else:
             turn.note(batch, now, self._worked())
             if turn.batches >= TURN_BATCHES and now - turn.since >= TURN_SECONDS:
                 return self._end_turn(turn, now - turn.since)
@@ -165,14 +161,12 @@ class _Batch:
         worked: processor time of its thread until then.
         requests: that it has.
         idle: seconds that the worker waited for them.
-        turn: the turn in which it began.
     """
 
     began: float
     worked: float
     requests: int
     idle: float
-    turn: _Turn
 
     def is_slow(self, now: float) -> bool:
         return now - self.began >= SLOW_SECONDS
@@ -180,7 +174,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Turn:
-    """What was seen of the batches that began with some width.
+    """What was seen with some width.
 
     Attributes:
         since: from when on it counts.

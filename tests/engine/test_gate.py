@@ -6,7 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from kserve_torch.engine.gate import SHORT_CALL, SLOW_SECONDS, TRIAL_SECONDS, Gate
+from kserve_torch.engine.gate import (
+    SHORT_CALL,
+    SLOW_SECONDS,
+    TRIAL_SECONDS,
+    TURN_BATCHES,
+    UNCOUNTED_BATCHES,
+    Gate,
+)
 from kserve_torch.engine.trial import AGAIN, SLOW_BATCHES, SLOWER, Trial
 
 MS = 0.001
@@ -75,7 +82,8 @@ def contend(at_work: int) -> float:
 
 def test_one_at_a_time_works_if_they_are_in_each_others_way() -> None:
     workers = Workers(5, contend)
-    assert workers.work(2)[:3] == [5, 2, 1]
+    assert workers.work(1.2) == [5, 2, 1]
+    assert workers.gate.is_enough
     workers.work(TRIAL_SECONDS)
     assert workers.work(1) == [1]
     (trial,) = workers.trials
@@ -116,6 +124,30 @@ def test_fewer_must_be_worth_it() -> None:
 def test_fewer_are_not_tried_where_they_would_not_help(workers: Workers) -> None:
     assert workers.work(3 * TRIAL_SECONDS) == [4]
     assert not workers.gate.is_enough
+
+
+def test_fewer_are_tried_where_calls_compute_for_a_part_of_their_time() -> None:
+    workers = Workers(2, contend, share=0.3)
+    workers.work(2 * TRIAL_SECONDS)
+    (trial,) = workers.trials
+    assert trial.chosen == 1
+
+
+def test_a_turn_has_some_batches_even_if_they_take_long() -> None:
+    workers = Workers(2, lambda at_work: 0.09, share=0.4)
+    ended = (UNCOUNTED_BATCHES + TURN_BATCHES) / 2 * 0.09
+    assert workers.work(0.9 * ended) == [2]
+    assert workers.work(0.2 * ended) == [2, 1]
+
+
+def test_if_one_goes_during_a_trial_it_begins_anew() -> None:
+    workers = Workers(4, contend)
+    workers.work(1)
+    assert workers.gate.width < 3
+    workers.scale(3)
+    assert workers.work(TRIAL_SECONDS)[:3] == [3, 1, 3]
+    workers.scale(0)
+    assert workers.gate.opens() == 0.0
 
 
 def test_once_requests_become_few_nobody_is_held_back() -> None:
