@@ -17,7 +17,8 @@ from kserve_torch.handler.tensors import describe
 #: Messages about the dtype; they are among those about the input.
 _ABOUT_THE_DTYPE = re.compile(
     r"have the same dtype|should be the same$|expected scalar type|the following scalar types"
-    r"|not implemented for '(Long|Bool)'|floating.point|promoting not supported"  # most functions
+    r"|not implemented for '(Long|Int|Short|Char|Byte|Bool)'"  # most functions
+    r"|floating.point|promoting not supported"
     r"|share same datatype|RNN input dtype"  # layer norm; recurrent layers
     r"|Unexpected input data type"  # onnxruntime
 )
@@ -27,20 +28,20 @@ _ABOUT_THE_INPUT = re.compile(
             _ABOUT_THE_DTYPE.pattern,
             r"shapes cannot be multiplied",  # Linear
             r"size mismatch",  # matmul and friends
-            r"Given groups=",  # convolutions: channels
-            r"[Ee]xpected \S+ (\(\S+\) or \S+ \(\S+\) )?(input|tensor)",  # dimensions
-            r"[Ee]xpect(ed|ing|s) .*\bgot\b|values to unpack",
-            r"number of dimensions|must be a \dD tensor|unbatched",  # permute, bmm, attention
+            r"[Ee]xpect(ed|ing|s)\b.*\b([Gg]ot|received)\b|values to unpack",  # most layers
+            r"number of dimensions|must be a (\dD tensor|matrix)|unbatched",  # permute, mm
             r"actual input size|Output size is too small|non-zero",  # convolutions, pooling
-            r"equal size|must match except in dimension",  # stack, cat
-            r"must match the (existing )?size",  # +, expand
+            r"tensor expected for input|has to be (a )?\dD",  # pooling, EmbeddingBag: dimensions
+            r"Tensors supported|mode needs \dD|of spatial dimensions",  # interpolate: dimensions
+            r"divisible by|doesn't match model",  # image transformers: height and width
+            r"must match the (existing )?size|match the broadcast shape",  # +, expand; +=
             r"is invalid for input of size",  # view
             r"should contain \d+ elements",  # batch norm
-            r"must be equal to input_size|inconsistent input_size",  # recurrent layers
+            r"inconsistent input_size",  # recurrent layers
             r"must be equal to d_model|match last dim of query",  # transformers
-            r"^einsum|Padding size should",
-            r"[Dd]imension out of range|index out of range in self",  # flatten; Embedding
-            r"is out of bounds for dimension",  # indexing
+            r"^einsum|Padding (size|length)",
+            r"index out of range in self|^Class values must be",  # Embedding; one_hot
+            r"is out of bounds for dimension|too many indices",  # indexing
             r"^Guard failed: ",  # exported programs: sizes
             r"^tuple index out of range$",  # shape[i], also in their guards: dimensions
         )

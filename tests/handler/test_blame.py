@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from kserve_torch.errors import InvalidInput
-from kserve_torch.handler.blame import blame_input
+from kserve_torch.handler.blame import blame_input, is_about_dtype
 
 TRANSFORMER = nn.Transformer(4, 2, 1, 1, batch_first=True)
 ENCODER = nn.TransformerEncoderLayer(4, 2, batch_first=True)
@@ -16,6 +16,11 @@ ENCODER = nn.TransformerEncoderLayer(4, 2, batch_first=True)
 def rows_and_columns(data):
     rows, columns = data.shape
     return rows * columns
+
+
+def vision_transformer(data):
+    """What those of timm and of transformers say."""
+    raise ValueError(f"Input image size {list(data.shape[2:])} doesn't match model [224, 224].")
 
 
 @pytest.mark.parametrize(
@@ -50,9 +55,35 @@ def rows_and_columns(data):
         pytest.param(lambda data: torch.einsum("bi,i", data, torch.zeros(3)), (2, 4), id="einsum"),
         pytest.param(lambda data: data.expand(2, 3), (2, 4), id="expand"),
         pytest.param(nn.ReflectionPad1d(3), (1, 2), id="padding"),
+        pytest.param(nn.ReflectionPad2d(3), (1, 4), id="padding's dimensions"),
+        pytest.param(nn.GroupNorm(2, 4), (4,), id="group norm"),
+        pytest.param(nn.EmbeddingBag(5, 4), (1, 1, 2), id="bag's dimensions"),
+        pytest.param(nn.MaxPool2d(2), (1, 1, 0, 2), id="no pixels"),
+        pytest.param(nn.Upsample(scale_factor=2), (1, 4), id="upsampling"),
+        pytest.param(nn.UpsamplingBilinear2d(4), (1, 2, 2), id="bilinear"),
+        pytest.param(nn.Upsample((4, 4)), (1, 1, 2), id="spatial dimensions"),
+        pytest.param(nn.PixelUnshuffle(2), (1, 1, 3, 3), id="patches"),
+        pytest.param(vision_transformer, (1, 3, 8, 8), id="image size"),
+        pytest.param(lambda data: data.mm(torch.zeros(4, 1)), (2, 2, 4), id="mm"),
+        pytest.param(lambda data: torch.zeros(1, 3).add_(data), (2, 3), id="in place"),
+        pytest.param(lambda data: data[:, :, 0], (2, 4), id="indices"),
     ],
 )
 def test_shapes_that_models_do_not_take(model, shape):
     data = torch.zeros(shape)
     with pytest.raises(InvalidInput, match=r"^the model does not take "), blame_input(data):
         model(data)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
+def test_integers_that_models_do_not_take(dtype):
+    data = torch.zeros(1, 1, 4, 4, dtype=dtype)
+    with pytest.raises(InvalidInput) as caught, blame_input(data):
+        nn.AdaptiveAvgPool2d(2)(data)
+    assert is_about_dtype(caught.value)
+
+
+def test_classes_that_a_model_does_not_know():
+    data = torch.tensor([3])
+    with pytest.raises(InvalidInput, match=r"^the model does not take "), blame_input(data):
+        nn.functional.one_hot(data, 3)
