@@ -54,7 +54,7 @@ _OTHER_DEVICE = "same device"
 #: catch it.
 _KINDS: dict[type[Exception], type[InvalidInput]] = {
     kind: type("InvalidInput", (InvalidInput, kind), {})
-    for kind in (NotImplementedError, RuntimeError, ValueError, IndexError, AssertionError)
+    for kind in (RuntimeError, ValueError, IndexError, AssertionError)
 }
 
 
