@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from kserve_torch.errors import BadRow, InvalidInput
 from kserve_torch.handler.base import BaseHandler
-from kserve_torch.handler.tensors import as_batch, as_tensor, is_cuda, to_device
+from kserve_torch.handler.tensors import as_batch, as_tensor, is_cuda, stack, to_device
 
 META = torch.device("meta")
 Pair = namedtuple("Pair", "ids mask")
@@ -137,6 +137,17 @@ def test_lists_that_are_no_tensor(value):
         as_batch([[1, 2], value])
 
 
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i4", "u8"])
+def test_integers_of_an_array_become_those_of_a_list(dtype):
+    for array in (np.ones(1, dtype), np.zeros(0, dtype)):
+        assert as_tensor(0, array).dtype is torch.int64
+
+
+def test_a_single_row_has_the_strides_of_a_batch():
+    row = torch.zeros(3, 2).T
+    assert stack([row]).stride() == stack([row, row]).stride()
+
+
 def test_a_batch_has_memory_of_its_own():
     row = np.zeros(2, "f4")
     row.flags.writeable = False
@@ -173,6 +184,7 @@ def test_a_number_too_large_is_refused_as_an_array_too(value):
 def test_rows_of_several_kinds():
     rows = [np.array([1, 2]), np.array([0.5, 1]), [3, 4], torch.ones(2)]
     assert as_batch(rows, torch.float32).tolist() == [[1, 2], [0.5, 1], [3, 4], [1, 1]]
+    assert as_batch(rows).tolist() == [[1, 2], [0.5, 1], [3, 4], [1, 1]]
     assert as_batch([]).shape == (0,)
 
 

@@ -66,7 +66,7 @@ def test_a_copy_is_for_the_same_instance():
     ctx = context(metrics=threading.local())
     ctx.cache = {"a": [1]}
     ctx.own = ctx
-    ctx.begin([request(parts=emitted.take)])
+    ctx.begin([request(parts=emitted.take)], emitted.heard)
     other = copy.deepcopy(ctx)
     assert other.own is other
     assert other.metrics is ctx.metrics
@@ -81,6 +81,7 @@ def test_a_copy_is_for_the_same_instance():
     other.emit(["x"], other.request_ids)
     ctx.emit(["y"], other.request_ids)
     assert told(emitted.replies) == [{0: "x"}, {0: "y"}]
+    assert emitted.calls == 2
 
 
 class Emitted:
@@ -88,11 +89,15 @@ class Emitted:
 
     def __init__(self):
         self.replies = []
+        self.calls = 0
         self.lock = threading.Lock()
 
     def take(self, reply):
         with self.lock:
             self.replies.append(reply)
+
+    def heard(self):
+        self.calls += 1
 
 
 def test_each_row_has_its_requests_id_and_headers():
@@ -316,6 +321,7 @@ def test_sequence_ids_by_header_names_of_the_environment(monkeypatch):
     ctx.begin([request(headers={"my-seq": "7", "ts_request_sequence_id": "8"})])
     assert ctx.get_sequence_id(0) == "7"
     assert ctx.header_key_sequence_start == "ts_request_sequence_start"
+    assert ctx.header_key_sequence_end == "ts_request_sequence_end"
 
 
 def test_request_processor_stands_alone():

@@ -111,6 +111,9 @@ def test_a_bad_row_belongs_to_one_request(load: Load) -> None:
     assert caught.value.index == 1
     assert type(caught.value.error) is InvalidInput
     assert caught.value.error.message == "instances[1].data: not valid base64"
+    with pytest.raises(RequestFault, match=r"^row 0\.data: not valid base64$") as caught:
+        instance.run([good, request("bad", 3)])
+    assert caught.value.index == 1
     assert instance.run([good])[0].results == [1, 2]
     with pytest.raises(RequestFault, match=r"^row 0: nothing to read$"):
         instance.run([request("worse")])
