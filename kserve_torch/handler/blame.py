@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from kserve_torch.errors import InvalidInput
 from kserve_torch.handler.tensors import describe
 
@@ -54,8 +56,10 @@ _OTHER_DEVICE = "same device"
 #: catch it.
 _KINDS: dict[type[Exception], type[InvalidInput]] = {
     kind: type("InvalidInput", (InvalidInput, kind), {})
-    for kind in (RuntimeError, ValueError, IndexError, AssertionError)
+    for kind in (RuntimeError, ValueError, IndexError, AssertionError, torch.jit.Error)
 }
+#: What TorchScript puts in front of a text, in a `torch.jit.Error` if Python would have raised it.
+_SCRIPTED = re.compile(r"^((RuntimeError|AssertionError|builtins\.\w+): )+")
 
 
 def last_line(text: str) -> str:
@@ -72,7 +76,7 @@ def _said(error: Exception) -> str:
     """The line of an error's text that says what is wrong: the first; the last of TorchScript's."""
     text = str(error).strip()
     if "Traceback of TorchScript" in text:
-        return last_line(text).removeprefix("RuntimeError: ")
+        return _SCRIPTED.sub("", last_line(text))
     return text.partition("\n")[0]
 
 

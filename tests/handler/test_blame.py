@@ -75,6 +75,23 @@ def test_shapes_that_models_do_not_take(model, shape):
         model(data)
 
 
+@pytest.mark.parametrize(
+    ("model", "shape", "text"),
+    [
+        (nn.BatchNorm2d(3), (2, 4), "expected 4D input (got 2D input)"),
+        (nn.Linear(3, 1), (2, 4), "mat1 and mat2 shapes cannot be multiplied (2x4 and 3x1)"),
+        (ENCODER, (1, 2, 3), "was expecting embedding dimension of 4, but got 3"),
+    ],
+    ids=["raised", "torch's", "asserted"],
+)
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")
+def test_what_torchscript_says_of_them(model, shape, text):
+    scripted, data = torch.jit.script(copy.deepcopy(model).eval()), torch.zeros(shape)
+    with pytest.raises(InvalidInput) as caught, blame_input(data):
+        scripted(data)
+    assert caught.value.message == f"the model does not take {list(shape)} float32: {text}"
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
 def test_integers_that_models_do_not_take(dtype):
     data = torch.zeros(1, 1, 4, 4, dtype=dtype)
