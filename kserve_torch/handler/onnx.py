@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,15 @@ import torch
 
 from kserve_torch.errors import InvalidInput, LoadFailed, Unsupported
 from kserve_torch.handler.tensors import describe, is_cuda
+
+#: What nodes say of their input in other errors than InvalidArgument, which is always about it.
+_ABOUT_THE_INPUT = re.compile(
+    r"dimension mismatch|kernel channels"  # MatMul; Conv
+    r"|broadcast an axis|cannot be reshaped"  # Add and others; Reshape
+    r"|mismatched dimensions|size of selected axis"  # Concat; Split
+)
+#: What comes before the last of it: the node, and the condition in onnxruntime's source.
+_BEFORE = re.compile(r".*(INVALID_ARGUMENT : |Status Message: | was false\. )", re.DOTALL)
 
 
 class OnnxModel:
@@ -21,7 +31,7 @@ class OnnxModel:
     def __init__(self, path: Path, device: torch.device) -> None:
         try:
             import onnxruntime
-            from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+            from onnxruntime.capi import onnxruntime_pybind11_state as errors
         except ModuleNotFoundError as error:
             raise LoadFailed(f"{path.name}: serving it needs the package onnxruntime") from error
         options = onnxruntime.SessionOptions()
@@ -31,7 +41,8 @@ class OnnxModel:
         wanted: list[Any] = ["CPUExecutionProvider"]
         if is_cuda(device):  # where it lacks CUDA, onnxruntime says so and takes the next one
             wanted.insert(0, ("CUDAExecutionProvider", {"device_id": device.index or 0}))
-        self._refusal = InvalidArgument
+        self._refusal = errors.InvalidArgument
+        self._others = (errors.Fail, errors.RuntimeException)
         self.session = onnxruntime.InferenceSession(str(path), options, providers=wanted)
 
     def __getattr__(self, name: str) -> Any:
@@ -54,8 +65,11 @@ class OnnxModel:
         }
         try:
             results = self.session.run(None, feed)
-        except self._refusal as error:
-            text = str(error).rpartition("INVALID_ARGUMENT : ")[2]
+        except (self._refusal, *self._others) as error:
+            text = str(error).strip()
+            if isinstance(error, self._others) and not _ABOUT_THE_INPUT.search(text):
+                raise
+            text = _BEFORE.sub("", text)
             raise InvalidInput(f"the model does not take {describe(tensors)}: {text}") from error
         outputs = tuple(torch.as_tensor(result) for result in results)
         return outputs[0] if len(outputs) == 1 else outputs

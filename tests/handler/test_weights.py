@@ -450,6 +450,35 @@ def test_onnx(folder, load):
             handler.inference(data)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(
+    ("model", "shape", "said"),
+    [
+        (nn.Conv2d(3, 1, 1), (1, 4, 2, 2), r"Input channels C is not equal to kernel channels"),
+        (nn.Linear(3, 1, bias=False), (1, 2, 4), r"matmul_helper\.h:\d+ .* dimension mismatch$"),
+        (nn.Linear(3, 1), (2, 4), r"GEMM: Dimension mismatch"),
+        (nn.PReLU(3), (1, 4), r"Attempting to broadcast an axis"),
+        (nn.Unflatten(1, (-1, 3)), (1, 4), r"The input tensor cannot be reshaped"),
+    ],
+    ids=["Conv", "MatMul", "Gemm", "broadcast", "Reshape"],
+)
+def test_onnx_with_sizes_that_only_its_nodes_know(tmp_path, model, shape, said):
+    sizes = {size: f"size{size}" for size in range(len(shape))}
+    right = (shape[0], 3, *shape[2:]) if len(shape) != 3 else (*shape[:2], 3)
+    torch.onnx.export(
+        model,
+        (torch.zeros(right),),
+        tmp_path / "m.onnx",
+        input_names=["x"],
+        dynamic_axes={"x": sizes},
+        dynamo=False,
+    )
+    model = weights.load_serialized(tmp_path / "m.onnx", CPU)
+    model(torch.zeros(right))
+    with pytest.raises(InvalidInput, match=rf"^the model does not take .* float32: {said}"):
+        model(torch.zeros(shape))
+
+
 @pytest.mark.parametrize("saved", [nn.Linear(2, 2).state_dict(), nn.Linear(2, 2)])
 def test_a_state_dict_without_a_model_file_is_told_from_torchscript(tmp_path, saved):
     torch.save(saved, tmp_path / "w.pt")
