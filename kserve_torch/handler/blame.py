@@ -22,6 +22,7 @@ _ABOUT_THE_DTYPE = re.compile(
     r"|not implemented for '(Long|Int|Short|Char|Byte|Bool)'"  # most functions
     r"|floating.point|promoting not supported"
     r"|share same datatype|RNN input dtype"  # layer norm; recurrent layers
+    r"|as indices must be|Expected dtype int|applicable to index tensor"  # [], gather; one_hot
     r"|Unexpected input data type"  # onnxruntime
 )
 _ABOUT_THE_INPUT = re.compile(

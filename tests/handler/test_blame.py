@@ -100,6 +100,24 @@ def test_integers_that_models_do_not_take(dtype):
     assert is_about_dtype(caught.value)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Embedding(3, 1),
+        lambda data: torch.zeros(3)[data],
+        lambda data: torch.zeros(3).gather(0, data),
+        lambda data: torch.zeros(3).index_select(0, data),
+        lambda data: nn.functional.one_hot(data, 3),
+    ],
+    ids=["Embedding", "indexing", "gather", "index_select", "one_hot"],
+)
+def test_floats_that_are_no_indices(model):
+    data = torch.zeros(1)
+    with pytest.raises(InvalidInput) as caught, blame_input(data):
+        model(data)
+    assert is_about_dtype(caught.value)
+
+
 def test_classes_that_a_model_does_not_know():
     data = torch.tensor([3])
     with pytest.raises(InvalidInput, match=r"^the model does not take "), blame_input(data):
