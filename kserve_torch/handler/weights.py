@@ -110,8 +110,7 @@ def load_script(path: Path, device: torch.device) -> nn.Module:
             "file (modelFile in the manifest)"
         )
     # torch deprecates TorchScript, but whoever serves such an archive cannot act on the warning.
-    warnings.filterwarnings("ignore", message=r"`torch\.jit\.load", category=FutureWarning)
-    warnings.filterwarnings("ignore", message=r"`torch\.jit\.load", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", message=r"`torch\.jit\.load")
     try:
         model = _load_script(path, device)
     except RuntimeError as error:
@@ -129,8 +128,6 @@ def _load_script(path: Path, device: torch.device) -> nn.Module:
 
 def _is_saved_object(path: Path) -> bool:
     """Whether `torch.save` wrote a file; `torch.jit.save` adds a ``constants.pkl`` to the zip."""
-    if not zipfile.is_zipfile(path):
-        return False
     with zipfile.ZipFile(path) as file:
         names = {name.rpartition("/")[2] for name in file.namelist()}
     return "data.pkl" in names and "constants.pkl" not in names
