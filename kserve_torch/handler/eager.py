@@ -68,8 +68,8 @@ def fill(model: nn.Module, state: Mapping[str, Any], file: str) -> None:
     """
     try:
         model.load_state_dict(_with_tied(model, state))
-    except (RuntimeError, AttributeError, TypeError) as error:
-        text = _mismatch(model.state_dict(), state) or str(error).splitlines()[0]
+    except (RuntimeError, AttributeError) as error:  # AttributeError: keys that are no strings
+        text = _mismatch(model.state_dict(), state) or str(error).splitlines()[-1].strip()
         raise LoadFailed(f"{file} does not fit {type(model).__name__}: {text}") from error
 
 

@@ -113,6 +113,11 @@ def test_what_does_not_fit_is_named_shortly():
         "w.pt does not fit Sequential: missing 1.weight, 1.bias, 2.weight and 1 more; "
         "unexpected other; 0.weight is [4, 2], the model has [3, 2]"
     )
+    state = {**nn.Linear(1, 1).state_dict(), 0: torch.zeros(1)}
+    assert reason(fill, nn.Linear(1, 1), state, "w.pt").endswith(" Linear: unexpected 0")
+    state["weight"] = [[1.0]]
+    del state[0]
+    assert reason(fill, nn.Linear(1, 1), state, "w.pt").endswith(" received <class 'list'>")
 
 
 def test_a_whole_pickled_model_is_no_state_dict(tmp_path, caplog):
@@ -139,6 +144,30 @@ def test_full_pickle_can_be_forbidden(tmp_path, monkeypatch):
     monkeypatch.setenv("KSERVE_TORCH_FORBID_PICKLE", "1")
     message = reason(weights.load_state, tmp_path / "w.pt")
     assert message == "w.pt: needs full unpickling, and KSERVE_TORCH_FORBID_PICKLE=1 forbids it"
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.(save|script)")
+def test_what_was_saved_on_a_gpu_is_read_without_one(tmp_path):
+    model, path = nn.Linear(2, 2), tmp_path / "w.pt"
+    torch.save(model.state_dict(), path)
+    move_to_gpu(path)
+    assert torch.equal(weights.load_state(path)["weight"], model.weight)
+    torch.save({**model.state_dict(), "extra": types.SimpleNamespace()}, path)
+    move_to_gpu(path)
+    assert torch.equal(weights.load_state(path)["weight"], model.weight)
+    torch.jit.script(model).save(path)
+    move_to_gpu(path)
+    assert torch.equal(weights.load_serialized(path, CPU).weight, model.weight)
+
+
+def move_to_gpu(path):
+    """Make a file what torch writes of tensors on a GPU."""
+    with zipfile.ZipFile(path) as file:
+        content = {name: file.read(name) for name in file.namelist()}
+    cpu, gpu = (pickle.dumps(device, 2)[2:-3] for device in ("cpu", "cuda:0"))
+    with zipfile.ZipFile(path, "w") as file:
+        for name, data in content.items():
+            file.writestr(name, data.replace(cpu, gpu) if name.endswith(".pkl") else data)
 
 
 def test_the_old_format_without_zip(tmp_path):
