@@ -167,6 +167,11 @@ def test_errors_of_ours_pass_as_they_are(load: Load) -> None:
             "handler.py, line 2: file not found: file.txt",
         ),
         (
+            {"handler.py": "raise FileNotFoundError('no labels')"},
+            {},
+            "handler.py, line 1: FileNotFoundError: no labels",
+        ),
+        (
             {"handler.py": "def handle(data, context):\n    open('x.pt')"},
             {"serializedFile": "x.pt"},
             "x.pt: named in the manifest, not in the archive",
@@ -218,7 +223,8 @@ def test_one_clear_reason(
         load(None, files, **model)
     assert caught.value.message.startswith(reason)
     assert "/" not in caught.value.message
-    assert "install_py_dep_per_model" not in caught.value.message  # there are no requirements
+    assert ("requirements" in caught.value.message) == ("requirements.txt" in files)
+    assert "install_py_dep_per_model" not in caught.value.message  # it would not help
     assert "kserve_torch_archive" not in caught.value.message
     assert not [name for name in set(sys.modules) - before if "archive_" in name]
 
