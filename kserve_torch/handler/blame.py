@@ -44,7 +44,8 @@ _ABOUT_THE_INPUT = re.compile(
             r"must be equal to d_model|match last dim of query",  # transformers
             r"^einsum|Padding (size|length)",
             r"index out of range in self|^Class values must be",  # Embedding; one_hot
-            r"is out of bounds for dimension|too many indices",  # indexing
+            r"in the valid range|idx < num_embeddings",  # EmbeddingBag
+            r"is out of bounds for dimension|too many indices|out of DATA bounds",  # indexing
             r"^Guard failed: ",  # exported programs: sizes
             r"^tuple index out of range$",  # shape[i], also in their guards: dimensions
         )

@@ -118,7 +118,19 @@ def test_floats_that_are_no_indices(model):
     assert is_about_dtype(caught.value)
 
 
-def test_classes_that_a_model_does_not_know():
-    data = torch.tensor([3])
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Embedding(3, 1),
+        nn.EmbeddingBag(3, 1),
+        nn.EmbeddingBag(3, 1, mode="max"),
+        lambda data: torch.zeros(3)[data],
+        lambda data: torch.zeros(1, 3).index_select(1, data[0]),
+        lambda data: nn.functional.one_hot(data, 3),
+    ],
+    ids=["Embedding", "mean", "max", "indexing", "index_select", "one_hot"],
+)
+def test_integers_that_a_model_does_not_know(model):
+    data = torch.tensor([[3]])
     with pytest.raises(InvalidInput, match=r"^the model does not take "), blame_input(data):
-        nn.functional.one_hot(data, 3)
+        model(data)
