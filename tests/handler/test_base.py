@@ -354,6 +354,25 @@ def test_steps_can_be_overridden_and_get_what_they_need(folder, load):
     assert load(Handler(), folder).ask({"data": ZEROS})[0] in range(3)
 
 
+def test_a_model_gets_what_else_an_inference_is_given(folder, load):
+    class Scaled(nn.Linear):
+        def forward(self, data, factor, *, offset):
+            return super().forward(data) * factor + offset
+
+    handler = load(BaseHandler(), folder).handler
+    handler.model = Scaled(2, 1, bias=False).requires_grad_(False)
+    nn.init.ones_(handler.model.weight)
+    for data in (torch.tensor([[1.0, 2.0]]), torch.tensor([[1, 2]])):
+        assert handler.inference(data, 10, offset=5).tolist() == [[35]]
+
+
+def test_images_of_a_list_that_a_model_does_not_take(folder, load):
+    handler = load(BaseHandler(), folder).handler
+    handler.model = lambda images: torch.stack(images)
+    with pytest.raises(InvalidInput, match=r"does not take \[1\] float32, \[2\] float32: "):
+        handler.inference([torch.zeros(1), torch.zeros(2)])
+
+
 def test_a_postprocess_may_write_to_the_models_output(folder, load):
     class Thresholds(BaseHandler):
         def postprocess(self, data):
@@ -533,6 +552,12 @@ def test_only_handlers_that_read_rows_as_ours_do_get_arrays():
     handlers = (BaseHandler, Post, Pre, Under, Says, Inherits, names["Ran"])
     accepted = [True, True, False, False, True, True, False]
     assert [takes_arrays(handler()) for handler in handlers] == accepted
+
+
+@pytest.mark.parametrize("name", ["handle", "preprocess", "explain_handle", "get_insights"])
+def test_whoever_reads_rows_in_any_step_gets_no_arrays(name):
+    reader = type("Reader", (VisionHandler,), {name: lambda self, *given: given})
+    assert not takes_arrays(reader())
 
 
 @pytest.mark.parametrize(

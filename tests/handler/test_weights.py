@@ -230,10 +230,12 @@ def test_a_handler_may_load_torchscript_from_a_file_of_any_name(folder, load):
 def test_torchscript_that_a_handler_loads_is_for_evaluation_too(folder, load):
     class Handler(BaseHandler):
         def _load_torchscript_model(self, model_pt_path):
+            self.read = model_pt_path
             return torch.jit.load(model_pt_path)
 
     torch.jit.script(torch.nn.Dropout(0.9)).train().save(folder / "dropout.pt")
     loaded = load(Handler(), folder, {"serializedFile": "dropout.pt"})
+    assert loaded.handler.read == str(folder / "dropout.pt")
     assert loaded.ask([1.0, 2.0]) == [[1, 2]]
 
 

@@ -44,6 +44,15 @@ def test_each_warm_up_has_a_sample_of_its_own(load: Load) -> None:
     instance.warm_up()
 
 
+@pytest.mark.parametrize(("batching", "known"), [("true", "warmup"), ("false", None)])
+def test_a_sample_is_of_a_sequence_if_the_model_wants_them(
+    load: Load, batching: str, known: str | None
+) -> None:
+    text = function(f"assert context.get_sequence_id(0) == {known!r}\nreturn data")
+    yaml = f"sequenceBatching: {batching}\nwarmup: 1"
+    load(text, {"c.yaml": yaml}, configFile="c.yaml").warm_up()
+
+
 def test_a_compiled_model_may_refuse_two_samples_in_one_batch(
     load: Load, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
