@@ -423,6 +423,12 @@ def test_steps_are_measured_where_the_yaml_asks_for_it(folder, load):
     ]
 
 
+@pytest.mark.parametrize("name", [name for name, place in STOCK.items() if "ts." not in place])
+def test_steps_of_each_stock_handler_are_measured(name):
+    handler = stock_handler(name)
+    assert all(hasattr(step, "__wrapped__") for step in (handler.preprocess, handler.postprocess))
+
+
 def test_describe(folder, load):
     class Handler(BaseHandler):
         def describe_handle(self):
