@@ -123,8 +123,8 @@ def integrated_gradients(
 
 
 @contextmanager
-def blame_target(target: Any, first: int = 0) -> Iterator[None]:
-    """Translates captum's errors about ``target``, one class or a list, for rows from ``first`` on.
+def blame_target(target: Any) -> Iterator[None]:
+    """Translates captum's errors about ``target``: one class, or a list with one per row.
 
     Raises:
         BadRow: instead of an error about an index.
@@ -136,9 +136,8 @@ def blame_target(target: Any, first: int = 0) -> Iterator[None]:
         text = str(error)
         found = _NO_CLASS.search(text)
         if found and (rows := _rows_that_name(int(found[1]), target)):
-            row = first + rows[0]
             text = f"target: {found[1]} is no class, the model has {found[2]} (0 is the first)"
-            raise BadRow(row, text) from error
+            raise BadRow(rows[0], text) from error
         if _NO_FORM.search(text):
             text = f"target: {target} does not fit the model's output: {text}"
             raise InvalidInput(text) from error

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from kserve_torch.errors import BadRow
-from kserve_torch.handler.explain import blame_target
 from kserve_torch.handler.labels import map_class_to_label
 from kserve_torch.handler.rows import payloads, refuse_several
 from kserve_torch.handler.text import TextHandler
@@ -69,28 +68,21 @@ class TextClassifier(TextHandler):
         return map_class_to_label(torch.softmax(data, dim=1).tolist(), self.mapping)
 
     def get_insights(self, text_preprocess: Any, _: Any, target: Any = 0) -> list[Any]:
-        """``{"importances": ..., "words": tokens}`` for each row, about its row's target.
-
-        Raises:
-            BadRow: the model has no such class.
-        """
+        """``{"importances": ..., "words": tokens}`` for each row, about its row's target."""
         rows = self.__rows(*text_preprocess)
         targets = target if isinstance(target, list) else [target] * len(rows)
-        goals = enumerate(zip(rows, targets, strict=False))  # subclasses may make fewer rows
-        return [self.__explain(index, *row, goal) for index, (row, goal) in goals]
+        goals = zip(rows, targets, strict=False)  # subclasses may make fewer rows
+        return [self.__explain(*row, goal) for row, goal in goals]
 
-    def __explain(
-        self, index: int, numbers: torch.Tensor, tokens: Any, target: Any
-    ) -> dict[str, Any]:
+    def __explain(self, numbers: torch.Tensor, tokens: Any, target: Any) -> dict[str, Any]:
         if not len(numbers):  # captum takes no empty texts
             return {"importances": [], "words": []}
-        with blame_target(target, index):
-            attributions = self.lig.attribute(
-                numbers,
-                torch.zeros_like(numbers),
-                additional_forward_args=(torch.tensor([0], device=self.device),),
-                target=target,
-            )
+        attributions = self.lig.attribute(
+            numbers,
+            torch.zeros_like(numbers),
+            additional_forward_args=(torch.tensor([0], device=self.device),),
+            target=target,
+        )
         importances = self.summarize_attributions(attributions)
         return {"importances": importances.tolist(), "words": self.get_word_token(tokens)}
 

@@ -215,10 +215,21 @@ def test_a_strip_that_resize_would_make_a_bomb_is_refused(png, monkeypatch, pool
 
 def test_to_rgb(png):
     grey = images(png, 1)[0]
-    assert ToRGB()(grey).mode == "RGB"
     colour = grey.convert("RGB")
+    for mode in ("L", "P", "RGBA", "CMYK"):
+        image = colour.convert(mode)
+        assert ToRGB()(image) == image.convert("RGB")
     assert ToRGB()(colour) is colour
     assert repr(ToRGB()) == "ToRGB()"
+
+
+def test_an_image_that_does_not_fit_into_memory_is_none_that_is_damaged(png, monkeypatch):
+    def full(file):
+        raise MemoryError
+
+    monkeypatch.setattr(Image, "open", full)
+    with pytest.raises(MemoryError):
+        decode_image(0, png("RGBA"))
 
 
 @pytest.mark.parametrize("dtype", ["<u2", ">u2"])

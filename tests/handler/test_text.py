@@ -80,6 +80,7 @@ def test_every_form_of_a_text(loaded):
     encoded = {"b64": base64.b64encode(text.encode()).decode()}
     rows = [{"data": text}, {"body": text.encode()}, {"data": bytearray(text.encode())}, text]
     rows += [encoded, {"data": encoded}]
+    rows += [{"data": list(text.encode())}, {"data": np.frombuffer(text.encode(), np.uint8)}]
     answers = loaded.ask(*rows)
     assert all(answer == answers[0] for answer in answers)
 
