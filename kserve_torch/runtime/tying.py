@@ -87,7 +87,6 @@ def _members(value: Any) -> list[tuple[str, Any]]:
     return [(str(name), member) for name, member in members] if len(members) < _VOCABULARY else []
 
 
-@torch.no_grad()
 def _tie_module(module: nn.Module, original: nn.Module) -> int:
     saved = 0
     for tensor, other in _pairs(module, original):
