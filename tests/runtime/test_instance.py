@@ -1,3 +1,4 @@
+import asyncio
 import gc
 import io
 import os
@@ -278,6 +279,27 @@ def test_a_handlers_own_code_gets_the_memory_format_that_it_needs(load: Load) ->
 
 
 # --- handlers of every kind -----------------------------------------------------------------------
+
+
+def test_calls_at_once_of_an_asynchronous_handler(load: Load) -> None:
+    text = """
+        import asyncio, torch
+        torch.set_default_dtype(torch.float64)
+        async def handle(data, context):
+            await asyncio.sleep(0)  # the other call begins
+            own = context.metrics.request_ids
+            return None if data is None else [[own[0], str(torch.ones(1).dtype)]]
+        """
+    instance, replies = load(text), []
+
+    async def ask() -> None:
+        calls = [instance.answer(request(1, id=name), lambda: None) for name in ("a", "b")]
+        calls.append(instance.answer(request(), lambda: None))
+        replies.extend(await asyncio.gather(*calls))
+
+    instance.host(ask())
+    own = [[["a", "torch.float64"]], [["b", "torch.float64"]], []]
+    assert [reply.results for reply in replies] == own
 
 
 def test_asynchronous_handlers(load: Load) -> None:

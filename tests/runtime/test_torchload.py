@@ -69,6 +69,20 @@ def test_a_handlers_own_threads_load_whole_objects_too(load: Load) -> None:
         assert results(instance, {}) == [True]
 
 
+def test_objects_that_another_instance_has_saved(load: Load, tmp_path: Path) -> None:
+    text = f"""
+        import torch
+        from net import Net
+        def handle(data, context):
+            path = {str(tmp_path / "own.pt")!r}
+            if data == ["save"]:
+                torch.save(Net(), path)
+            return data and [type(torch.load(path, weights_only=False)) is Net]
+        """
+    one, two = (load(text, {"net.py": WHOLE}) for _ in range(2))
+    assert results(one, "save") == results(two, {}) == [True]
+
+
 def test_a_handler_may_ask_for_weights_only(load: Load) -> None:
     instance = load(PICKLED, {"net.py": WHOLE, "net.pt": pickled_net()})
     own = instance.context.system_properties["model_dir"] + "/net.pt"
