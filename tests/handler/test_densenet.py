@@ -1,5 +1,6 @@
 import base64
 import io
+import pickle
 import zipfile
 
 import pytest
@@ -9,9 +10,9 @@ from kserve_torch.errors import BadRow, InvalidInput
 from kserve_torch.handler.densenet import DenseNetHandler
 
 
-def saved(value):
+def saved(value, **options):
     buffer = io.BytesIO()
-    torch.save(value, buffer)
+    torch.save(value, buffer, **options)
     return buffer.getvalue()
 
 
@@ -47,9 +48,10 @@ def test_numbers_do_too(folder, load):
     loaded = load(DenseNetHandler(), folder)
     zeros = torch.zeros(1, 8, 8)
     encoded = {"b64": base64.b64encode(saved(zeros)).decode()}
-    numbers, *others = (
-        loaded.ask({"data": value})[0] for value in (zeros.tolist(), saved(zeros), encoded)
-    )
+    old = saved(zeros, _use_new_zipfile_serialization=False)
+    cpu, gpu = (pickle.dumps(device, 2)[2:-3] for device in ("cpu", "cuda:0"))
+    values = (zeros.tolist(), saved(zeros), encoded, old, old.replace(cpu, gpu))
+    numbers, *others = (loaded.ask({"data": value})[0] for value in values)
     assert all(torch.equal(numbers, other) for other in others)
 
 

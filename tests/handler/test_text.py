@@ -185,6 +185,18 @@ def test_the_vocabulary_that_an_old_manifest_names(text_folder, load):
     assert load(TextClassifier(), text_folder, manifest).handler.source_vocab["not"] == 0
 
 
+@pytest.mark.parametrize("name", ["source_vocab.pt", "source_vocab.json", "source_vocab.txt"])
+def test_the_vocabularies_that_are_looked_for(text_folder, load, name):
+    (text_folder / "source_vocab.json").unlink()
+    if name.endswith(".pt"):
+        torch.save(TOKENS, text_folder / name)
+    else:
+        text = json.dumps(TOKENS) if name.endswith(".json") else "\n".join(TOKENS)
+        (text_folder / name).write_text(text)
+    loaded = load(TextClassifier(), text_folder, {"modelFile": "net.py"})
+    assert loaded.handler.source_vocab["film"] == 3
+
+
 def test_no_vocabulary(text_folder, load):
     (text_folder / "source_vocab.json").unlink()
     with pytest.raises(LoadFailed, match="no vocabulary in the archive; looked for source_vocab"):
