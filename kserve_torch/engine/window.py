@@ -15,7 +15,7 @@ CONTRACT B1; a request with more rows than a batch may have goes alone.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -47,8 +47,9 @@ class Window(Generic[T]):
         self.capacity = capacity
         self.rows = 0
         #: Sizes of the last batches, in requests, since one was full or left requests behind.
-        self._lately: deque[int] = deque(maxlen=PATIENCE)
-        self._latelies = {1: self._lately}
+        #: They are kept for each number of workers that they were formed for.
+        self._latelies: dict[int, deque[int]] = defaultdict(lambda: deque(maxlen=PATIENCE))
+        self._lately = self._latelies[1]
         self._waiting: OrderedDict[T, _Waiting] = OrderedDict()
 
     def __len__(self) -> int:
@@ -57,7 +58,7 @@ class Window(Generic[T]):
 
     def form_for(self, workers: int) -> None:
         """Form batches for so many workers: with each number, the clients come in other groups."""
-        self._lately = self._latelies.setdefault(workers, deque(maxlen=PATIENCE))
+        self._lately = self._latelies[workers]
 
     def push(self, item: T, rows: int, now: float) -> bool:
         """Append a request; False if the window is full."""

@@ -141,6 +141,15 @@ def test_a_full_batch_and_one_that_leaves_some_behind_begin_anew() -> None:
     assert together(window, 3) == [1.0]
 
 
+def test_what_is_known_of_the_clients_is_known_for_a_number_of_workers() -> None:
+    window: Window[str] = Window(8, 1.0, 10)
+    together(window, *[3] * PATIENCE)
+    window.form_for(2)
+    assert together(window, 3) == [1.0]
+    window.form_for(1)
+    assert together(window, 3) == [0.0]
+
+
 def test_full_batches_of_one_request_say_nothing_about_company() -> None:
     window: Window[str] = Window(4, 1.0, 10)
     for _ in range(PATIENCE):
