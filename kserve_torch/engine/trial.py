@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: A turn that takes so many seconds is long: clients notice it.
-TURN_SECONDS = 0.2
+#: A turn of so many seconds is long: clients notice it.
+LONG_TURN = 0.2
 #: Turns of each candidate.
 TURNS = 4
 #: A trial of threads ends early after so many seconds: long batches vary less.
@@ -102,7 +102,7 @@ class Trial:
     def _is_clear(self) -> bool:
         """Whether turns are long and the best candidate is far ahead of all others."""
         best, *others = sorted(map(self.cost, self._candidates))
-        long = self.seconds >= TURN_SECONDS * len(self._candidates)
+        long = self.seconds >= LONG_TURN * len(self._candidates)
         return not others or (long and others[0] > CLEAR * best)
 
     def _best(self) -> int:

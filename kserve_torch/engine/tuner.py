@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kserve_torch.engine.trial import TURN_SECONDS, Choice, Trial
+from kserve_torch.engine.trial import LONG_TURN, Choice, Trial
 
 #: Consecutive batches that a candidate gets in one turn. The first is not counted: threads that
 #: were not used sleep, and wake up slowly. A turn ends early if it is long, but not before its
@@ -72,13 +72,13 @@ class _Size(Choice):
 
     def note(self, cost: float, seconds: float) -> bool:
         """Note a batch of a trial; True if it ended the trial."""
-        counts = self._batches > 0 or (self.trial.turns > 0 and seconds >= TURN_SECONDS)
+        counts = self._batches > 0 or (self.trial.turns > 0 and seconds >= LONG_TURN)
         self._batches += 1
         self._seconds += seconds
         if not counts:
             return False
         self._costs.append(cost)
-        long = self._seconds >= TURN_SECONDS
+        long = self._seconds >= LONG_TURN
         if self._batches < TURN and not long:
             return False
         ended = self.trial.end_turn(self._costs, self._seconds, long)
