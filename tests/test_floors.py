@@ -20,6 +20,7 @@ FLOORS: list[dict[str, str]] = [
         "codec": "",
         "settings": "",
         "engine.pacing": "",
+        "engine.patience": "",
         "engine.trial": "",
         "engine.tuner": "engine.trial",
         "engine.window": "",

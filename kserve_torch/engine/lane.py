@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from kserve_torch.engine.gate import Gate
+from kserve_torch.engine.patience import Patience
 from kserve_torch.engine.ticket import Ticket
 from kserve_torch.engine.window import Window
 from kserve_torch.errors import NotReady, Overloaded
@@ -43,6 +44,7 @@ class Lane:
         self._shrunk = -math.inf
         self._lock = threading.Lock()
         self._gate = Gate()
+        self._patience = Patience()
         #: What idle workers wait for, in the order in which they became idle. The last is woken
         #: first: so the others stay idle for long if they are not needed, and then stop.
         self._idle: list[threading.Condition] = []
@@ -162,6 +164,7 @@ class Lane:
         with self._lock:
             settled = self._gate.end(worker)
             self._window.form_for(self._gate.width)
+            self._adapt_wait(worker)
         if settled is not None:
             chosen = settled.next()
             log.info(
@@ -172,12 +175,20 @@ class Lane:
                 *(1000 * settled.cost(workers) for workers in (chosen, settled.most)),
             )
 
+    def _adapt_wait(self, worker: threading.Event) -> None:
+        now, patience = time.monotonic(), self._patience
+        patience.end(worker, now)
+        self._window.share = patience.share(now, self._gate.width)
+        self._window.pause = patience.pause
+
     def _form(self, worker: threading.Event, idle: float) -> list[Ticket]:
+        full = self._window.is_full
         batch = self._window.take()
         self.last_batch = time.monotonic()
         if self._window.max_rows < self._max_rows:
             self._grow(self.last_batch)
         self._gate.begin(worker, len(batch), idle)
+        self._patience.begin(worker, self.last_batch, full)
         if self._idle and len(self._window) and not self._gate.opens():
             self._idle.pop().notify()
         return batch
@@ -186,6 +197,7 @@ class Lane:
         """Forget the batch of a worker that will not ask for another."""
         with self._lock:
             self._gate.give_up(stopping)
+            self._patience.forget(stopping)
 
     def resize(self, workers: int) -> None:
         """Be told how many workers there are."""

@@ -8,7 +8,9 @@ overtake another. A batch is due
   of those was full: then all clients that send again as soon as they are answered have done so;
 - else ``max_delay`` after the first request has come and the worker is free, whichever is later, as
   in TorchServe. What comes while the worker is busy is mostly the first part of a group of clients
-  that have just been answered, and the others are about to send.
+  that have just been answered, and the others are about to send;
+- earlier, where it does not pay to wait (`Patience`): only requests that come right after each other
+  are kept together then.
 
 CONTRACT B1; a request with more rows than a batch may have goes alone.
 """
@@ -39,6 +41,10 @@ class Window(Generic[T]):
         max_rows: rows of a batch, at least 1.
         max_delay: seconds that a free worker lets the first request of a batch wait for more.
         capacity: requests that may wait.
+
+    Attributes:
+        share: of ``max_delay``, that it pays to wait.
+        pause: seconds after each request in which the next one may come, if it is less than 1.
     """
 
     def __init__(self, max_rows: int, max_delay: float, capacity: int) -> None:
@@ -46,6 +52,8 @@ class Window(Generic[T]):
         self.max_delay = max_delay
         self.capacity = capacity
         self.rows = 0
+        self.share = 1.0
+        self.pause = 0.0
         #: Sizes of the last batches, in requests, since one was full or left requests behind.
         #: They are kept for each number of workers that they were formed for.
         self._latelies: dict[int, deque[int]] = defaultdict(lambda: deque(maxlen=PATIENCE))
@@ -94,7 +102,13 @@ class Window(Generic[T]):
             return None
         if self.is_complete:
             return 0.0
-        return max(0.0, max(since, free_since) + self.max_delay - now)
+        start = max(since, free_since)
+        due = start + self.max_delay
+        if self.share < 1.0:
+            delay = self.share * self.max_delay if self.share else 0.0  # it may be infinite
+            newest = next(reversed(self._waiting.values())).since
+            due = min(due, max(start + delay, newest + self.pause))
+        return max(0.0, due - now)
 
     def take(self) -> list[T]:
         """The requests of the next batch, in order; empty if none waits."""
@@ -115,8 +129,13 @@ class Window(Generic[T]):
         return batch
 
     @property
+    def is_full(self) -> bool:
+        """Whether all is here that fits into a batch, or that may wait."""
+        return self.rows >= self.max_rows or len(self._waiting) >= self.capacity
+
+    @property
     def is_complete(self) -> bool:
         """Whether there is no need to wait: all that fits is here, or all of the recent clients."""
-        if self.rows >= self.max_rows or len(self._waiting) >= self.capacity:
+        if self.is_full:
             return True
         return len(self._lately) == PATIENCE and len(self._waiting) == max(self._lately)

@@ -3,13 +3,16 @@
 import asyncio
 import math
 import threading
+import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
 from kserve_torch.engine import gate as gates
 from kserve_torch.engine import lane as lanes
 from kserve_torch.engine.lane import Lane
+from kserve_torch.engine.patience import RECENT
 from kserve_torch.engine.ticket import Ticket, deliver
 from kserve_torch.engine.window import Window
 from kserve_torch.errors import HandlerError, NotReady, Overloaded
@@ -236,6 +239,32 @@ async def test_the_queue_tells_how_long_its_oldest_request_has_waited() -> None:
     assert second.pressure == second.arrived - first.arrived > 0.0
     assert queue.waiting == 2
     assert second.pressure <= queue.oldest_age() < 60.0
+
+
+@pytest.mark.parametrize(("at_work", "batch"), [(0.1, ["a"]), (1.0, ["a", "b", "c"])])
+async def test_only_workers_that_are_short_of_time_wait_for_more_rows(
+    monkeypatch: pytest.MonkeyPatch, at_work: float, batch: list[str]
+) -> None:
+    ahead = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead[0])
+    monkeypatch.setattr(lanes, "time", clock)
+    queue = lane(rows=3)
+    worker = threading.Event()
+    for size in [1, 2] * RECENT:
+        for _ in range(size):
+            queue.submit(request("early"))
+        assert len(queue.take(worker)) == size
+        ahead[0] += at_work
+        worker.set()
+        assert queue.take(worker) == []
+        worker.clear()
+        ahead[0] += 1.0 - at_work
+    queue.form_batches(3, delay=60.0)
+    taker = Taker(queue)
+    tickets = [queue.submit(request(name)) for name in batch]
+    await asyncio.wait_for(asyncio.gather(*(ticket.future for ticket in tickets)), 10)
+    taker.stop()
+    assert taker.seen == [batch]
 
 
 async def test_the_wait_for_more_rows_is_no_pressure() -> None:

@@ -1,5 +1,7 @@
 """`Window` as a machine: whatever is pushed, removed and taken, nothing is lost or doubled."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +39,34 @@ def test_the_delay_is_counted_from_when_the_worker_is_free() -> None:
     window.push("a", 1, now=10.0)
     assert window.due(12.0, free_since=12.0) == 1.0
     assert window.due(12.0, free_since=9.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("share", "delay", "due"),
+    [
+        (0.0, 1.0, 0.1),
+        (0.5, 1.0, 0.5),
+        (1.0, 1.0, 1.0),
+        (0.0, 0.05, 0.05),
+        (0.0, math.inf, 0.1),
+        (0.5, math.inf, math.inf),
+    ],
+)
+def test_where_it_does_not_pay_none_waits_as_long(share: float, delay: float, due: float) -> None:
+    window: Window[str] = Window(4, delay, 10)
+    window.share, window.pause = share, 0.1
+    window.push("a", 1, now=0.0)
+    assert window.due(0.0) == pytest.approx(due)
+
+
+def test_those_that_come_right_after_each_other_are_kept_together() -> None:
+    window: Window[str] = Window(9, 1.0, 10)
+    window.share, window.pause = 0.0, 0.125
+    for name, now in (("a", 0.0), ("b", 0.1), ("c", 0.2)):
+        window.push(name, 1, now)
+        assert window.due(now) == pytest.approx(0.125)
+    assert window.due(0.5) == 0.0
+    assert window.due(9.0, free_since=9.0) == 0.0
 
 
 def test_a_full_batch_does_not_wait() -> None:
@@ -210,6 +240,10 @@ class Machine(RuleBasedStateMachine):
         assert batch == [entry[0] for entry in self.model[: len(batch)]]
         assert bool(batch) == bool(self.model)
         self.model = self.model[len(batch) :]
+
+    @rule(share=st.floats(0, 1), pause=st.floats(0, 2))
+    def adapt(self, share: float, pause: float) -> None:
+        self.window.share, self.window.pause = share, pause
 
     @invariant()
     def agrees(self) -> None:
