@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _SHOWN = 3
 
 
-def load_eager(module: ModuleType, weights: Path | None) -> nn.Module:
+def load_eager(module: ModuleType, weights: Path | None) -> Any:
     """The class of a model file, with the state_dict in ``weights`` if there is one.
 
     Without one its weights are as its class makes them, as with TorchServe; the log says so,
@@ -35,9 +35,7 @@ def load_eager(module: ModuleType, weights: Path | None) -> nn.Module:
     Raises:
         LoadFailed: not exactly one class, or weights that cannot be read or do not fit.
     """
-    model: nn.Module = only_class(
-        module, _is_whole_model, "exactly one class is wanted as the model"
-    )()
+    model: Any = only_class(module, _is_whole_model, "exactly one class is wanted as the model")()
     if weights is not None:
         fill(model, load_state(weights), weights.name)
     elif isinstance(model, nn.Module) and next(model.parameters(), None) is not None:
@@ -60,8 +58,10 @@ def _is_whole_model(found: type) -> bool:
     return True
 
 
-def fill(model: nn.Module, state: Mapping[str, Any], file: str) -> None:
+def fill(model: Any, state: Mapping[str, Any], file: str) -> None:
     """Load ``state`` into ``model``; every key must fit.
+
+    Models need not be modules: TorchServe calls ``load_state_dict``, whatever has it.
 
     Raises:
         LoadFailed: with the first missing, unexpected and misshapen keys.
@@ -69,17 +69,18 @@ def fill(model: nn.Module, state: Mapping[str, Any], file: str) -> None:
     try:
         model.load_state_dict(_with_tied(model, state))
     except (RuntimeError, AttributeError) as error:  # AttributeError: keys that are no strings
-        text = _mismatch(model.state_dict(), state) or str(error).splitlines()[-1].strip()
+        text = _mismatch(model.state_dict(), state) if isinstance(model, nn.Module) else ""
+        text = text or str(error).splitlines()[-1].strip()
         raise LoadFailed(f"{file} does not fit {type(model).__name__}: {text}") from error
 
 
-def _with_tied(model: nn.Module, state: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_tied(model: Any, state: Mapping[str, Any]) -> Mapping[str, Any]:
     """``state`` with what it lacks and the model holds under two names: safetensors saves it once.
 
     Only a plain dict: torch's own state_dicts hold all, and say which versions of the modules they
     are from.
     """
-    if type(state) is not dict:
+    if type(state) is not dict or not isinstance(model, nn.Module):
         return state
     own = model.state_dict()
     there = {_place(own[key]): value for key, value in state.items() if key in own}

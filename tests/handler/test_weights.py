@@ -120,6 +120,37 @@ def test_what_does_not_fit_is_named_shortly():
     assert reason(fill, nn.Linear(1, 1), state, "w.pt").endswith(" received <class 'list'>")
 
 
+#: A model that is no module but has what TorchServe calls of one.
+PLAIN = """
+class Scale:
+    def load_state_dict(self, state):
+        self.factor = state["factor"]
+
+    def to(self, device):
+        self.factor = self.factor.to(device)
+
+    def eval(self):
+        pass
+
+    def __call__(self, x):
+        return x * self.factor
+"""
+
+
+def test_a_class_that_is_no_module_takes_its_weights_itself(folder, load):
+    (folder / "net.py").write_text(PLAIN)
+    torch.save({"factor": torch.tensor(3.0)}, folder / "weights.pt")
+    loaded = load(BaseHandler(), folder)
+    assert loaded.ask([1.0, 2.0], [3.0, 4.0]) == [[3, 6], [9, 12]]
+    torch.save({"scale": torch.tensor(3.0)}, folder / "weights.pt")
+    with pytest.raises(KeyError, match="factor"):
+        loaded.initialize()
+    (folder / "net.py").write_text("class Scale: pass")
+    assert reason(load, BaseHandler(), folder) == (
+        "weights.pt does not fit Scale: 'Scale' object has no attribute 'load_state_dict'"
+    )
+
+
 def test_a_whole_pickled_model_is_no_state_dict(tmp_path, caplog):
     torch.save(nn.Linear(1, 1), tmp_path / "w.pt")
     message = reason(weights.load_state, tmp_path / "w.pt")
