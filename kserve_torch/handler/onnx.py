@@ -51,7 +51,7 @@ class OnnxModel:
         return getattr(self.session, name)
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
-        """The model's outputs: one tensor, or a tuple of them.
+        """The model's outputs: one tensor, or a tuple of them; texts and maps are left as they are.
 
         Raises:
             InvalidInput: the model needs other shapes or dtypes.
@@ -71,5 +71,12 @@ class OnnxModel:
                 raise
             text = _BEFORE.sub("", text)
             raise InvalidInput(f"the model does not take {describe(tensors)}: {text}") from error
-        outputs = tuple(torch.as_tensor(result) for result in results)
+        outputs = tuple(map(_as_tensor, results))
         return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _as_tensor(result: Any) -> Any:
+    try:
+        return torch.as_tensor(result)
+    except (TypeError, RuntimeError, ValueError):  # scikit-learn's classifiers answer labels
+        return result

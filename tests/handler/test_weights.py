@@ -512,6 +512,48 @@ def test_onnx(folder, load):
             handler.inference(data)
 
 
+class Labels(BaseHandler):
+    def postprocess(self, data):
+        return list(zip(*data, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_onnx_of_a_classifier_of_scikit_learn(folder, load):
+    """As its converter writes it: a label, and a map of label to probability, per row."""
+    from onnx import TensorProto, helper
+
+    names = {"classlabels_strings": ["cat", "dog"]}
+    classify = helper.make_node(
+        "LinearClassifier",
+        ["x"],
+        ["label", "scores"],
+        domain="ai.onnx.ml",
+        coefficients=[1.0, 0.0, 0.0, 1.0],
+        intercepts=[0.0, 0.0],
+        **names,
+    )
+    zipped = helper.make_node("ZipMap", ["scores"], ["map"], domain="ai.onnx.ml", **names)
+    scores = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.STRING, scores))
+    graph = helper.make_graph(
+        [classify, zipped],
+        "classifier",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])],
+        [
+            helper.make_tensor_value_info("label", TensorProto.STRING, ["n"]),
+            helper.make_value_info("map", maps),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("ai.onnx.ml", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    (folder / "c.onnx").write_bytes(model.SerializeToString())
+    loaded = load(Labels(), folder, {"serializedFile": "c.onnx"})
+    assert loaded.ask([1.0, 2.0], [3.0, 0.0]) == [
+        ("dog", {"cat": 1.0, "dog": 2.0}),
+        ("cat", {"cat": 3.0, "dog": 0.0}),
+    ]
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize(
     ("model", "shape", "said"),
