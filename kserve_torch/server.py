@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -29,7 +30,6 @@ from kserve_torch.grpc.server import GrpcServer
 from kserve_torch.metrics import Metrics
 from kserve_torch.models.registry import Registry
 from kserve_torch.process import run_until_done
-from kserve_torch.runtime import output
 from kserve_torch.settings import Settings, StartupModel, load_settings
 from kserve_torch.settings.addresses import Binding
 from kserve_torch.sockets import Listener
@@ -164,8 +164,7 @@ class Server:
         self.grpc.refresh()
         if not self._stopping.is_set():  # else loading was cancelled
             self._report_start(len(models), time.monotonic() - began)
-            output.mend()
-            print(STARTED, flush=True)
+            print(STARTED, file=sys.__stdout__, flush=True)  # a handler may have replaced the other
         return True
 
     def _check_tls(self, bindings: Iterable[Binding]) -> None:

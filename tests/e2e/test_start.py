@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from ..makers import ECHO, make_archive
 from ..server import STARTED, Server
 
@@ -43,9 +45,12 @@ def test_a_start_of_which_nothing_is_ready_says_so(tmp_path: Path) -> None:
     assert lines == ["server: not ready: 2 of 2 models failed to load", STARTED]
 
 
-def test_a_handler_that_closes_standard_output_does_not_hide_the_start(tmp_path: Path) -> None:
-    closes = "import io, sys\nsys.stdout = io.StringIO()\nsys.stdout.close()\n"
-    make_archive(tmp_path / "m.mar", {"handler.py": closes + ECHO})
+@pytest.mark.parametrize("then", ["", "sys.stdout.close()"])
+def test_a_handler_that_replaces_standard_output_does_not_hide_the_start(
+    tmp_path: Path, then: str
+) -> None:
+    replaces = f"import io, sys\nsys.stdout = io.StringIO()\n{then}\n"
+    make_archive(tmp_path / "m.mar", {"handler.py": replaces + ECHO})
     with Server(tmp_path) as server:
         assert server.lines[-1] == STARTED
 
