@@ -50,16 +50,15 @@ def read_plain_png(data: bytes | bytearray | memoryview) -> Image.Image | None:
 
 
 def _pixel_data(data: memoryview) -> memoryview | None:
-    """The content of the only IDAT chunk; None if it is damaged, or there are other chunks."""
+    """The content of the only IDAT chunk; None if there are others, or the header is damaged.
+
+    PIL's reader does not look at the checksum of pixels.
+    """
     length, kind = _CHUNK.unpack_from(data, _FIRST_DATA)
     start, end = _FIRST_DATA + _CHUNK.size, len(data) - len(_END)
     if kind != b"IDAT" or start + length + 4 != end:
         return None
-    if not (_is_intact(data[12:_FIRST_DATA]) and _is_intact(data[_FIRST_DATA + 4 : end])):
+    header, checksum = data[12 : _FIRST_DATA - 4], data[_FIRST_DATA - 4 : _FIRST_DATA]
+    if zlib.crc32(header) != int.from_bytes(checksum, "big"):
         return None
     return data[start : end - 4]
-
-
-def _is_intact(chunk: memoryview) -> bool:
-    """Whether the checksum at a chunk's end is right."""
-    return zlib.crc32(chunk[:-4]) == int.from_bytes(chunk[-4:], "big")
