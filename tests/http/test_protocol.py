@@ -361,6 +361,28 @@ async def test_nothing_is_kept_of_what_comes_behind_a_refused_request() -> None:
     await asyncio.gather(*state.tasks)
 
 
+@pytest.mark.parametrize("fields", [b"x: " + b"y" * 70_000, b"Transfer-Encoding: gzip"])
+async def test_a_request_that_is_refused_does_not_begin(fields: bytes) -> None:
+    state, transport = ServerState(), Transport()
+    protocol = connected(transport, state)
+    protocol.data_received(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % fields)
+    assert transport.closed
+    assert not state.tasks
+    protocol.connection_lost(None)
+
+
+async def test_the_chunks_of_a_large_body_are_no_trailers() -> None:
+    """Each packet here ends with the size of a chunk, and the next one begins with that chunk."""
+    state, transport = ServerState(), Transport()
+    protocol = connected(transport, state)
+    protocol.data_received(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n9000\r\n")
+    for _ in range(8):
+        protocol.data_received(b"x" * 0x9000 + b"\r\n9000\r\n")
+    assert not transport.closed
+    protocol.connection_lost(None)
+    await asyncio.gather(*state.tasks)
+
+
 # --- HTTP/1.0 ---
 
 
