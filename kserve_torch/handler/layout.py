@@ -178,7 +178,6 @@ def _twins(model: nn.Module, order: torch.memory_format) -> dict[int, torch.Tens
     }
 
 
-@torch.inference_mode(False)
 def _rearrange(model: nn.Module, twins: dict[int, torch.Tensor]) -> None:
     """Make ``model`` hold the twins, or those that another instance of it holds already."""
     for parameter in model.parameters():
