@@ -110,10 +110,10 @@ async def test_a_client_finds_its_own_id_in_json(capsys: Output) -> None:
 async def test_a_client_cannot_write_lines_of_its_own(capsys: Output, name: str) -> None:
     settings = Settings()
     configure(settings)
-    await log(settings, replace(ANSWER, model=name, request_id=name * 100))
+    await log(settings, replace(ANSWER, model=name, version=name, request_id=name * 100))
     (line,) = capsys.readouterr().err.splitlines()
     assert line.isprintable()
-    assert f"model={name!r}" in line
+    assert f"model={name!r} version={name!r} " in line
     assert len(line) < 1500
 
 
