@@ -29,11 +29,10 @@ def only_class(module: ModuleType, suits: Callable[[type], bool], wanted: str) -
     Raises:
         LoadFailed: it defines none, or there is no telling which; says what is ``wanted``.
     """
-    classes = list_classes_from_module(module)
-    if len(classes) > 1:
-        classes = [one for one in classes if suits(one)] or classes
+    found = list_classes_from_module(module)
+    classes = [one for one in found if suits(one)] or found
     if len(classes) != 1:
-        names = ", ".join(found.__name__ for found in classes) or "none"
+        names = ", ".join(one.__name__ for one in classes) or "none"
         raise LoadFailed(f"{file_of(module)}: {wanted}, got {names}")
     return classes[0]
 
