@@ -9,8 +9,8 @@ overtake another. A batch is due
 - else ``max_delay`` after the first request has come and the worker is free, whichever is later, as
   in TorchServe. What comes while the worker is busy is mostly the first part of a group of clients
   that have just been answered, and the others are about to send;
-- earlier, where it does not pay to wait (`Patience`): only requests that come right after each other
-  are kept together then.
+- earlier, where it does not pay to wait (`Patience`): then only requests that come right after each
+  other are kept together.
 
 CONTRACT B1; a request with more rows than a batch may have goes alone.
 """
