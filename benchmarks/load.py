@@ -2,17 +2,19 @@
 
 It shares the cores with the server, so it does little: requests are encoded beforehand, and answers
 are only counted by status and body; they are checked after the load. Each connection sends its next
-request when the last one is answered (a closed loop).
+request when the last one is answered (a closed loop), or requests come at random times, however
+long the answers take (an open loop).
 """
 
 from __future__ import annotations
 
 import gc
+import random
 import re
 import select
 import socket
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -29,10 +31,16 @@ class LoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Requests of one kind, sent in turn by each of some connections."""
+    """Requests of one kind, sent in turn by each of some connections.
+
+    Attributes:
+        rate: requests per second that come at random (a Poisson process), each on a connection that
+            is free; None if each connection sends again once it has its answer.
+    """
 
     requests: Sequence[bytes]
     connections: int
+    rate: float | None = None
 
 
 @dataclass(slots=True)
@@ -53,10 +61,18 @@ class Traffic:
 class _Connection:
     """One socket, its present request, and the part of the answer that has arrived."""
 
-    __slots__ = ("_buffer", "_requests", "index", "rest", "sent_at", "sock", "traffic")
+    __slots__ = ("_buffer", "_requests", "arrivals", "index", "rest", "sent_at", "sock", "traffic")
 
-    def __init__(self, port: int, requests: Sequence[bytes], first: int, traffic: Traffic) -> None:
+    def __init__(
+        self,
+        port: int,
+        requests: Sequence[bytes],
+        first: int,
+        traffic: Traffic,
+        arrivals: _Arrivals | None,
+    ) -> None:
         self.traffic = traffic
+        self.arrivals = arrivals
         self._requests = requests
         self.index = first - 1
         self._buffer = b""
@@ -66,11 +82,11 @@ class _Connection:
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock.setblocking(False)
 
-    def start(self) -> None:
-        """Send the next request."""
+    def start(self, since: float | None = None) -> None:
+        """Send the next request, for which its client has waited ``since`` then, or begins to."""
         self.index = (self.index + 1) % len(self._requests)
         self.rest = memoryview(self._requests[self.index])
-        self.sent_at = time.perf_counter()
+        self.sent_at = since or time.perf_counter()
         self.send()
 
     def send(self) -> None:
@@ -99,6 +115,38 @@ class _Connection:
         return None
 
 
+class _Arrivals:
+    """When requests of a stream come; those that find no free connection wait for one."""
+
+    def __init__(self, rate: float) -> None:
+        self._gaps = random.Random(rate)  # the same for each server
+        self._rate = rate
+        self.due = 0.0
+        self.free: list[_Connection] = []
+        self.late: deque[float] = deque()
+
+    def begin(self, now: float) -> None:
+        """The first gap begins now."""
+        self.due = now
+        self._next()
+
+    def _next(self) -> None:
+        self.due += self._gaps.expovariate(self._rate)
+
+    def come(self, now: float) -> list[_Connection]:
+        """Let those come that are due; gives the connections on which requests were sent."""
+        started = []
+        while self.due <= now:
+            if self.free:
+                connection = self.free.pop()
+                connection.start()
+                started.append(connection)
+            else:
+                self.late.append(self.due)
+            self._next()
+        return started
+
+
 def drive(port: int, streams: Sequence[Stream], seconds: float) -> list[Traffic]:
     """Put a load on a port of 127.0.0.1 for some seconds; returns each stream's traffic.
 
@@ -111,10 +159,11 @@ def drive(port: int, streams: Sequence[Stream], seconds: float) -> list[Traffic]
     gc.disable()
     try:
         for stream, traffic in zip(streams, traffics, strict=True):
+            arrivals = None if stream.rate is None else _Arrivals(stream.rate)
             for number in range(stream.connections):
-                connection = _Connection(port, stream.requests, number, traffic)
+                connection = _Connection(port, stream.requests, number, traffic, arrivals)
                 connections.append(connection)
-        _run({connection.sock.fileno(): connection for connection in connections}, seconds)
+        _Load(connections).run(seconds)
     except OSError as error:
         raise LoadError(f"{type(error).__name__}: {error}") from error
     finally:
@@ -125,38 +174,76 @@ def drive(port: int, streams: Sequence[Stream], seconds: float) -> list[Traffic]
     return traffics
 
 
-def _run(connections: dict[int, _Connection], seconds: float) -> None:
-    now = time.perf_counter
-    with select.epoll() as poll:
-        ends = now() + seconds
-        for number, connection in connections.items():
-            connection.start()
-            poll.register(number, _interest(connection))
-        while connections:
-            events = poll.poll(PATIENCE)
-            if not events:
-                raise LoadError(f"no answer within {PATIENCE:g} s")
-            for number, _ in events:
-                connection = connections[number]
-                if connection.rest:
-                    connection.send()
-                    poll.modify(number, _interest(connection))
-                    continue
-                answer = connection.receive()
-                if answer is None:
-                    continue
-                arrived = now()
-                connection.traffic.latencies.append(arrived - connection.sent_at)
-                connection.traffic.answers[connection.index, *answer] += 1
-                if arrived >= ends:
-                    poll.unregister(number)
-                    del connections[number]
-                    continue
-                connection.traffic.in_time += 1
+class _Load:
+    """A load while it runs."""
+
+    def __init__(self, connections: Sequence[_Connection]) -> None:
+        self._connections = {connection.sock.fileno(): connection for connection in connections}
+        self._arrivals = {id(c.arrivals): c.arrivals for c in connections if c.arrivals}.values()
+        self._ends = 0.0
+        #: Connections that wait for an answer.
+        self._asking = 0
+        self._poll = select.epoll()
+
+    def run(self, seconds: float) -> None:
+        """Until all is answered that is sent within so many seconds."""
+        with self._poll:
+            now = time.perf_counter()
+            self._ends = now + seconds
+            for arrivals in self._arrivals:
+                arrivals.begin(now)
+            for connection in self._connections.values():
+                self._poll.register(connection.sock, select.EPOLLIN)
+                if connection.arrivals is None:
+                    connection.start()
+                    self._sent(connection)
+                else:
+                    connection.arrivals.free.append(connection)
+            while self._asking or time.perf_counter() < self._ends:
+                self._step()
+
+    def _step(self) -> None:
+        now, wait = time.perf_counter(), PATIENCE
+        if self._arrivals and now < self._ends:
+            for arrivals in self._arrivals:
+                for connection in arrivals.come(now):
+                    self._sent(connection)
+            due = min(arrivals.due for arrivals in self._arrivals)
+            wait = max(0.0, min(due, self._ends) - time.perf_counter())
+        events = self._poll.poll(wait)
+        if not events and wait == PATIENCE:
+            raise LoadError(f"no answer within {PATIENCE:g} s")
+        for number, _ in events:
+            connection = self._connections[number]
+            if connection.rest:
+                connection.send()
+                self._listen(connection)
+            elif (answer := connection.receive()) is not None:
+                self._answered(connection, *answer)
+
+    def _answered(self, connection: _Connection, status: int, body: bytes) -> None:
+        self._asking -= 1
+        arrived, traffic = time.perf_counter(), connection.traffic
+        traffic.latencies.append(arrived - connection.sent_at)
+        traffic.answers[connection.index, status, body] += 1
+        if arrived < self._ends:
+            traffic.in_time += 1
+        arrivals = connection.arrivals
+        if arrivals is None:
+            if arrived < self._ends:
                 connection.start()
-                if connection.rest:
-                    poll.modify(number, _interest(connection))
+                self._sent(connection)
+        elif arrivals.late:
+            connection.start(arrivals.late.popleft())
+            self._sent(connection)
+        else:
+            arrivals.free.append(connection)
 
+    def _sent(self, connection: _Connection) -> None:
+        self._asking += 1
+        if connection.rest:
+            self._listen(connection)
 
-def _interest(connection: _Connection) -> int:
-    return select.EPOLLOUT if connection.rest else select.EPOLLIN
+    def _listen(self, connection: _Connection) -> None:
+        interest = select.EPOLLOUT if connection.rest else select.EPOLLIN
+        self._poll.modify(connection.sock, interest)

@@ -31,19 +31,23 @@ class Scenario:
     Attributes:
         group: its name for ``--workloads``; a peer runs all scenarios of a group or none.
         streams: names of workloads, with their connections.
+        rate: requests per second of each that come at random times; see `Stream`.
     """
 
     group: str
     streams: Sequence[tuple[str, int]]
+    rate: float | None = None
 
     @property
     def name(self) -> str:
-        """``v1@16``, or ``v1@4+explain@4``."""
-        return "+".join(f"{workload}@{connections}" for workload, connections in self.streams)
+        """``v1@16``, or ``v1@4+explain@4``; ``v1@50/s`` if requests come at a rate."""
+        loads = [(name, f"{self.rate:g}/s" if self.rate else n) for name, n in self.streams]
+        return "+".join(f"{workload}@{load}" for workload, load in loads)
 
 
 SCENARIOS = (
     *(Scenario("v1", [("v1", connections)]) for connections in (1, 16, 64)),
+    *(Scenario("arrivals", [("v1", 64)], rate) for rate in (20, 200)),
     Scenario("v2", [("v2", 16)]),
     Scenario("mean-json", [("mean-json", 8)]),
     Scenario("mean-binary", [("mean-binary", 8)]),
@@ -217,7 +221,7 @@ class Rounds:
     def _load(self, server: Server, scenario: Scenario) -> None:
         work = [self._workloads[name] for name, _ in scenario.streams]
         streams = [
-            server.stream(workload, connections)
+            server.stream(workload, connections, scenario.rate)
             for workload, (_, connections) in zip(work, scenario.streams, strict=True)
         ]
         server.drive(streams, WARM_UP * self._plan.seconds)

@@ -98,10 +98,10 @@ class Server:
             response = connection.getresponse()
             return response.status, response.read()
 
-    def stream(self, workload: Workload, connections: int) -> Stream:
+    def stream(self, workload: Workload, connections: int, rate: float | None = None) -> Stream:
         """A workload's requests as bytes, for `drive`."""
         path = self.path(workload)
-        return Stream([_request(path, body) for body in workload.bodies], connections)
+        return Stream([_request(path, body) for body in workload.bodies], connections, rate)
 
     def drive(self, streams: Sequence[Stream], seconds: float) -> list[Traffic]:
         """Put a load on it."""

@@ -103,6 +103,31 @@ def test_answers_that_come_too_late_are_kept_but_not_in_the_rate() -> None:
     assert traffic.answers == {(0, 200, b"x"): 1}
 
 
+def test_requests_come_at_a_rate() -> None:
+    bodies = [b"zero", b"one"]
+    with serving(echo) as port:
+        stream = Stream([request(body) for body in bodies], connections=8, rate=200.0)
+        first, second = (drive(port, [stream], 0.5)[0] for _ in range(2))
+    for traffic in first, second:
+        assert 60 < traffic.answers.total() < 140
+        assert {(i, body) for i, _, body in traffic.answers} == {(0, b"zero"), (1, b"one")}
+    assert abs(first.answers.total() - second.answers.total()) <= 2  # each server gets the same
+
+
+def test_requests_that_find_no_free_connection_wait_for_one() -> None:
+    waited = threading.Event()
+
+    def slow(body: bytes, connection: socket.socket) -> None:
+        waited.wait(0.1)
+        connection.sendall(answer(body))
+
+    with serving(slow) as port:
+        (traffic,) = drive(port, [Stream([request(b"x")], 1, rate=50.0)], 0.3)
+    assert traffic.answers.total() > 5
+    assert traffic.in_time <= 3
+    assert max(traffic.latencies) > 0.3
+
+
 def test_refusals_keep_their_status() -> None:
     def refuse(body: bytes, connection: socket.socket) -> None:
         connection.sendall(answer(b"full", b"503 Service Unavailable"))
@@ -124,9 +149,10 @@ def no_length(body: bytes, connection: socket.socket) -> None:
     ("reply", "text"),
     [(hang_up, "closed a connection"), (no_length, "without content-length")],
 )
-def test_servers_that_cannot_be_measured(reply: Reply, text: str) -> None:
+@pytest.mark.parametrize("rate", [None, 100.0])
+def test_servers_that_cannot_be_measured(reply: Reply, text: str, rate: float | None) -> None:
     with serving(reply) as port, pytest.raises(LoadError, match=text):
-        drive(port, [Stream([request(b"x")], 1)], 0.1)
+        drive(port, [Stream([request(b"x")], 1, rate)], 0.2)
 
 
 def test_nobody_listens() -> None:
