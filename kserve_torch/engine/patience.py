@@ -33,7 +33,9 @@ class Patience:
 
     def __init__(self) -> None:
         self._running: dict[Hashable, tuple[float, bool]] = {}
-        self._recent: deque[_Batch] = deque(maxlen=RECENT)
+        self._recent: deque[_Batch] = deque()
+        #: Sums over them.
+        self._seconds, self._full = 0.0, 0
 
     def begin(self, worker: Hashable, now: float, full: bool) -> None:
         """Note that a worker begins a batch, and whether that has all the rows that it may have."""
@@ -48,6 +50,12 @@ class Patience:
         if running := self._running.pop(worker, None):
             began, full = running
             self._recent.append(_Batch(began, now - began, full))
+            self._seconds += now - began
+            self._full += full
+            if len(self._recent) > RECENT:
+                oldest = self._recent.popleft()
+                self._seconds -= oldest.seconds
+                self._full -= oldest.full
 
     def share(self, now: float, workers: int) -> float:
         """The share of the longest wait that pays: from 0.0, if workers have time, to 1.0.
@@ -56,15 +64,13 @@ class Patience:
             now: the time.
             workers: how many there are.
         """
-        recent = self._recent
-        if len(recent) < RECENT or sum(batch.full for batch in recent) > FULL * RECENT:
+        if len(self._recent) < RECENT or self._full > FULL * RECENT:
             return 1.0
-        could = (now - recent[0].began) * workers
-        used = sum(batch.seconds for batch in recent) / could if could > 0 else 1.0
+        could = (now - self._recent[0].began) * workers
+        used = self._seconds / could if could > 0 else 1.0
         return min(1.0, max(0.0, (used - IDLE) / (BUSY - IDLE)))
 
     @property
     def pause(self) -> float:
         """Seconds after a request in which others come that were sent together with it."""
-        seconds = sum(batch.seconds for batch in self._recent)
-        return max(TOGETHER, TOGETHER_SHARE * seconds / max(1, len(self._recent)))
+        return max(TOGETHER, TOGETHER_SHARE * self._seconds / max(1, len(self._recent)))
