@@ -5,7 +5,6 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from types import SimpleNamespace
 
 import pytest
 
@@ -241,30 +240,68 @@ async def test_the_queue_tells_how_long_its_oldest_request_has_waited() -> None:
     assert second.pressure <= queue.oldest_age() < 60.0
 
 
+class Clock:
+    """The time in `lanes`, which a test may put forward."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead = 0.0
+        monkeypatch.setattr(lanes, "time", self)
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+    def spend(self, queue: Lane, sizes: Sequence[int], at_work: float) -> None:
+        """One worker gets a batch each second, and computes so much of it."""
+        worker = threading.Event()
+        for size in sizes:
+            for _ in range(size):
+                queue.submit(request("early"))
+            assert len(queue.take(worker)) == size
+            self.ahead += at_work
+            worker.set()
+            assert queue.take(worker) == []
+            worker.clear()
+            self.ahead += 1.0 - at_work
+
+
 @pytest.mark.parametrize(("at_work", "batch"), [(0.1, ["a"]), (1.0, ["a", "b", "c"])])
 async def test_only_workers_that_are_short_of_time_wait_for_more_rows(
     monkeypatch: pytest.MonkeyPatch, at_work: float, batch: list[str]
 ) -> None:
-    ahead = [0.0]
-    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead[0])
-    monkeypatch.setattr(lanes, "time", clock)
     queue = lane(rows=3)
-    worker = threading.Event()
-    for size in [1, 2] * RECENT:
-        for _ in range(size):
-            queue.submit(request("early"))
-        assert len(queue.take(worker)) == size
-        ahead[0] += at_work
-        worker.set()
-        assert queue.take(worker) == []
-        worker.clear()
-        ahead[0] += 1.0 - at_work
+    Clock(monkeypatch).spend(queue, [1, 2] * RECENT, at_work)
     queue.form_batches(3, delay=60.0)
     taker = Taker(queue)
     tickets = [queue.submit(request(name)) for name in batch]
     await asyncio.wait_for(asyncio.gather(*(ticket.future for ticket in tickets)), 10)
     taker.stop()
     assert taker.seen == [batch]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "workers", "share"),
+    [
+        ([1] * RECENT, 1, 1.0),
+        ([1] * RECENT, 2, 0.0),
+        ([3] * RECENT, 2, 1.0),  # they are full
+        ([1] * (RECENT - 1), 2, 1.0),  # one that is given up is missing
+    ],
+)
+async def test_the_wait_is_adapted_to_what_workers_do(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], workers: int, share: float
+) -> None:
+    window: Window[Ticket] = Window(3, 0.0, 10)
+    queue = Lane("m", "1.0", Verb.PREDICT, window)
+    queue.resize(workers)
+    queue.submit(request("lost"))
+    lost = threading.Event()
+    assert queue.take(lost)
+    queue.give_up(lost)
+    lost.set()
+    assert queue.take(lost) == []
+    Clock(monkeypatch).spend(queue, sizes, at_work=0.95)
+    assert window.share == share
+    assert window.pause == pytest.approx(0.95 / 4, rel=0.01)
 
 
 async def test_the_wait_for_more_rows_is_no_pressure() -> None:

@@ -69,6 +69,8 @@ def test_it_pays_where_requests_come_in_groups_that_fill_batches() -> None:
     assert worker.share() == 0.0
     worker.run(1, 0.1, full=True)
     assert worker.share() == 1.0
+    worker.run(RECENT, 0.1)
+    assert worker.share() == 0.0
 
 
 def test_a_batch_that_does_not_end_does_not_count() -> None:
