@@ -9,6 +9,7 @@ long the answers take (an open loop).
 from __future__ import annotations
 
 import gc
+import math
 import random
 import re
 import select
@@ -83,7 +84,7 @@ class _Connection:
         self.sock.setblocking(False)
 
     def start(self, since: float | None = None) -> None:
-        """Send the next request, for which its client has waited ``since`` then, or begins to."""
+        """Send the next request; its client waits since that time, or from now on."""
         self.index = (self.index + 1) % len(self._requests)
         self.rest = memoryview(self._requests[self.index])
         self.sent_at = since or time.perf_counter()
@@ -134,17 +135,15 @@ class _Arrivals:
         self.due += self._gaps.expovariate(self._rate)
 
     def come(self, now: float) -> list[_Connection]:
-        """Let those come that are due; gives the connections on which requests were sent."""
-        started = []
+        """Let those come that are due; gives the free connections that are for them."""
+        taken = []
         while self.due <= now:
             if self.free:
-                connection = self.free.pop()
-                connection.start()
-                started.append(connection)
+                taken.append(self.free.pop())
             else:
                 self.late.append(self.due)
             self._next()
-        return started
+        return taken
 
 
 def drive(port: int, streams: Sequence[Stream], seconds: float) -> list[Traffic]:
@@ -179,7 +178,7 @@ class _Load:
 
     def __init__(self, connections: Sequence[_Connection]) -> None:
         self._connections = {connection.sock.fileno(): connection for connection in connections}
-        self._arrivals = {id(c.arrivals): c.arrivals for c in connections if c.arrivals}.values()
+        self._arrivals = dict.fromkeys(c.arrivals for c in connections if c.arrivals)
         self._ends = 0.0
         #: Connections that wait for an answer.
         self._asking = 0
@@ -195,23 +194,25 @@ class _Load:
             for connection in self._connections.values():
                 self._poll.register(connection.sock, select.EPOLLIN)
                 if connection.arrivals is None:
-                    connection.start()
-                    self._sent(connection)
+                    self._ask(connection)
                 else:
                     connection.arrivals.free.append(connection)
-            while self._asking or time.perf_counter() < self._ends:
-                self._step()
+            while (due := self._let_come()) <= self._ends or self._asking:
+                self._handle(due)
 
-    def _step(self) -> None:
-        now, wait = time.perf_counter(), PATIENCE
-        if self._arrivals and now < self._ends:
-            for arrivals in self._arrivals:
-                for connection in arrivals.come(now):
-                    self._sent(connection)
-            due = min(arrivals.due for arrivals in self._arrivals)
-            wait = max(0.0, min(due, self._ends) - time.perf_counter())
-        events = self._poll.poll(wait)
-        if not events and wait == PATIENCE:
+    def _let_come(self) -> float:
+        """Send what is due; gives the time at which more is, or infinity."""
+        now = min(time.perf_counter(), self._ends)
+        for arrivals in self._arrivals:
+            for connection in arrivals.come(now):
+                self._ask(connection)
+        return min((arrivals.due for arrivals in self._arrivals), default=math.inf)
+
+    def _handle(self, due: float) -> None:
+        """Wait until something happens, or until ``due`` if that is before the end."""
+        last = due > self._ends
+        events = self._poll.poll(PATIENCE if last else max(0.0, due - time.perf_counter()))
+        if not events and last:
             raise LoadError(f"no answer within {PATIENCE:g} s")
         for number, _ in events:
             connection = self._connections[number]
@@ -231,15 +232,14 @@ class _Load:
         arrivals = connection.arrivals
         if arrivals is None:
             if arrived < self._ends:
-                connection.start()
-                self._sent(connection)
+                self._ask(connection)
         elif arrivals.late:
-            connection.start(arrivals.late.popleft())
-            self._sent(connection)
+            self._ask(connection, arrivals.late.popleft())
         else:
             arrivals.free.append(connection)
 
-    def _sent(self, connection: _Connection) -> None:
+    def _ask(self, connection: _Connection, since: float | None = None) -> None:
+        connection.start(since)
         self._asking += 1
         if connection.rest:
             self._listen(connection)
