@@ -4,7 +4,7 @@ A window holds requests in the order of their arrival. It never splits a request
 overtake another. A batch is due
 
 - at once, if waiting could not make it larger: it or the window is full, or there is no delay;
-- at once, too, if as many requests wait as the largest of the last `PATIENCE` batches had, and none
+- at once, too, if as many requests wait as the largest of the last `LATELY` batches had, and none
   of those was full: then all clients that send again as soon as they are answered have done so;
 - else ``max_delay`` after the first request has come and the worker is free, whichever is later, as
   in TorchServe. What comes while the worker is busy is mostly the first part of a group of clients
@@ -25,7 +25,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 #: After so many batches in a row that were not full, none waits for more requests than those had.
-PATIENCE = 8
+LATELY = 8
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Window(Generic[T]):
         self.pause = 0.0
         #: Sizes of the last batches, in requests, since one was full or left requests behind.
         #: They are kept for each number of workers that they were formed for.
-        self._latelies: dict[int, deque[int]] = defaultdict(lambda: deque(maxlen=PATIENCE))
+        self._latelies: dict[int, deque[int]] = defaultdict(lambda: deque(maxlen=LATELY))
         self._lately = self._latelies[1]
         self._waiting: OrderedDict[T, _Waiting] = OrderedDict()
 
@@ -136,6 +136,5 @@ class Window(Generic[T]):
     @property
     def is_complete(self) -> bool:
         """Whether there is no need to wait: all that fits is here, or all of the recent clients."""
-        if self.is_full:
-            return True
-        return len(self._lately) == PATIENCE and len(self._waiting) == max(self._lately)
+        lately = self._lately
+        return self.is_full or (len(lately) == LATELY and len(self._waiting) == max(lately))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kserve_torch.engine.window import PATIENCE, Window
+from kserve_torch.engine.window import LATELY, Window
 
 
 def test_nothing_waits() -> None:
@@ -134,12 +134,12 @@ def together(window: Window[str], *sizes: int) -> list[float | None]:
 
 def test_who_never_has_company_is_not_kept_waiting() -> None:
     window: Window[str] = Window(4, 1.0, 10)
-    assert together(window, *[1] * (PATIENCE + 2)) == [1.0] * PATIENCE + [0.0] * 2
+    assert together(window, *[1] * (LATELY + 2)) == [1.0] * LATELY + [0.0] * 2
 
 
 def test_company_brings_the_patience_back() -> None:
     window: Window[str] = Window(4, 1.0, 10)
-    together(window, *[1] * (PATIENCE + 1))
+    together(window, *[1] * (LATELY + 1))
     window.push("a", 1, now=0.0)
     window.push("b", 1, now=0.0)
     assert window.due(0.0) == 1.0
@@ -149,22 +149,22 @@ def test_company_brings_the_patience_back() -> None:
 
 def test_a_crowd_that_is_there_is_not_kept_waiting() -> None:
     window: Window[str] = Window(8, 1.0, 10)
-    assert together(window, *[3] * (PATIENCE + 1)) == [1.0] * PATIENCE + [0.0]
+    assert together(window, *[3] * (LATELY + 1)) == [1.0] * LATELY + [0.0]
     assert together(window, 2, 3, 4) == [1.0, 0.0, 1.0]
-    assert together(window, *[3] * (PATIENCE + 1)) == [1.0] * PATIENCE + [0.0]
+    assert together(window, *[3] * (LATELY + 1)) == [1.0] * LATELY + [0.0]
 
 
 def test_the_largest_of_the_last_crowds_counts() -> None:
     window: Window[str] = Window(8, 1.0, 10)
-    together(window, *[2] * (PATIENCE - 1), 5)
+    together(window, *[2] * (LATELY - 1), 5)
     assert together(window, 2, 4, 5, 6) == [1.0, 1.0, 0.0, 1.0]
 
 
 def test_a_full_batch_and_one_that_leaves_some_behind_begin_anew() -> None:
     window: Window[str] = Window(8, 1.0, 10)
-    together(window, *[3] * PATIENCE, 8)
+    together(window, *[3] * LATELY, 8)
     assert together(window, 3) == [1.0]
-    together(window, *[3] * PATIENCE)
+    together(window, *[3] * LATELY)
     for name, rows in (("a", 3), ("b", 6)):
         window.push(name, rows, now=0.0)
     assert [window.take(), window.take()] == [["a"], ["b"]]
@@ -173,7 +173,7 @@ def test_a_full_batch_and_one_that_leaves_some_behind_begin_anew() -> None:
 
 def test_what_is_known_of_the_clients_is_known_for_a_number_of_workers() -> None:
     window: Window[str] = Window(8, 1.0, 10)
-    together(window, *[3] * PATIENCE)
+    together(window, *[3] * LATELY)
     window.form_for(2)
     assert together(window, 3) == [1.0]
     window.form_for(1)
@@ -182,7 +182,7 @@ def test_what_is_known_of_the_clients_is_known_for_a_number_of_workers() -> None
 
 def test_full_batches_of_one_request_say_nothing_about_company() -> None:
     window: Window[str] = Window(4, 1.0, 10)
-    for _ in range(PATIENCE):
+    for _ in range(LATELY):
         window.push("full", 4, now=0.0)
         window.take()
     assert together(window, 1) == [1.0]
